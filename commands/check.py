@@ -167,7 +167,8 @@ def _groups(config: Options, report: CheckReport) -> Iterator[str]:
 
 def _is_of_an_image(finding: Problem) -> bool:
     """Tell whether an error goes with its image: one of a class, or of the bit depth of a whole set, does not."""
-    return finding.severity == "error" and finding.path != finding.label and finding.kind not in ("narrow_range", "all_blank")
+    of_a_set = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank")
+    return finding.severity == "error" and not of_a_set
 
 
 def next_step(config: Options, report: CheckReport) -> str:

@@ -20,7 +20,7 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
-    samples = require_used_range(read_samples(config))
+    samples = require_used_range(read_samples(config, only_scored=True))
     known = {name: number for number, name in enumerate(class_names)}
     used = compress(samples.class_names, classes_in_use(samples))
     unknown = [name for name in used if name not in known]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 import unicodedata
 
@@ -63,6 +64,27 @@ def test_a_pattern_names_the_group_by_its_first_parenthesis_or_by_all_that_it_ma
     assert grouped(by_all)["ill/p03_2.png"] == "p03"
     assert len(by_all.group_names) == 12
     assert by_all.groups.dtype == np.int32
+
+
+@pytest.mark.parametrize("name", ["copies-batch", "copies-", "copies-12"])
+def test_a_group_may_be_called_as_groups_of_copies_begin(tmp_path, name):
+    """And is a person's all the same, where copies join it."""
+    source = patients(tmp_path / "set", name="{label}/p{patient}/{image}.png")
+    (source / "ill" / "p1").rename(source / "ill" / name)
+    for copied in (False, True):
+        if copied:
+            shutil.copy(source / "ill" / name / "0.png", source / "ill" / name / "9.png")
+        samples = split_samples(config(source, tmp_path, group="folder"))
+        assert name in samples.group_names
+        assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+
+
+def test_folders_below_classes_are_groups_where_a_class_is_called_train(tmp_path):
+    for at, label in enumerate(("bus", "car", "train")):
+        for number in range(6):
+            folder = tmp_path / "set" / label / (f"p{number % 3}" if label != "train" and number else "")
+            save(folder / f"{number}.png", seed=10 * at + number)
+    assert set(read_samples(config(tmp_path / "set", tmp_path, group="folder")).group_names) == {"p0", "p1", "p2"}
 
 
 def test_the_screen_says_how_many_groups_there_are_and_how_large(tmp_path):

@@ -292,3 +292,99 @@ def test_an_unlabelled_split_folder_is_a_note_and_an_unreadable_link_waits_for_o
     assert [finding.kind for finding in check_source(str(root)).findings if finding.severity == "error"] == [
         "broken_link"
     ]
+
+
+def splits(*names, classes=("cats", "dogs"), count=6):
+    def make(root):
+        for seed, name in enumerate(names):
+            for at, label in enumerate(classes):
+                for number in range(count):
+                    save(root / name / label / f"{number}.png", seed=100 * seed + 10 * at + number)
+        return root
+
+    return make
+
+
+def flat(*names, count=6):
+    return lambda root: class_folders(root, dict.fromkeys(names, count))
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes"),
+    [
+        (("training_set", "test_set"), {"train": 11, "val": 1, "test": 12}),
+        (("train_images", "val_images"), {"train": 12, "val": 12}),
+        (("Train-2017", "VALID-2017", "Test-2017"), {"train": 12, "val": 12, "test": 12}),
+        (("01 TrainSet", "02 TestSet"), {"train": 11, "val": 1, "test": 12}),
+        (("train", "dev"), {"train": 12, "val": 12}),
+        (("seg_train", "seg_test"), {"train": 11, "val": 1, "test": 12}),
+        (("traindata", "validation_split"), {"train": 12, "val": 12}),
+    ],
+)
+def test_folders_named_like_splits_that_hold_the_same_classes_are_splits_and_this_is_said(tmp_path, names, sizes):
+    bundle = build(splits(*names)(tmp_path / "set"), tmp_path)
+    assert bundle.class_names == ("cats", "dogs")
+    assert bundle.dataset_sizes == sizes
+    assert any("named" not in line and names[-1] in line for line in describe(bundle))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (splits("train", "eval"), "unsure_split"),
+        (splits("train", "test", "Hold-Out"), "unsure_split"),
+        (splits("my_train", "my_evaluation"), "unsure_split"),
+        (splits("train", "val", "dev"), "two_split_folders"),
+        (splits("cats", "dogs", classes=("train", "test")), "splits_below_classes"),
+        (splits("cats", "dogs", classes=("Training images", "validation images")), "splits_below_classes"),
+    ],
+)
+def test_splits_that_are_not_sure_are_refused(tmp_path, make, kind):
+    root = make(tmp_path / "set")
+    assert kind in {finding.kind for finding in check_source(str(root)).findings if finding.severity == "error"}
+    with pytest.raises(DataError):
+        build(root, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "make", [flat("train_images", "test_images"), flat("train", "test", "samples"), flat("training", "test")]
+)
+def test_split_folders_without_classes_are_no_classes(tmp_path, make):
+    with pytest.raises(DataError, match="no images in class folders"):
+        build(make(tmp_path / "set"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("bicycle", "bus", "car", "train"),
+        ("control", "test"),
+        ("Valid", "invalid"),
+        ("bus", "car", "test", "train"),
+        ("negative_test", "positive_test"),
+        ("crash_test", "test_tube"),
+        ("bus_stop", "train_station"),
+    ],
+)
+def test_a_class_may_be_called_as_a_split_is(tmp_path, names):
+    assert build(flat(*names)(tmp_path / "set"), tmp_path).class_names == tuple(sorted(names))
+
+
+def test_classes_with_the_same_folders_inside_are_no_splits(tmp_path):
+    root = splits("bus_stop", "test_track", "train_station", classes=("day", "night"))(tmp_path / "set")
+    assert build(root, tmp_path).class_names == ("bus_stop", "test_track", "train_station")
+
+
+def test_a_folder_beside_the_splits_is_left_out_with_a_word(tmp_path):
+    root = splits("train", "test")(tmp_path / "set")
+    flat("extra")(root)
+    assert any("extra" in line for line in describe(build(root, tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["@eaDir", "$RECYCLE.BIN", "#recycle", "__MACOSX", "System Volume Information"])
+def test_folders_of_the_system_hold_no_pictures_of_anybody(tmp_path, name):
+    root = flat("a", "b", name)(tmp_path / "set")
+    flat(name)(root / "a")
+    bundle = build(root, tmp_path)
+    assert bundle.class_names == ("a", "b")
+    assert sum(bundle.dataset_sizes.values()) == 12

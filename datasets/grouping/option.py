@@ -77,7 +77,9 @@ def _folders_of(samples: Samples, row: int) -> list[str]:
     parts = normal(samples.paths[row]).split("/")[:-1]
     if samples.members is not None:
         parts = parts[next((at + 1 for at, part in enumerate(parts) if part.endswith(".tar")), 0) :]
-    return parts[1:] if parts and parts[0].lower() in SPLIT_FOLDERS else parts
+    label = samples.class_names[samples.labels[row]]
+    is_class = parts[:1] == [normal(label)] and label not in parts[1:]  # one that is called train or test
+    return parts[1:] if parts and parts[0].lower() in SPLIT_FOLDERS and not is_class else parts
 
 
 def _several(names: Names) -> bool:

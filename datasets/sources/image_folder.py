@@ -8,11 +8,20 @@ from datasets.errors import DataError
 from datasets.files import list_entries, stamp
 from datasets.images import is_image_name
 from datasets.sources.problems import Problem
-from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, training_notes
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word, training_notes
 from datasets.text import shorten_list
 
 BESIDE_CLASSES = 0.25
 """Images beside the folder of the classes, at most, as a share of those in it."""
+_SYSTEM_FOLDERS = (
+    "__macosx",
+    "@eadir",
+    "#recycle",
+    "@recycle",
+    "$recycle.bin",
+    "system volume information",
+    "lost+found",
+)
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
@@ -66,8 +75,7 @@ class _Tree(Rows):
 
     def walk(self) -> None:
         entries = list_entries(self.root)
-        folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and _is_dir(entry))
-        named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in folders_named_so}
+        named = self._split_folders([entry.name for entry in entries if _is_dir(entry) and not _is_hidden(entry.name)])
         if not named:
             self._split("", "")
             return
@@ -79,15 +87,53 @@ class _Tree(Rows):
                 self.problem("two_split_folders", entry.name, split, detail=detail)
             elif split:
                 folders[split] = entry.name
+            elif split is not None:
+                self.problem("unsure_split", entry.name, detail=f"beside {', '.join(named)}")
             elif not _is_dir(entry):
                 self._loose_entry(entry, "", "")
             elif not self._hidden_folder(entry, "", ""):
                 self.problem("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
+        other_names = [f"{name}: {split}" for split, name in folders.items() if name.lower() not in SPLIT_FOLDERS]
+        if other_names:
+            self.problem("named_split", self.root.name, detail=", ".join(other_names))
         if "train" not in folders:
             self.problem("empty_split", "train", "train", detail=f"beside {', '.join(named)}")
         for split in SPLITS:
             if split in folders:
                 self._split(folders[split], split)
+
+    def _split_folders(self, folders: list[str]) -> dict[str, str]:
+        """Return the folders that are splits, and which, "" where that is not sure; none where all are classes.
+
+        One of an exact name is a split, unless it holds pictures beside folders of pictures: then it is a class. One
+        with such a word in its name is, if another one, and one of them train, has the rest of its name or its folders.
+        """
+        words = {folder: found for folder in folders if (found := split_word(folder))}
+        exact = {folder for folder in words if folder.lower() in SPLIT_FOLDERS}
+        within = {folder: self._within(folder) for folder in words}
+        if exact and not any(within[folder][0] for folder in exact):
+            others = [folder for folder in folders if folder not in exact and self._within(folder)[1]]
+            if len(others) >= sum(within[folder][1] for folder in exact) > 0:
+                return {}
+        alike = {
+            folder
+            for folder, (split, rest) in words.items()
+            for other, (other_split, other_rest) in words.items()
+            if split != other_split and "train" in (split, other_split)
+            if within[folder][0] & within[other][0] or (rest and rest == other_rest)
+        }
+        inside = set.intersection(*(within[folder][0] for folder in alike)) if alike else set()
+        if not exact and any(inside & self._within(folder)[0] for folder in folders if folder not in words):
+            return {}  # of each class, such as a train station's and a bus stop's, there are pictures by day and night
+        return {folder: words[folder][0] for folder in folders if folder in exact | alike}
+
+    def _within(self, folder: str) -> tuple[set[str], bool]:
+        """Return the folders in a folder, and whether pictures lie there, too."""
+        try:
+            folders, files = list_folder(self.root / folder)
+        except OSError:  # said where it is read
+            return set(), False
+        return set(folders), any(map(is_image_name, files))
 
     def _split(self, folder: str, split: str) -> None:
         """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
@@ -104,6 +150,8 @@ class _Tree(Rows):
             before = len(self.paths)
             within[label] = self._class_folder(_join(folder, label), split, label)
             images[label] = len(self.paths) - before
+            if not split:
+                self._say_if_above_splits(label, within[label])
         if split or not self._says_where_the_classes_are(within, images):
             for label in labels:
                 self._say_if_above_the_classes(_join(folder, label), split, label, within[label])
@@ -135,6 +183,13 @@ class _Tree(Rows):
             found = f"{len(names)} folders of images ({shorten_list(names)})"
             detail = f"{found}; if these are the classes: {self.root / above}"
             self.problem("folder_of_folders", folder, split, label, detail)
+
+    def _say_if_above_splits(self, label: str, within: list[str]) -> None:
+        names = {path.split("/")[1] for path in within if "/" in path}
+        splits = {found[0]: name for name in sorted(names) if (found := split_word(name))}
+        if "train" in splits and len(splits) > 1:
+            detail = f"{shorten_list(sorted(splits.values()))}; expected {self.root}/{splits['train']}/{label}"
+            self.problem("splits_below_classes", label, "", label, detail)
 
     def _class_folder(self, folder: str, split: str, label: str) -> list[str]:
         """Add its images and those below it; the folders that have some."""
@@ -203,7 +258,7 @@ def _join(folder: str, name: str) -> str:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -30,15 +31,29 @@ SPLIT_FOLDERS: dict[str, str] = {
     "testing": "test",
 }
 """Names that people have for a split -> its name here."""
+SPLIT_WORDS = SPLIT_FOLDERS | {"dev": "val", "validate": "val"} | dict.fromkeys(("eval", "evaluation", "holdout"), "")
+"""Words in a name that is longer; empty where they may mean val or test."""
 NOTED_KINDS = (
-    "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders", "multi_label", "few_images",
-    "imbalance", "group_column",
+    "named_split", "stray_folder", "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders",
+    "multi_label", "few_images", "imbalance", "group_column",
 )  # fmt: skip
 """Kinds of problems that are noted before training, too."""
 
 ONLY_SCORED = ("one_class", "one_image_each")
 """Faults of sets that can be scored, and not learnt from."""
+NOT_TRAINED = "empty_split"
+"""Kind of fault of sets of which nothing can be trained on, and all be scored."""
 UNREAD = ("unread_picture", "unsupported_file")
+
+
+def split_word(name: str) -> tuple[str, str] | None:
+    """Return the split that a word of a folder's name means, and the rest of the name; None: it has no such word."""
+    joined = re.sub("h[eo]ld[ _-]?out", "holdout", name, flags=re.IGNORECASE)
+    words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+|[0-9]+", joined)]
+    for place, word in enumerate(re.sub("(?<=.)(set|data|images)$", "", word) for word in words):
+        if word in SPLIT_WORDS:
+            return SPLIT_WORDS[word], " ".join(words[:place] + words[place + 1 :])
+    return None
 
 
 @dataclass
@@ -79,15 +94,16 @@ class Reading:
         named, sizes = self.classes.get(split, set()), self.samples.counts(split).tolist()
         return {name: size for name, size in zip(self.samples.class_names, sizes, strict=True) if name in named}
 
-    def usable(self, left_out: Collection[str] = frozenset(), *, check: str = "") -> Samples:
+    def usable(self, left_out: Collection[str] = frozenset(), *, check: str = "", only_scored: bool = False) -> Samples:
         """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
-        What is wrong with a file of `left_out` is not in the way. Raises DataError: the first error, and how many more
-        there are; `check` is the command that lists them."""
+        What is wrong with a file of `left_out` is not in the way; nor, if they are `only_scored`, that none trains.
+        Raises DataError: the first error, and how many more there are; `check` is the command that lists them."""
         # One class alone can be scored; `require_complete` refuses to train on it.
+        harmless = (*ONLY_SCORED, *([NOT_TRAINED] if only_scored else []))
         errors = [
             fault
             for fault in self.problems
-            if fault.severity == "error" and fault.kind not in ONLY_SCORED and fault.path not in left_out
+            if fault.severity == "error" and fault.kind not in harmless and fault.path not in left_out
         ]
         if errors:
             check = check or command("check", operand(self.source))
