@@ -152,9 +152,7 @@ def _groups(config: Options, report: CheckReport) -> Iterator[str]:
     if report.guess is None:
         return
     yield f"if they belong together: {train_command(config, group=report.guess.option)}"
-    from datasets.sources.archives import is_archive
-
-    if config.sample is None and not config.no_near and not is_archive(Path(config.data)):
+    if config.sample is None and not config.no_near:
         from trainers.multirun.group_worth import MODEL, accuracies
 
         if found := accuracies(config.images, report.guess.option):

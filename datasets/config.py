@@ -44,6 +44,7 @@ def data_name(source: str) -> str:
     """Return the name of a data set for paths: the last part without its extension; of a pattern its folder's. Bytes of
     a name that are no UTF-8, which TensorBoard could not open, are underscores."""
     path = Path(source)
+    path = path if path.name.strip(".") else Path(os.path.abspath(path))  # . and .. are no names
     stem = path.absolute().parent.name if "*" in path.name else path.stem
     return re.sub("[\ud800-\udfff]", "_", stem) if stem.strip(".") else "data"
 

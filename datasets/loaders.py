@@ -116,7 +116,9 @@ def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
         images, sampler = copy(image_set(loader)), loader.batch_sampler
         images.samples = samples
         if isinstance(images, ImageDataset) and isinstance(sampler, OrderedBatchSampler):
+            capacity = images.cache and images.cache.capacity
             images = ImageDataset(samples, split, images.pipeline, seed=images.seed)
+            images.cache = ImageCache(len(images), capacity) if capacity else None  # places of images have moved
             share = {"rank": sampler.rank, "world_size": sampler.world_size}
             sampler = OrderedBatchSampler(len(images), sampler.batch_size, **share)
         loaders[split] = Loader(images, sampler, workers=loader.num_workers, persistent=loader.persistent_workers)

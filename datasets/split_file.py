@@ -50,17 +50,12 @@ def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
     rows = np.flatnonzero(used)
     labels, splits = samples.labels[used].tolist(), samples.splits[used].tolist()
     of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
-    digests = _digests(samples)
+    known = identified(samples).digests
+    assert known is not None
+    digests = known[used].tobytes()
     hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))
     groups = map(samples.group_of, rows.tolist())
     return compress(samples.paths, used), of_labels, of_splits, hashes, groups
-
-
-@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
-def _digests(samples: Samples) -> bytes:
-    digests = identified(samples).digests
-    assert digests is not None
-    return digests[samples.splits >= 0].tobytes()
 
 
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
@@ -88,7 +83,7 @@ def fingerprint_of_split(bundle: DataBundle, split: str) -> str:
     return _fingerprint.__wrapped__(samples.replace(splits=others))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks two or three times
 def _fingerprint(samples: Samples) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for column in _columns(samples)[:4]:

@@ -16,6 +16,8 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
+from datasets import DataConfig, DataError
+from datasets.loaders import split_samples
 from inference.evaluation_report import read_temperature, save_temperature
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import balanced_accuracy, per_class
@@ -118,6 +120,17 @@ def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_i
     assert code == 0, err
     assert own.read_text() == "the run's own"
     assert len(rows(own.with_name(f"data_{name}_predictions.csv"))) == 2 * len(CLASSES)
+
+
+@pytest.mark.parametrize("name", ["test", "val", "Test_images"])
+def test_a_folder_of_held_out_images_alone_is_scored_and_not_trained_on(capsys, run, tmp_path, name):
+    labelled_photos(tmp_path / "set" / name, n=2)
+    code, out, err = call(capsys, "evaluate", run, "--data", tmp_path / "set", "--output", tmp_path / "out")
+    assert code == 0, err
+    assert f"on {2 * len(CLASSES)} labelled images" in out
+    if name in ("test", "val"):
+        with pytest.raises(DataError, match="nothing to train on"):
+            split_samples(DataConfig(source=str(tmp_path / "set"), root=tmp_path))
 
 
 def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys, run, tmp_path):

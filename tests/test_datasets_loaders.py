@@ -13,8 +13,9 @@ import torch
 from fake_sets import Spec, class_folders, write_table
 
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
-from datasets.bundle import samples_of
+from datasets.bundle import LEFT_OUT, samples_of
 from datasets.cache import ImageCache, available_memory
+from datasets.loaders import with_table
 from datasets.sources.large.packing import pack
 
 
@@ -259,3 +260,13 @@ def test_a_program_that_reads_images_with_loader_processes_comes_to_its_end(tmp_
         "batches = iter(loaders['train'])\nnext(batches)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_table_with_fewer_images_keeps_decoded_ones_in_memory_too(folder):
+    bundle = build(folder, cache="on")
+    samples = samples_of(bundle)
+    fewer = with_table(bundle, samples.with_splits({LEFT_OUT: samples.indices("val")[:2]}))
+    first = batches(fewer, "val")
+    assert fewer.dataloaders["val"].dataset.cache.used
+    assert same(first, batches(fewer, "val"))
+    assert sum(len(labels) for _, labels in first) == 7

@@ -1,6 +1,7 @@
 """A person's own images: folders, tables, archives; and one clear line for each thing that can be wrong with them."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torchvision.datasets import ImageFolder
 
 from datasets import DataConfig, DataError, build_dataloaders, describe, split_table
 from datasets.checking.check import check_source
+from datasets.config import data_name
 from datasets.sources.csv_table import read_table
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_source
@@ -388,3 +390,87 @@ def test_folders_of_the_system_hold_no_pictures_of_anybody(tmp_path, name):
     bundle = build(root, tmp_path)
     assert bundle.class_names == ("a", "b")
     assert sum(bundle.dataset_sizes.values()) == 12
+
+
+def kaggle(root):
+    kaggle_folder(root)
+    (root / "files").mkdir()
+    (root / "labels.csv").rename(root / "files" / "train.csv")
+    return root
+
+
+def hugging_face(root):
+    rows = [(save(root / "train" / f"{i}.png", seed=i).name, "ab"[i % 2]) for i in range(16)]
+    write_table(root / "train" / "metadata.csv", rows, ("file_name", "label"))
+    save(root / "test" / "0.png", seed=99)
+    return root
+
+
+def deep_parquet(root):
+    (root / "data").mkdir(parents=True)
+    (root / "data" / "train-0.parquet").write_bytes(b"")
+    (root / "docs").mkdir()
+    return root
+
+
+def other_columns(root):
+    save(root / "images" / "0.jpg")
+    write_table(root / "train.csv", [("0.jpg", "a")], ("photo", "coarse_label"))
+    (root / "docs").mkdir()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (kaggle, "check {root}/files/train.csv"),
+        (hugging_face, "check {root}/train/metadata.csv"),
+        (deep_parquet, "check {root}/data"),
+        (other_columns, "--path-column"),
+    ],
+)
+def test_a_folder_without_classes_is_refused_with_what_else_lies_in_it(tmp_path, make, words):
+    root = make(tmp_path / "set")
+    with pytest.raises(DataError) as caught:
+        build(root, tmp_path)
+    assert words.format(root=root) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_only_folder_in_a_folder_is_said_to_hold_the_classes(tmp_path):
+    root = splits("cancer", classes=("patient1", "patient2"))(tmp_path / "set")
+    assert any(str(root / "cancer") in line for line in describe(build(root, tmp_path)))
+    assert "cancer" in check_source(str(root)).reading.form
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE"])
+def test_texts_about_a_set_do_not_make_the_folder_beside_them_a_class(tmp_path, name):
+    root = flat("a", "b")(tmp_path / "set" / "data" / "images").parent.parent
+    (root / name).write_text("x")
+    archive = zip_folder(root, tmp_path / "set.zip")
+    for source in (root, archive):
+        assert build(source, tmp_path).class_names == ("a", "b")
+    save(root / "plots" / "loss.png")
+    with pytest.raises(DataError, match="images"):
+        build(root, tmp_path)
+
+
+def test_a_hint_of_check_about_an_archive_names_a_folder_that_is_there(tmp_path):
+    root = flat("a", "b", count=9)(tmp_path / "set" / "data" / "images").parent.parent
+    save(root / "plots" / "loss.png")
+    archive = zip_folder(root, tmp_path / "set.zip")
+    named = [
+        Path(one.other)
+        for one in check_source(str(archive), data_root=tmp_path).findings
+        if one.kind == "above_the_classes"
+    ]
+    assert [path.is_dir() for path in named] == [True]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [(".", "set"), ("..", "parent"), ("a/..", "set"), ("./", "set"), ("digits", "digits")]
+)
+def test_a_set_is_called_as_its_folder_however_that_is_given(tmp_path, monkeypatch, source, name):
+    (tmp_path / "parent" / "set" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "parent" / "set")
+    assert data_name(source) == name

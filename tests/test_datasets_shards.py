@@ -172,7 +172,9 @@ def test_a_damaged_shard_is_refused_in_one_line(tmp_path, spoil, message):
         (GOOD + GOOD[:2], [], "'0' is in it twice"),
         ([*GOOD, ("2.jpg", b"z"), ("2.json", b"{")], [], "2.json holds no label"),
         ([*GOOD, ("2.jpg", b"z"), ("2.json", b"[1]")], [], "2.json holds no label|without a label"),
-        ([("a.txt", b"z")], [], "holds no pictures"),
+        ([("a.txt", b"z")], [], "found 'a.txt'"),
+        ([("a.0001.jpg", b"x"), ("a.0001.cls", b"cat")], [], "first dot"),
+        ([("0.jpg", b"x"), ("1.jpg", b"y"), ("0.cls", b"cat"), ("1.cls", b"dog")], [], "right after"),
         ([*GOOD, ("2.jpg", b"z")], [], r"'a.tar/2.jpg': .* without a label \(no .cls"),
     ],
 )
@@ -364,3 +366,10 @@ def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeyp
         read_source(str(tmp_path / "words.parquet"), tmp_path)
     assert missing.value.exit_code == 2  # as of every missing package
     assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_a_place_that_cannot_be_written_to_is_named_before_any_parquet_is_read(tmp_path):
+    parquet(tmp_path / "words.parquet", [])
+    (tmp_path / "unpacked").write_text("a file")
+    with pytest.raises(DataError, match="unpacked"):
+        read_source(str(tmp_path / "words.parquet"), tmp_path)

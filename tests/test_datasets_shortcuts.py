@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from datasets.checking.shortcut_search import available
 from datasets.config import Columns
 from datasets.facts import FRAME, PIXELS, pixel_facts
 from datasets.shortcuts.search import LEVEL
+from datasets.shortcuts.trait import Trait
 from datasets.shortcuts.tree import LEAST, Told, stump, told
+from datasets.shortcuts.words import sentence
 
 pytestmark = pytest.mark.skipif(not available, reason="the folder datasets/shortcuts was taken out")
 
@@ -246,3 +249,11 @@ def test_facts_of_every_mode_are_finite(mode):
     image = Image.fromarray(np.asarray(image) / np.float32(255)) if mode == "F" else image  # as floats are read
     assert np.isfinite(np.frombuffer(pixel_facts(image), np.float32)).all()
     assert np.isfinite(np.frombuffer(pixel_facts(image.resize((1, 1))), np.float32)).all()
+
+
+@pytest.mark.parametrize(("accuracy", "is_said"), [(0.02, False), (0.4, True)])
+def test_a_share_below_chance_is_not_called_the_share_that_a_fact_tells(accuracy, is_said):
+    trait = Trait("sharpness up to 2", np.ones(1, bool), "a", 1.0, "b", 0.0)
+    one = SimpleNamespace(fact=SimpleNamespace(name="sharpness"), told=SimpleNamespace(accuracy=accuracy, classes=12))
+    one.trait = trait
+    assert (f"{accuracy:.0%} of the pictures" in sentence(one)) == is_said

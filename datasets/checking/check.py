@@ -4,7 +4,6 @@ An error is a fault with which training would stop or its numbers would be wrong
 picture in two splits or under two labels, class maps that differ. Everything else is a warning.
 """
 
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from datasets.grouping.option import with_groups
 from datasets.grouping.parts import line
 from datasets.grouping.suspicion import Suspicion, suspicion
 from datasets.grouping.torn import torn
-from datasets.sources.archives import is_archive
 from datasets.sources.open_data import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
@@ -98,20 +96,10 @@ class CheckReport:
 def check_source(
     source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, **options: Any
 ) -> CheckReport:
-    """Read a folder, a table, an archive or a built-in set as training does, and `check` it with these options.
-
-    An archive is unpacked into a temporary folder.
-    """
-
-    def checked(root: Path) -> CheckReport:
-        reading = read(source, root, columns=columns)
-        reading.samples = with_groups(reading.samples, columns.group)
-        return check(reading, **options)
-
-    if not is_archive(Path(source)):
-        return checked(data_root)
-    with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return checked(Path(temporary))
+    """Read a folder, a table, an archive or a built-in set as training does, and `check` it with these options."""
+    reading = read(source, data_root, columns=columns)
+    reading.samples = with_groups(reading.samples, columns.group)
+    return check(reading, **options)
 
 
 def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:

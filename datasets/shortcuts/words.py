@@ -47,10 +47,11 @@ FACTS: dict[str, tuple[str, str]] = {
 def sentence(one: Shortcut) -> str:
     """Fact, how well it tells, and trait."""
     trait, chance = one.trait, 1 / one.told.classes
-    return (
-        f"{FACTS[one.fact.name][0]} alone tells the class of {one.told.accuracy:.0%} of the pictures, {chance:.0%} by "
-        f"chance ({trait.words}: {trait.share:.0%} of {trait.most!r}, {trait.other:.0%} of {trait.least!r})"
-    )
+    # Of many classes a fact may tell halves apart, and hardly ever guess one.
+    guessed = f"the class of {one.told.accuracy:.0%} of the pictures, {chance:.0%} by chance"
+    found = guessed if one.told.accuracy > chance else "some classes from others"
+    shares = f"{trait.share:.0%} of {trait.most!r}, {trait.other:.0%} of {trait.least!r}"
+    return f"{FACTS[one.fact.name][0]} alone tells {found} ({trait.words}: {shares})"
 
 
 def advice(name: str) -> str:

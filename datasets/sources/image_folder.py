@@ -22,6 +22,7 @@ _SYSTEM_FOLDERS = (
     "system volume information",
     "lost+found",
 )
+_ABOUT = ("README", "LICENSE", "LICENCE", "CITATION")
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
@@ -50,13 +51,14 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
 
 
 def innermost(root: Path) -> Path:
-    """Step into a folder that holds nothing but one folder: archives often wrap their contents so."""
+    """Step into a folder that holds but one folder, and texts about it: archives often wrap their contents so."""
     while True:
         folders, files = list_folder(root)
-        inner = root / folders[0] if len(folders) == 1 else None
-        if inner is None or files or folders[0].lower() in SPLIT_FOLDERS or not list_folder(inner)[0]:
+        if len(folders) != 1 or folders[0].lower() in SPLIT_FOLDERS or not list_folder(root / folders[0])[0]:
             return root
-        root = inner
+        if not all(file.upper().startswith(_ABOUT) for file in files):
+            return root
+        root = root / folders[0]
 
 
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
@@ -150,8 +152,8 @@ class _Tree(Rows):
             before = len(self.paths)
             within[label] = self._class_folder(_join(folder, label), split, label)
             images[label] = len(self.paths) - before
-            if not split:
-                self._say_if_above_splits(label, within[label])
+        if not split:
+            self._say_if_above_splits(within)
         if split or not self._says_where_the_classes_are(within, images):
             for label in labels:
                 self._say_if_above_the_classes(_join(folder, label), split, label, within[label])
@@ -184,10 +186,15 @@ class _Tree(Rows):
             detail = f"{found}; if these are the classes: {self.root / above}"
             self.problem("folder_of_folders", folder, split, label, detail)
 
-    def _say_if_above_splits(self, label: str, within: list[str]) -> None:
-        names = {path.split("/")[1] for path in within if "/" in path}
-        splits = {found[0]: name for name in sorted(names) if (found := split_word(name))}
-        if "train" in splits and len(splits) > 1:
+    def _say_if_above_splits(self, within: dict[str, list[str]]) -> None:
+        """Report the classes that hold train and another split, where several do."""
+        of_classes = {}
+        for label, folders in within.items():
+            names = sorted({path.split("/")[1] for path in folders if "/" in path})
+            splits = {found[0]: name for name in names if (found := split_word(name))}
+            if "train" in splits and len(splits) > 1:
+                of_classes[label] = splits
+        for label, splits in of_classes.items() if len(of_classes) > 1 else ():
             detail = f"{shorten_list(sorted(splits.values()))}; expected {self.root}/{splits['train']}/{label}"
             self.problem("splits_below_classes", label, "", label, detail)
 

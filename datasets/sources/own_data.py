@@ -9,12 +9,14 @@ from pathlib import Path
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.errors import DataError, UnknownDataSet
 from datasets.images import is_image_name
+from datasets.options import operand
+from datasets.shell import command
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
 from datasets.sources.large_sets import indexed, obtain_from_hub, read_shards, shards_at, shards_in
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
-from datasets.text import did_you_mean
+from datasets.text import did_you_mean, shorten_list
 
 EXPECTED = (
     "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"
@@ -64,7 +66,30 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
             return read_table(indexes[0], name, columns=columns, confined=confined)
     if any(columns[:2]):
         raise DataError(f"{inner} has {len(indexes)} tables with these columns; name the table itself as --data")
-    return indexed(partial(read_image_folder, inner, name), root, name, inner, inner.absolute())
+    try:
+        reading = indexed(partial(read_image_folder, inner, name), root, name, inner, inner.absolute())
+    except DataError as error:
+        raise DataError(f"{error}{_other_data(inner, columns)}") from error
+    if len(tables) == 1 and len(reading.samples.class_names) == 1:
+        return read_table(tables[0], name, columns=columns, confined=confined)  # which says what to name
+    if inner != folder and not confined:
+        reading.form += f" in {inner.relative_to(folder)}/"
+        reading.samples = reading.samples.note(f"the classes are the folders in {inner}, the only one in {folder}")
+    return reading
+
+
+def _other_data(folder: Path, columns: Columns) -> str:
+    """Name what lies up to two levels below and can be read in another way, for the end of a line."""
+    kinds = (*TABLE_SUFFIXES, ".parquet", ".arrow", ".tar", ".jsonl", ".zip")
+    files = sorted(path for depth in ("*", "*/*") for path in folder.glob(depth) if path.suffix.lower() in kinds)
+    ways = {
+        command("check", operand(str(path if path.suffix.lower() in (*TABLE_SUFFIXES, ".zip") else path.parent)))
+        for path in files
+        if path.suffix != ".jsonl" and (path.suffix.lower() not in TABLE_SUFFIXES or is_sample_table(path, columns))
+    }
+    names = shorten_list([str(path.relative_to(folder)) for path in files])
+    told = f"; to read it: {' or '.join(sorted(ways)[:3])}" if ways else "; a table needs the columns path and label"
+    return f"; there is {names}{told}" if files else ""
 
 
 def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:

@@ -26,6 +26,7 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
         import pyarrow
     except ImportError as error:
         raise MissingPackage(f"{files[0]} needs pyarrow ({error}): pip install -r requirements-extras.txt") from error
+    file: Path = folder
     try:
         with folder_aside(folder) as aside:
             for file in files:
@@ -57,6 +58,7 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
                             " folders are read as that: write a file for each, such as train.parquet, or take it out"
                         )
             if roles.names:
+                file = folder
                 (aside / CLASS_NAMES).write_text("\n".join(roles.names), encoding="utf-8")
             aside.rename(folder)
     except (OSError, pyarrow.ArrowException) as error:

@@ -31,7 +31,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import decode_text, pluralise, read_text
+from datasets.text import decode_text, pluralise, read_text, shorten_list
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"
@@ -129,7 +129,9 @@ def read_tar_shards(files: Sequence[Path], name: str, columns: Columns) -> Readi
             rows.problem("unknown_split", str(file.relative_to(root)), detail=f"known: {', '.join(SPLITS)}")
         rows.add_shard(file, number, split_of[file])
     if not rows.labels:
-        raise DataError(f"{files[0]} holds no pictures; expected key.jpg beside key.cls, or class/key.jpg")
+        found = shorten_list([member.name for member in islice(_members(files[0]), 3)]) or "nothing"
+        expected = "key.jpg and right after it key.cls, or class/key.jpg; a key ends at the first dot of the name"
+        raise DataError(f"{files[0]} holds no picture with a label; found {found}; expected {expected}")
     places = map(np.array, (rows.shards, rows.offsets, rows.sizes))
     members = Members(root, rows.paths, tuple(map(str, files)), *places)
     known = {"class_names": rows.in_order(), "grouped_by": rows.grouped_by}
