@@ -70,7 +70,7 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
         reading = indexed(partial(read_image_folder, inner, name), root, name, inner, inner.absolute())
     except DataError as error:
         raise DataError(f"{error}{_other_data(inner, columns)}") from error
-    if len(tables) == 1 and len(reading.samples.class_names) == 1:
+    if len(tables) == 1 and len(set(reading.samples.labels.tolist())) == 1:
         return read_table(tables[0], name, columns=columns, confined=confined)  # which says what to name
     if inner != folder and not confined:
         reading.form += f" in {inner.relative_to(folder)}/"
