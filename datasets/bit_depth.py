@@ -52,7 +52,7 @@ def _has_another_page(image: Any) -> bool:
 
 def is_deep(image: Any) -> bool:
     """Return whether a picture that is not decoded yet, as reading EXIF may do, has 16 bits in each band."""
-    return image.mode.startswith("I") or bool(re.search(";16[BLN]", str(image.tile)))
+    return image.mode.startswith("I") or bool(re.search(";16[BLN]|'RGB', 65535", str(image.tile)))
 
 
 def largest_of(image: Any) -> int:

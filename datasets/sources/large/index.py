@@ -31,7 +31,7 @@ SETTLED = 2e9
 def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: object) -> Reading:
     """Return what `read()` gives, which `key` names; of a large set what it gave at an earlier start, if that still
     holds."""
-    mark = hashlib.blake2b(repr(("3", *key)).encode(), digest_size=8).hexdigest()
+    mark = hashlib.blake2b(repr(("4", *key)).encode(), digest_size=8).hexdigest()
     place, notes = data_root / "index" / f"{name}-{mark}.npz", []
     try:
         reading = _opened(place)
