@@ -1,6 +1,7 @@
 """A folder of images: `train/ val/ [test/]`, or one folder of class folders."""
 
 import os
+from itertools import product
 from pathlib import Path
 
 from datasets.bundle import SPLITS
@@ -117,13 +118,12 @@ class _Tree(Rows):
             others = [folder for folder in folders if folder not in exact and self._within(folder)[1]]
             if len(others) >= sum(within[folder][1] for folder in exact) > 0:
                 return {}
-        alike = {
-            folder
-            for folder, (split, rest) in words.items()
-            for other, (other_split, other_rest) in words.items()
-            if split != other_split and "train" in (split, other_split)
-            if within[folder][0] & within[other][0] or (rest and rest == other_rest)
-        }
+        alike: set[str] = set()
+        trains = [folder for folder, (split, _) in words.items() if split == "train"]
+        for train, other in product(trains, words.keys() - trains):
+            rest, other_rest = words[train][1], words[other][1]
+            if within[train][0] & within[other][0] or (rest and rest == other_rest):
+                alike |= {train, other}
         inside = set.intersection(*(within[folder][0] for folder in alike)) if alike else set()
         if not exact and any(inside & self._within(folder)[0] for folder in folders if folder not in words):
             return {}  # of each class, such as a train station's and a bus stop's, there are pictures by day and night
