@@ -196,7 +196,11 @@ def test_a_torch_file_is_read_with_the_plain_data_that_scripts_keep_in_it(tmp_pa
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("thing", [Made(), np.array([Made()], dtype=object), print, Made], ids=str)
+@pytest.mark.parametrize(
+    "thing",
+    [Made(), np.array([Made()], dtype=object), print, Made],
+    ids=["object", "array of objects", "function", "class"],
+)
 def test_objects_in_a_torch_file_are_named_and_not_made(tmp_path, zipped, thing):
     path = torch_file(tmp_path / "a.pth", {"w": torch.ones(2), "x": thing}, _use_new_zipfile_serialization=zipped)
     with pytest.raises(WeightsError, match="not run|not a readable"):
