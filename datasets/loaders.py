@@ -1,9 +1,15 @@
 """Loaders from a configuration: the one door to every data set."""
 
 import atexit
+import logging
+import multiprocessing
+import shutil
+import sys
 import weakref
 from collections.abc import Iterable
 from copy import copy
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +17,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from datasets.augmentation import train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
+from datasets.bundle import (
+    LEFT_OUT,
+    SPLITS,
+    BatchKey,
+    DataBundle,
+    ImageSet,
+    ImageSpecLike,
+    Samples,
+    image_set,
+    samples_of,
+)
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
@@ -29,6 +45,9 @@ from datasets.transforms import Pipeline
 from datasets.units import with_copies
 
 DEFAULT_BATCH_SIZE = 64
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Linux keeps the batches that processes hand over; containers often give it 64 MB."""
+log = logging.getLogger(__name__)
 
 
 class Loader(DataLoader):
@@ -39,6 +58,7 @@ class Loader(DataLoader):
             dataset,
             batch_sampler=sampler,
             num_workers=workers,
+            multiprocessing_context=how_to_start() if workers else None,
             collate_fn=as_is,
             worker_init_fn=begin_loader,
             persistent_workers=persistent and workers > 0,
@@ -187,6 +207,7 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int = 0, **share: int) 
         size, balanced = min(batch_size, len(dataset)), config.balance == "sampler"
         sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, **share)
     workers = _workers(dataset) if config.workers is None else config.workers
+    workers = workers and workers_with_room(dataset, min(batch_size, len(dataset)), workers)
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
@@ -203,6 +224,39 @@ def sample_of(loader: DataLoader, sample: int) -> DataLoader:
     share = {"rank": whole.rank, "world_size": whole.world_size, "sample": sample}
     sampler = OrderedBatchSampler(whole.length, whole.batch_size, **share)
     return Loader(loader.dataset, sampler, workers=loader.num_workers)
+
+
+def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
+    """Return how many of these processes /dev/shm has room for: each is two batches ahead, in training and, at the same
+    time, in validation."""
+    if not SHARED_MEMORY.is_dir():
+        return workers
+    if isinstance(dataset, ImageDataset):
+        image = 4 * dataset.pipeline.channels * dataset.pipeline.size**2
+    else:
+        image = dataset.__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0].nbytes
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    fit = max(0, free // (2 * batch_size * image) - 1) // 2
+    if fit < workers:
+        _say_room(free, workers, fit)
+    return min(fit, workers)
+
+
+@cache
+def _say_room(free: int, workers: int, fit: int) -> None:
+    """Say once that there is too little shared memory."""
+    log.warning(
+        f"note: {SHARED_MEMORY} has {free / 2**20:.3g} MB free, too few for {pluralise(workers, 'loader process')}:"
+        f" {fit} are used; docker run --shm-size=2g gives more room, --workers 0 needs none"
+    )
+
+
+def how_to_start() -> str | None:
+    """Return fork on Linux, whose processes share the cache, though it is no longer Python's default from 3.14 on;
+    else, and where the program has chosen, None or its choice."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    by_default = chosen is None or (chosen == "forkserver" and sys.version_info >= (3, 14))
+    return "fork" if by_default and sys.platform == "linux" else chosen
 
 
 def _workers(dataset: Any) -> int:

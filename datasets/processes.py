@@ -1,9 +1,12 @@
 """Rules between the processes of one command: signals are the parent's business, and no child outlives it."""
 
 import ctypes
+import multiprocessing.queues
+import os
 import signal
 import sys
 import warnings
+from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
@@ -17,6 +20,20 @@ def begin_loader(worker: int = 0) -> None:
     """Prepare a process that does nothing but read images for another one."""
     leave_signals_to_parent()
     ignore_odd_pictures()
+    multiprocessing.queues.Queue._on_queue_feeder_error = hand_over_error  # type: ignore[attr-defined]
+
+
+def hand_over_error(queue: Any, error: Exception, lost: Any) -> None:
+    """Put an error in the place of a batch that could not be handed over, for which the main process would wait for
+    ever: where /dev/shm is full, a thread of multiprocessing prints that and goes on."""
+    from torch._utils import ExceptionWrapper
+
+    if isinstance(lost, tuple) and not isinstance(lost[-1], ExceptionWrapper):
+        queue.put(
+            (lost[0], ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process"))
+        )
+    else:
+        os._exit(1)
 
 
 def ignore_odd_pictures() -> None:

@@ -14,6 +14,9 @@ from trainers.run_status import diagnose_failure
 OUT_OF_MEMORY = "out of memory at --batch-size 64{}: try half of it, a smaller --image-size, or --amp bf16"
 CUDA, CPU = "CUDA out of memory. Tried to allocate 2.00 GiB", "DefaultCPUAllocator: can't allocate memory: 9 bytes"
 KILLED = "a loader process was killed{}: it probably ran out of memory; try fewer --workers than 2, or --workers 0"
+ALONE = "DataLoader worker (pid(s) 7) exited unexpectedly"
+SHARED = "unable to allocate shared memory(shm) for file </torch_7_1>: No space left on device (28)"
+BUS = "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of"
 FORK = "DataLoader worker (pid 7) is killed by signal: Killed"
 
 
@@ -35,6 +38,32 @@ def test_a_fault_of_the_machine_is_named_in_one_line(error, line):
     fault = diagnose_failure(error, batch_size=64, workers=2)
     assert isinstance(fault, TrainingError)
     assert str(fault) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "way_out"),
+    [
+        (RuntimeError(ALONE), "if __name__ == "),
+        (RuntimeError(f"{ALONE} with exit code 1. Details are lost due to multiprocessing."), "if __name__ == "),
+        (RuntimeError(SHARED), "--shm-size"),
+        (
+            RuntimeError(f"Caught RuntimeError in DataLoader worker process.\nTraceback\nRuntimeError: {SHARED}"),
+            "--shm-size",
+        ),
+        (RuntimeError(BUS), "--shm-size"),
+    ],
+)
+def test_a_loader_process_that_was_not_killed_is_not_said_to_lack_memory(error, way_out):
+    fault = diagnose_failure(error, batch_size=64, workers=2)
+    assert isinstance(fault, TrainingError)
+    assert way_out in str(fault)
+    assert "probably ran out of memory" not in str(fault)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_connection_that_breaks_where_processes_are_spawned_may_lack_the_guard(monkeypatch, method):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: method)
+    assert "if __name__ == " in str(diagnose_failure(broken_connection(), batch_size=64, workers=2))
 
 
 def broken_connection() -> Exception:

@@ -78,6 +78,7 @@ class Interrupted(BaseException):
 _OUT_OF_MEMORY = (
     "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory", "can't start new thread",
     "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
+    "unable to allocate shared memory",
 )  # fmt: skip
 
 

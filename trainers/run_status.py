@@ -1,5 +1,6 @@
 """summary.json: how far a run is, and how it ended, whatever ends it."""
 
+import multiprocessing
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ WRITTEN_AT_START = {
     "figures", "seen.csv", "heads.json",
 }  # fmt: skip
 """Files that a run may have written when its first checkpoint fails."""
+_NO_SHARED_MEMORY = ("unable to allocate shared memory", "Bus error")
+"""Messages of torch where /dev/shm is full."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 """Messages of gloo and NCCL where another process has gone or stands still."""
 
@@ -129,16 +132,27 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
     text, words = str(error), f" ({first_line(error)})" if str(error) else ""
     if isinstance(error, TrainingError):
         return error
-    if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
+    broken, spawned = broken_between_processes(error), multiprocessing.get_start_method() != "fork"
+    if isinstance(error, BrokenPipeError) and not broken:  # whoever read the output has stopped: no fault of the run
         return None
+    if any(sign in text for sign in _NO_SHARED_MEMORY):
+        return TrainingError(
+            f"/dev/shm is full, through which loader processes hand over batches{words}: docker run --shm-size=2g, or"
+            " --workers 0"
+        )
     if out_of_memory(error):
         return TrainingError(
             f"out of memory at --batch-size {batch_size}{words}: try half of it, a smaller --image-size, or --amp bf16"
         )
-    if "DataLoader worker (pid" in text or broken_between_processes(error):
+    if "killed by signal" in text or (broken and not spawned):
         return TrainingError(
             f"a loader process was killed{words}: it probably ran out of memory; try fewer --workers"
             f" than {workers if workers else 'now'}, or --workers 0"
+        )
+    if "DataLoader worker (pid" in text or broken:
+        return TrainingError(
+            f"a loader process ended by itself{words}: its own message may say why; where processes are spawned, a"
+            ' script has its call of `train` below `if __name__ == "__main__":`, or DataConfig(workers=0)'
         )
     of_the_network = isinstance(error, RuntimeError | ConnectionError) and distributed.world_size() > 1
     if of_the_network and any(sign in text for sign in _PEER_GONE):
