@@ -6,19 +6,32 @@ processes.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    default_collate,
+)
 
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.loaders import loader_of
+from datasets.loaders import DEFAULT_BATCH_SIZE, loader_of
+from datasets.sampling import evenly
 from datasets.seeding import AUGMENT, mix
+from datasets.text import shorten_list
 
 
 class OwnDataset(ImageSet):
@@ -27,6 +40,7 @@ class OwnDataset(ImageSet):
     def __init__(self, items: Any, samples: Samples, split: str, *, seed: int) -> None:
         super().__init__(samples, split)
         self.items, self.seed = items, seed
+        self.seeded = list(takers_of_seeds(items))
 
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
         images = [self._image(draw, key.epoch) for draw in key.draws]
@@ -37,7 +51,20 @@ class OwnDataset(ImageSet):
         random.seed(seed)
         np.random.seed(seed)
         torch.default_generator.manual_seed(seed)
-        return torch.as_tensor(self.items[draw % len(self)][0], dtype=torch.float32)
+        for taker in self.seeded:
+            taker.set_random_seed(seed)
+        row = draw % len(self)
+        item = self.items[row]
+        if (label := label_of(item)) != self.labels[row]:
+            raise DataError(
+                f"item {row} of the {self.split} Dataset {type(self.items).__name__} has the label {label}, and had"
+                f" {self.labels[row]} when the run began, by its `targets` or `labels` or itself: it must keep one"
+            )
+        return torch.as_tensor(item[0], dtype=torch.float32)
+
+    def repeats(self) -> bool:
+        """Return whether images that are drawn twice with one seed are the same, of a few that are tried."""
+        return all(torch.equal(self._image(row), self._image(row)) for row in evenly(len(self), 4).tolist())
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """Each image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
@@ -63,7 +90,7 @@ def splits_of(given: Any) -> dict[str, Any]:
     if unknown or not {"train", "val"} <= set(given):
         raise DataError(f"dataloaders={', '.join(given) or 'nothing'}: give train and val, and test if there is one")
     items = {split: given[split] for split in SPLITS if split in given}
-    items = {split: item.dataset if isinstance(item, DataLoader) else item for split, item in items.items()}
+    items = {split: dataset_of(item) if isinstance(item, DataLoader) else item for split, item in items.items()}
     for split, dataset in items.items():
         if isinstance(dataset, IterableDataset) or not (
             hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -75,20 +102,72 @@ def splits_of(given: Any) -> dict[str, Any]:
     return items
 
 
-def whole(dataset: Any) -> Any:
-    """The Dataset that parts of it, such as those of `random_split`, are parts of; any other is itself."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return dataset
+def dataset_of(loader: DataLoader) -> Any:
+    """Return the Dataset of a DataLoader, or the part of it that its sampler is for."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if isinstance(sampler, SubsetRandomSampler):
+        return Subset(loader.dataset, sorted(int(row) for row in sampler.indices))
+    return loader.dataset
+
+
+def not_taken(split: str, loader: DataLoader, batch_size: int) -> Iterator[str]:
+    """Yield a note on everything that a DataLoader does and a run does otherwise."""
+    batches, collate = loader.batch_sampler, loader.collate_fn
+    sampler, size = (getattr(batches, name, getattr(loader, name)) for name in ("sampler", "batch_size"))
+    if type(batches) not in (BatchSampler, type(None)):
+        yield f"{split}: the batch_sampler {type(batches).__name__} is not used: batches are the run's"
+    elif type(sampler) not in (SequentialSampler, RandomSampler, SubsetRandomSampler):
+        yield (
+            f"{split}: the sampler {type(sampler).__name__} is not used: order is the run's, each image once an epoch;"
+            " DataConfig(balance='sampler') draws each class as often"
+        )
+    if collate is not default_collate:
+        yield f"{split}: the collate_fn {getattr(collate, '__name__', type(collate).__name__)} is not used"
+    if split == "train" and size not in (None, batch_size):
+        yield f"{split}: batch_size={size} of the DataLoader is not used: DataConfig(batch_size={batch_size}) is"
+
+
+def below(dataset: Any) -> Iterator[Any]:
+    """Yield a Dataset and those that it is a part of, or joins."""
+    yield dataset
+    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else ()
+    for part in [dataset.dataset] if isinstance(dataset, Subset) else parts:
+        yield from below(part)
+
+
+def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield what draws from a generator of its own and takes a seed, as albumentations do: a Dataset's transforms, and
+    what its attributes hold."""
+    if callable(getattr(owner, "set_random_seed", None)) and not isinstance(owner, type):
+        yield owner
+        return
+    held = owner if isinstance(owner, dict | list | tuple) else getattr(owner, "__dict__", {})
+    if depth and len(held) <= 100:  # a list of files is none of transforms
+        for value in held.values() if isinstance(held, Mapping) else held:
+            yield from takers_of_seeds(value, depth - 1)
 
 
 def own_name(dataset: Any) -> str:
     """Return the name of a run on this Dataset."""
-    return type(whole(dataset)).__name__
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return type(dataset).__name__
+
+
+def names_of(dataset: Any) -> list[str] | None:
+    """Return the `classes` of a Dataset, of what it is a part of, or of all that it joins, where they agree."""
+    if (names := getattr(dataset, "classes", None)) is not None:
+        return list(map(str, names)) or None
+    if isinstance(dataset, Subset):
+        return names_of(dataset.dataset)
+    found = [names_of(part) for part in dataset.datasets] if isinstance(dataset, ConcatDataset) else [None]
+    return found[0] if all(names == found[0] for names in found) else None
 
 
 def first_image(split: str, dataset: Any) -> Any:
     """The image of a Dataset's first item. Raises DataError: items that are no pair of an image and its label."""
+    if not len(dataset):
+        raise DataError(f"the {split} Dataset {type(dataset).__name__} is empty")
     item = dataset[0]
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0]
@@ -114,20 +193,32 @@ def own_dataloaders(
     items = splits_of(given)
     for split, dataset in items.items():
         first_image(split, dataset)
-    labels = {split: labels_of(split, dataset) for split, dataset in items.items()}
-    classes = 1 + max(int(part.max()) for part in labels.values())
-    of_train = items["train"]
-    names = next(filter(None, (getattr(part, "classes", None) for part in (of_train, whole(of_train)))), range(classes))
-    if len(names) < classes:
-        raise DataError(f"the train Dataset names {len(names)} classes, and there is a label {classes - 1}")
+    found = {split: labels_of(split, dataset) for split, dataset in items.items()}
+    labels = {split: part for split, (part, _named) in found.items()}
+    of_train, notes = (
+        items["train"],
+        ["your own Dataset: a resumed run checks only the number of images and their labels"],
+    )
+    names = {split: names_of(dataset) for split, dataset in items.items() if found[split][1]}
+    class_names = class_names_of(names, np.concatenate(list(labels.values())), notes)
+    if names_of(of_train) and "train" not in names:
+        notes.append("the labels are those of the items, not its `targets` or `labels`, so `classes` names none")
+    for split, loader in given.items():
+        if isinstance(loader, DataLoader):
+            notes += not_taken(split, loader, config.batch_size or DEFAULT_BATCH_SIZE)
     samples = Samples(
         name=own_name(of_train),
-        class_names=tuple(map(str, names)),
+        class_names=class_names,
         paths=PathTable([f"{split}/{row}" for split, part in labels.items() for row in range(len(part))]),
         labels=np.concatenate(list(labels.values())).astype(np.int32),
         splits=np.concatenate([np.full(len(part), SPLITS.index(split), np.int8) for split, part in labels.items()]),
-        notes=("your own Dataset: a resumed run checks only the number of images and their labels",),
     )
+    if not OwnDataset(of_train, samples, "train", seed=seed).repeats():
+        notes.append(
+            "an image that is drawn twice with one seed differs: its augmentation draws from a generator of its own, so"
+            " this run cannot be repeated exactly"
+        )
+    samples = samples.note(*notes)
     loaders = {
         split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, **share)
         for split, dataset in items.items()
@@ -135,26 +226,77 @@ def own_dataloaders(
     return DataBundle(loaders, samples.class_names, {split: len(part) for split, part in labels.items()})
 
 
-def labels_of(split: str, dataset: Any) -> np.ndarray:
-    """All labels of a Dataset: those it holds, or what its items say, int64 (n,)."""
+def class_names_of(names: Mapping[str, list[str] | None], labels: np.ndarray, notes: list[str]) -> tuple[str, ...]:
+    """Return the names of all classes, from those that each split gives; numbers where train gives none. Raises
+    DataError: too few, or splits that differ."""
+    of_train, last, first = names.get("train"), int(labels.max()), int(labels.min())
+    if first:
+        notes.append(f"class 0 has no images: do labels start at {first}?")
+    if of_train is None:
+        return tuple(map(str, range(last + 1)))
+    if len(of_train) <= last:
+        raise DataError(f"the train Dataset names {len(of_train)} classes, and there is a label {last}")
+    for split, others in names.items():
+        if others not in (None, of_train):
+            raise DataError(
+                f"the {split} Dataset names the classes {shorten_list(others)}, and train {shorten_list(of_train)}:"
+                " a label must mean the same class in all"
+            )
+    return tuple(of_train)
+
+
+def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
+    """Return all labels of a Dataset, int64 (n,), and whether `classes` names them: those it holds, if its items agree,
+    else what these say, which counts."""
+    held, rows = labels_held(dataset), range(len(dataset))
     try:
-        known = labels_held(dataset)
-        labels = np.asarray(known if known is not None else [int(dataset[row][1]) for row in range(len(dataset))])
-        if labels.shape != (len(dataset),) or not len(labels) or labels.min() < 0:
-            raise ValueError(f"labels of shape {labels.shape} for {len(dataset)} items, or some below 0")
-        return labels.astype(np.int64)
+        if held is not None and all(getattr(part, "target_transform", None) is None for part in below(dataset)):
+            # One of each class, too: most that changes labels changes them class by class.
+            some = {*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()}
+            if all(label_of(dataset[row]) == held[row] for row in sorted(some)):
+                return held, True
+        labels = whole_numbers([label_of(dataset[row]) for row in rows], len(rows))
+        return labels, held is None or np.array_equal(held, labels)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(
             f"the {split} Dataset {type(dataset).__name__} gives no (image, label) with labels 0, 1, ...: {error}"
         ) from error
 
 
-def labels_held(dataset: Any) -> Any:
-    """The `targets` or `labels` of a Dataset, a TensorDataset's second tensor, or of a part those of its rows; None
-    where there are none."""
-    if isinstance(dataset, Subset):
-        held = labels_held(dataset.dataset)
-        return None if held is None else np.asarray(held)[np.asarray(dataset.indices, np.int64)]
-    tensors: Any = getattr(dataset, "tensors", ())
-    held = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
-    return tensors[1] if held is None and len(tensors) == 2 else held
+def label_of(item: Any) -> Any:
+    """Return the label of an item as Python has it: a number where it is an array or a tensor of one."""
+    label = item[1]
+    if not hasattr(label, "reshape"):
+        return label
+    return label.item() if len(label.reshape(-1)) == 1 else label.tolist()
+
+
+def whole_numbers(values: Any, count: int) -> np.ndarray:
+    """Return labels of shape (n,) or (n, 1) as int64 (n,). Raises ValueError: they are no whole numbers from 0 on."""
+    labels = np.asarray(values)
+    if labels.shape not in ((count,), (count, 1)) or not count:
+        raise ValueError(f"labels of shape {labels.shape} for {count} items")
+    if (
+        labels.dtype.kind not in "biuf"
+        or not (np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0)).all()
+    ):
+        raise ValueError(f"labels such as {labels.reshape(-1)[0]}, or some below 0")
+    return labels.reshape(count).astype(np.int64)
+
+
+def labels_held(dataset: Any) -> np.ndarray | None:
+    """Return the labels that a Dataset holds: its `targets` or `labels`, a TensorDataset's second tensor, those of its
+    parts or of the rows of which it is a part; None where it has none, or something else is called so."""
+    try:
+        if isinstance(dataset, ConcatDataset):
+            parts = [labels_held(part) for part in dataset.datasets]
+            return None if any(part is None for part in parts) else np.concatenate(parts)  # type: ignore[arg-type]
+        if isinstance(dataset, Subset):
+            held = labels_held(dataset.dataset)
+            return None if held is None else held[np.asarray(dataset.indices, np.int64)]
+        tensors: Any = getattr(dataset, "tensors", ())
+        held = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
+        held = tensors[1] if held is None and len(tensors) == 2 else held
+        return None if held is None else whole_numbers(held, len(dataset))
+    except (TypeError, ValueError, IndexError):
+        return None

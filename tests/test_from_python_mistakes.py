@@ -1,7 +1,9 @@
 """Everyday mistakes in Python, and everyday wishes: each mistake is one line that says what would work."""
 
 import json
+import random
 
+import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
@@ -9,12 +11,25 @@ from ignite.handlers import EarlyStopping
 from PIL import Image
 from test_from_python import net, options, splits, tensors
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, random_split
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    random_split,
+)
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.own_dataset import own_dataloaders
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import OPTION_ERRORS, ConfigError
 from trainers.resume import resume
@@ -67,6 +82,217 @@ def test_data_of_another_shape_gets_one_line_and_leaves_nothing(tmp_path, given,
     with pytest.raises(DataError, match=line):
         train(options(tmp_path), model=net(), dataloaders=given)
     assert not list(tmp_path.iterdir())
+
+
+class Pets(Dataset):
+    """Nine images of three named classes, as torchvision's sets hold them."""
+
+    classes = ("ant", "bee", "cat")
+
+    def __init__(self, target_transform=None, shape=(9,), held="targets", item=int):
+        self.target_transform, self.item = target_transform, item
+        setattr(self, held, (np.arange(9) % 3).reshape(shape))
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        label = self.item(index % 3)
+        return torch.zeros(1, 8, 8), label if self.target_transform is None else self.target_transform(label)
+
+
+class Mapped(Dataset):
+    """A wrapper that changes labels, and hands on all else."""
+
+    def __init__(self, inner, change):
+        self.inner, self.change = inner, change
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["inner"], name)
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, label = self.inner[index]
+        return image, self.change(label)
+
+
+def bundle_of(dataset, val=None, **options):
+    given = {"train": dataset, "val": val or Subset(dataset, range(len(dataset)))}
+    return own_dataloaders(given, DataConfig(**{"batch_size": 90, "workers": 0} | options), seed=0)
+
+
+def labels_in(bundle):
+    table = bundle.dataloaders["train"].dataset
+    (batch,) = [labels for _, labels in bundle.dataloaders["train"]]
+    assert sorted(batch.tolist()) == sorted(table.labels.tolist())
+    return table.labels.tolist()
+
+
+def notes_of(bundle):
+    return bundle.dataloaders["train"].dataset.samples.notes[1:]
+
+
+def is_first(label):
+    return int(label == 0)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Pets(is_first),
+        Subset(Pets(is_first), range(9)),
+        ConcatDataset([Pets(is_first)]),
+        Mapped(Pets(), is_first),
+        Subset(Mapped(Pets(held="labels"), is_first), range(9)),
+        Mapped(Pets(is_first), int),
+    ],
+)
+def test_labels_are_what_the_items_say_whatever_the_dataset_holds(dataset):
+    bundle = bundle_of(dataset)
+    assert labels_in(bundle) == [1, 0, 0] * 3
+    assert bundle.class_names == ("0", "1")  # the names are those of other labels
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [Pets(int), Pets(shape=(9, 1)), Pets(shape=(9, 1), item=lambda y: np.array([y])), Pets(item=torch.tensor)],
+)
+def test_labels_that_only_look_otherwise_keep_the_names(dataset):
+    bundle = bundle_of(dataset)
+    assert labels_in(bundle) == [0, 1, 2] * 3
+    assert bundle.class_names == Pets.classes
+    assert notes_of(bundle) == ()
+
+
+def test_an_item_that_changes_its_label_is_named_with_both():
+    dataset = Pets()
+    bundle = bundle_of(dataset)
+    dataset.item = lambda label: 2
+    with pytest.raises(DataError, match="label 2"):
+        list(bundle.dataloaders["val"])
+
+
+def test_what_is_called_labels_and_is_none_is_not_taken():
+    dataset = Pets()
+    del dataset.targets
+    dataset.labels = ["ant", "bee", "cat"]
+    assert labels_in(bundle_of(dataset)) == [0, 1, 2] * 3
+
+
+@pytest.mark.parametrize(
+    "change", [lambda y: y + 0.9, str, lambda y: [y, 0], lambda y: None, lambda y: float("nan"), lambda y: y - 1]
+)
+def test_labels_that_are_no_whole_numbers_from_0_on_are_refused(change):
+    for dataset in (Pets(change), Mapped(Pets(), change)):
+        with pytest.raises(DataError, match="train"):
+            bundle_of(dataset)
+
+
+def test_labels_that_start_at_1_are_asked_about_and_an_empty_set_is_refused():
+    assert "start at 1" in "".join(notes_of(bundle_of(Pets(lambda y: y + 1))))
+    with pytest.raises(DataError, match="empty"):
+        bundle_of(Subset(Pets(), []), Pets())
+
+
+def test_joined_datasets_keep_names_on_which_they_agree_and_splits_must_agree():
+    other = Pets()
+    other.classes = ("ant", "cat", "bee")
+    assert bundle_of(ConcatDataset([Pets(), Subset(Pets(), [4])])).class_names == Pets.classes
+    assert bundle_of(ConcatDataset([Pets(), other])).class_names == ("0", "1", "2")
+    with pytest.raises(DataError, match="val"):
+        bundle_of(Pets(), other)
+
+
+def collate(items):
+    return default_collate(items)
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (DataLoader(Pets(), 90), []),
+        (DataLoader(Pets(), 90, shuffle=True), []),
+        (DataLoader(Pets(), 90, sampler=WeightedRandomSampler(torch.ones(9), 9)), ["WeightedRandomSampler"]),
+        (DataLoader(Pets(), batch_sampler=BatchSampler(RandomSampler(Pets()), 90, False)), []),
+        (DataLoader(Pets(), batch_sampler=[[0, 1], [2]]), ["batch_sampler"]),
+        (DataLoader(Pets(), 90, collate_fn=collate), ["collate"]),
+        (DataLoader(Pets(), 3), ["batch_size=3"]),
+        (
+            DataLoader(Pets(), 3, sampler=WeightedRandomSampler(torch.ones(9), 9), collate_fn=collate),
+            ["WeightedRandomSampler", "collate", "batch_size=3"],
+        ),
+    ],
+)
+def test_what_a_loader_does_and_the_run_does_not_is_said(loader, said):
+    notes = notes_of(bundle_of(loader, Pets()))
+    assert len(notes) == len(said)
+    assert all(word in note for word, note in zip(said, notes, strict=True))
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_sampler_of_some_images_gives_the_run_these_alone(explicit):
+    sampler = SubsetRandomSampler([5, 0, 4])
+    words = {"batch_sampler": BatchSampler(sampler, 2, False)} if explicit else {"sampler": sampler}
+    assert labels_in(bundle_of(DataLoader(Pets(), **words), Pets())) == [0, 1, 2]
+
+
+class Jitter:
+    """Draws from a generator of its own, which takes a seed, as albumentations do."""
+
+    def __init__(self):
+        self.generator = random.Random()
+
+    def set_random_seed(self, seed):
+        self.generator.seed(seed)
+
+    def __call__(self, image):
+        return image + self.generator.random()
+
+
+class Unseeded(Jitter):
+    set_random_seed = None
+
+
+class Several:
+    def __init__(self, *transforms):
+        self.transforms = list(transforms)
+
+    def __call__(self, image):
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+class Augmented(Pets):
+    def __init__(self, transform):
+        super().__init__()
+        self.transform = transform
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return self.transform(image), label
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("nested", [False, True])
+def test_generators_of_transforms_that_take_a_seed_get_that_of_the_image(workers, nested):
+    def passes():
+        transform = Several(Several(torch.abs), Jitter()) if nested else Jitter()
+        bundle = bundle_of(Subset(Augmented(transform), range(9)), workers=workers, batch_size=4)
+        return bundle, [torch.cat([images for images, _ in bundle.dataloaders["train"]]) for _ in range(2)]
+
+    bundle, (first, second) = passes()
+    _, (again, _) = passes()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert len(first.flatten(1).unique(dim=0)) == 9
+    assert notes_of(bundle) == ()
+
+
+def test_a_dataset_whose_images_cannot_be_repeated_is_said_to_be_one():
+    assert len(notes_of(bundle_of(Augmented(Unseeded())))) == 1
 
 
 class Wrapped(nn.Module):
