@@ -8,6 +8,7 @@ from ignite.engine import Events
 from ignite.handlers import FastaiLRFinder
 from torch import nn
 
+from datasets.errors import DataError
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.handlers import attach_learning_rate
 from trainers.engine.optim import build_optimizer
@@ -234,3 +235,34 @@ def test_fp16_stops_where_the_gradient_overflows_without_a_scale():
     with pytest.raises(TrainingError, match=r"gradient norm is (nan|inf) at step 1 .*--amp off"):
         trainer.run(batches(), max_epochs=1)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_soft_targets_are_learned_and_hits_counted_against_the_likeliest():
+    model = small_model()
+    model[3].p = 0.0
+    images, labels = batches(1)[0]
+    right = int((model(images).argmax(1) == labels).sum())
+    soft = 0.8 * nn.functional.one_hot(labels, 3) + 0.2 / 3
+    expected = nn.functional.cross_entropy(model(images), soft).item()
+    trainer, _ = trainer_for(model)
+    trainer.run([(images, soft)], max_epochs=1)
+    assert trainer.state.output["correct"] == right
+    assert trainer.state.output["loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"image": torch.zeros(2, 3, 2, 2), "label": torch.zeros(2, dtype=torch.int64)},
+        (torch.zeros(2, 3, 2, 2),),
+        (torch.zeros(2, 3, 2, 2), [0, 1]),
+        (torch.zeros(2, 3, 2, 2), torch.tensor([0, 1]), torch.tensor([7, 8])),
+        torch.zeros(2, 3, 2, 2),
+    ],
+    ids=["dict", "no labels", "list", "three", "images"],
+)
+def test_batches_that_are_no_images_and_labels_are_refused_by_both_engines(batch):
+    trainer, _ = trainer_for(small_model())
+    for engine in (trainer, create_evaluator(small_model(), CPU)):
+        with pytest.raises(DataError, match="images, labels"):
+            engine.run([batch])

@@ -452,6 +452,12 @@ def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: s
         model(torch.zeros(shape))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+def test_images_that_are_no_floats_are_refused_in_one_line(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="expected floats"):
+        VisionTransformer(tiny())(torch.zeros((1, 3, 12, 12), dtype=dtype))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -18,7 +18,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import best_row
 from trainers.errors import CheckpointError, ConfigError
 from trainers.reporting.console import announce, say
-from trainers.run import Handler, execute
+from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
 from trainers.seen.overlap import read_seen
@@ -66,6 +66,7 @@ def resume(
         checkpoint. ConfigError: `epochs` below what is done, a config.json that was edited since, another number of
         processes.
     """
+    refuse_other_handlers(handlers)
     run_dir = Path(run_dir)
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)

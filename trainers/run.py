@@ -70,12 +70,24 @@ def train(
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: a signal; the run can be resumed.
     """
+    refuse_other_handlers(handlers)
     with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
             console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source, images=images)
             console.say_what_has_no_effect(setup)
             return execute(setup, run_dir, created=True, handlers=handlers, before_steps=before_steps)
+
+
+def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
+    """Refuse handlers that are no functions of the trainer, such as those of Ignite, which such a function attaches."""
+    for handler in handlers:
+        kind = handler if isinstance(handler, type) else type(handler)
+        if not callable(handler) or kind.__module__.startswith("ignite."):
+            raise ConfigError(
+                f"handlers: {kind.__name__} is no function that gets the trainer and attaches something, such as"
+                " `lambda trainer: ProgressBar().attach(trainer)`"
+            )
 
 
 def execute(

@@ -300,6 +300,8 @@ def check_images(images: Tensor, config: ViTConfig) -> None:
     """Say in one line what is wrong with the input and what would work."""
     if images.dim() != 4:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
+    if not images.is_floating_point():
+        raise ValueError(f"images are {images.dtype}; expected floats, normalised as the model's ImageSpec says")
     _, channels, height, width = images.shape
     if channels != config.in_channels:
         raise ValueError(f"images have {channels} channels; this model was built with in_channels={config.in_channels}")

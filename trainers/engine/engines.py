@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from datasets.errors import DataError
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
@@ -121,7 +122,7 @@ class TrainStep:
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
         slices = self.options.slices
-        images, labels, *distill_targets = (part.to(self.device, non_blocking=True) for part in batch)
+        images, labels, *distill_targets = moved(batch, self.device, most=3 if self.options.teacher_weight else 2)
         n = len(labels)
         if slices.whole:
             loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0, *distill_targets)
@@ -156,7 +157,8 @@ class TrainStep:
             logits, loss = self.losses(images, targets, *distill_targets)
         share = loss if scale == 1 else loss * scale
         (self.scaler.scale(share) if self.scaled else share).backward()
-        return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
+        right = labels.argmax(dim=1) if labels.dim() == 2 else labels  # soft targets, as MixUp in a loader makes
+        return loss.detach(), (logits.detach().argmax(dim=1) == right).sum(), len(labels)
 
     def losses(self, images: Tensor, targets: Tensor, *distill_targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and mean loss: of the labels, and of the teacher where there is one."""
@@ -172,6 +174,14 @@ class TrainStep:
             f" {self.last_loss:.4g}); this step was not taken, the weights are as before it. Try a lower --lr, a longer"
             " --warmup-epochs or --amp off"
         )
+
+
+def moved(batch: Any, device: torch.device, *, most: int = 2) -> list[Tensor]:
+    """Return the parts of a batch on a device. Raises DataError: they are no images and labels, or too many."""
+    if isinstance(batch, tuple | list) and 2 <= len(batch) <= most and all(isinstance(part, Tensor) for part in batch):
+        return [part.to(device, non_blocking=True) for part in batch]
+    kinds = ", ".join(map(repr, batch) if isinstance(batch, Mapping) else (type(part).__name__ for part in batch))
+    raise DataError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
 
 
 def create_trainer(
@@ -210,7 +220,7 @@ def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch
     def eval_step(_: Engine, batch: Batch) -> Batch:
         if model.training:  # eval() visits every module
             model.eval()
-        images, labels = (part.to(device, non_blocking=True) for part in batch)
+        images, labels = moved(batch, device)
         with torch.inference_mode(), autocast(device, amp_dtype):
             logits = model(images)
         return logits.float(), labels
