@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import EarlyStopping
+from ignite.handlers import EarlyStopping, ProgressBar, TerminateOnNan, Timer
 from PIL import Image
 from test_from_python import net, options, splits, tensors
 from torch import nn
@@ -451,6 +451,69 @@ def test_the_end_by_ones_own_handler_is_on_the_screen_and_an_ordinary_end_is_not
     result = train(options(tmp_path / "b"), model=net(), dataloaders=splits())
     assert "a handler of your own" not in capsys.readouterr().out
     assert json.loads((result.run_dir / "summary.json").read_text())["stopped"] is None
+
+
+class Watch:
+    """A handler as it may be: an object that gets the trainer."""
+
+    def __init__(self, trainer=None):
+        self.seen = trainer
+
+    def __call__(self, trainer):
+        self.seen = trainer
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [ProgressBar(), ProgressBar, TerminateOnNan(), Timer(), None, "ProgressBar"],
+    ids=lambda value: str(value)[:9],
+)
+def test_handlers_that_are_no_functions_of_the_trainer_are_refused_before_anything_is_written(tmp_path, handler):
+    with pytest.raises(ConfigError, match="attach"):
+        train(options(tmp_path), model=net(), dataloaders=splits(), handlers=[handler])
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="attach"):
+        resume(tmp_path, handlers=[handler])
+
+
+def test_functions_and_methods_that_get_the_trainer_are_handlers(tmp_path):
+    watch = Watch()
+    train(options(tmp_path, epochs=1), model=net(), dataloaders=splits(), handlers=[watch, Watch, Timer().attach])
+    assert watch.seen.state.epoch == 1
+
+
+def pooled():
+    return nn.Sequential(nn.Conv2d(1, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulate", "better"), [(47, 1, 46), (1, 1, 2), (8, 8, 16), (40, 8, 32), (10, 5, 12)]
+)
+def test_an_image_alone_is_refused_where_a_batch_norm_needs_two(tmp_path, batch_size, accumulate, better):
+    config = options(tmp_path, epochs=1, accumulate=accumulate).changed(data={"batch_size": batch_size})
+    with pytest.raises(ConfigError, match=rf"--batch-size {better}\b"):
+        train(config, model=pooled(), dataloaders=splits())
+    assert not list(tmp_path.iterdir())
+    train(config.changed(data={"batch_size": better}), model=pooled(), dataloaders=splits())
+
+
+def wide():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+
+
+class Frozen(nn.BatchNorm2d):
+    def train(self, mode=True):
+        return super().train(False)
+
+
+def frozen():
+    return nn.Sequential(nn.Conv2d(1, 4, 8), Frozen(4).eval(), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("model", [net, wide, frozen])
+def test_an_image_alone_is_trained_on_where_the_network_can(tmp_path, model):
+    config = options(tmp_path, epochs=1).changed(data={"batch_size": 47})
+    train(config, model=model(), dataloaders=splits())
 
 
 @pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])

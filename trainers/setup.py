@@ -23,6 +23,7 @@ from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig, from_dict
+from trainers.engine.batches_of_one import refuse_batches_of_one
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
@@ -196,6 +197,7 @@ def _prepare(
         except RuntimeError as error:
             classes = f"of the {len(data.class_names)} classes that its images have now"
             raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from error
+    refuse_batches_of_one(model, data, device, accumulate=config.train.accumulate)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))

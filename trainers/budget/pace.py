@@ -124,7 +124,8 @@ def read(loader: DataLoader) -> tuple[float, list[Any]]:
 
 def seconds_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> float:
     """Median of some steps after the first, which is slower; of a part of each batch, where the whole takes long."""
-    part = [tuple(values[: -(-len(values) // PARTS)] for values in batch) for batch in batches]
+    least = 2 * setup.config.train.accumulate  # a batch norm may not take one image alone
+    part = [tuple(values[: max(least, -(-len(values) // PARTS))] for values in batch) for batch in batches]
     step = PARTS * median(step_times(setup, part, seconds=seconds / 4))
     return step if step > seconds else median(step_times(setup, batches, seconds=seconds))
 
