@@ -133,6 +133,16 @@ def test_a_place_that_cannot_be_written_to_is_named_with_the_option_that_helps(c
     assert error.endswith(": Not a directory; --output-dir, or --output, names another place to write to")
 
 
+@pytest.mark.parametrize("name", ["model.pt", "runs/new"])
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_cannot_be_read_gets_no_advice_about_writing(tmp_path, monkeypatch, name, readable) -> None:
+    (tmp_path / "model.pt").touch()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr("os.access", lambda place, mode: readable)  # which a superuser may always
+    said = main.reason(PermissionError(13, "Permission denied", str(tmp_path / name)))
+    assert ("--output-dir" in said) == readable
+
+
 def test_two_images_a_class_are_told_what_to_do(tmp_path, capsys) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
