@@ -1,5 +1,5 @@
 # docker build -t vit-train .                                              for processors
-# docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all ...
+# docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all --shm-size=2g ...
 # docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/work" vit-train      the main job; results in ./runs
 # docker run --rm -v "$PWD:/work" -p 6006:6006 --entrypoint tensorboard vit-train --logdir runs --bind_all
 ARG PYTHON=3.11

@@ -46,7 +46,7 @@ from datasets.units import with_copies
 
 DEFAULT_BATCH_SIZE = 64
 SHARED_MEMORY = Path("/dev/shm")
-"""Where Linux keeps the batches that processes hand over; containers often give it 64 MB."""
+"""Folder of Linux for the batches that processes hand over; containers often give it 64 MB."""
 log = logging.getLogger(__name__)
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.drawn
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WALKTHROUGH = DOCS / "walkthrough.md"
 OF_OTHERS = """logdir index-url out nproc-per-node nnodes node-rank master-addr master-port nodes require-hashes no-deps
-from"""
+from shm-size"""
 """Options of other programs, without their hyphens."""
 
 

@@ -30,10 +30,12 @@ from torchvision.transforms import ToTensor
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.own_dataset import own_dataloaders
+from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import OPTION_ERRORS, ConfigError
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import UserObjects, prepare
 from trainers.storage.finished_run import find_run, load, read_result
 from trainers.storage.run_result import RunResult
 from vit.config import ModelConfig, ViTConfig
@@ -514,6 +516,11 @@ def frozen():
 def test_an_image_alone_is_trained_on_where_the_network_can(tmp_path, model):
     config = options(tmp_path, epochs=1).changed(data={"batch_size": 47})
     train(config, model=model(), dataloaders=splits())
+
+
+def test_a_step_is_timed_with_no_image_alone(tmp_path):
+    config = options(tmp_path, epochs=1, accumulate=2)
+    assert measure(prepare(config, given=UserObjects(pooled(), splits())), seconds=0.1).step > 0
 
 
 @pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])

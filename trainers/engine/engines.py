@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from datasets.errors import DataError
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
-from trainers.errors import Diverged
+from trainers.errors import ConfigError, Diverged
 
 Batch = tuple[Tensor, ...]
 """Images and labels; in the training of a student, what its teacher says of each image."""
@@ -177,11 +176,11 @@ class TrainStep:
 
 
 def moved(batch: Any, device: torch.device, *, most: int = 2) -> list[Tensor]:
-    """Return the parts of a batch on a device. Raises DataError: they are no images and labels, or too many."""
+    """Return the parts of a batch on a device. Raises ConfigError: they are no images and labels, or too many."""
     if isinstance(batch, tuple | list) and 2 <= len(batch) <= most and all(isinstance(part, Tensor) for part in batch):
         return [part.to(device, non_blocking=True) for part in batch]
     kinds = ", ".join(map(repr, batch) if isinstance(batch, Mapping) else (type(part).__name__ for part in batch))
-    raise DataError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
+    raise ConfigError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
 
 
 def create_trainer(
