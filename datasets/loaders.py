@@ -71,12 +71,15 @@ class Loader(DataLoader):
         batches = super().__iter__()
         if self.num_workers:
             _PASSES[batches] = self.batch_sampler
+            _PROCESSES.update(batches._workers)  # type: ignore[attr-defined]  # private, too: see stop_workers
         return batches
 
 
 _PASSES: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Passes over images by processes, and the sampler of each: an engine that was stopped holds its last pass, and its
 processes, for ever."""
+_PROCESSES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Loader processes that were started, as long as they live or are waited for."""
 
 
 @atexit.register
@@ -88,6 +91,9 @@ def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
         if samplers is None or sampler in samplers:
             # torch's private way: it gives no other, and no process may be left (test_datasets_loaders.py sees to it).
             batches._shutdown_workers()
+    if loaders is None:  # one that met an error may outlive its pass
+        for process in _PROCESSES:
+            process.kill()
 
 
 def build_dataloaders(
