@@ -430,8 +430,6 @@ def read_metrics(run_dir):
         return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]
 
 
-
-
 @pytest.mark.parametrize("seconds", [100, 600, 7200])
 def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_proportion(seconds):
     fast, slow = (SimpleNamespace(resolved=RunConfig(), runs=runs) for runs in (5, 3))
