@@ -170,7 +170,7 @@ def test_hparams_show_the_run_with_its_final_metrics(server, finished):
         time.sleep(0.2)
     group = groups[name]
     assert group["hparams"]["model"] == "vit_micro_2"
-    assert group["hparams"]["labels_per_class"] == "50"  # as every other option that was asked for
+    assert group["hparams"]["labels_per_class"] == 50  # as every other option that was asked for
     assert group["hparams"]["pool"] == "cls"  # of one run alone TensorBoard would show no column
     values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in group["metricValues"]}
     assert values["", "hparam/test_accuracy"] == pytest.approx(finished.test["accuracy"])

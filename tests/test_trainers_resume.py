@@ -132,7 +132,8 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     newest.write_bytes(data)
     assert_ends_like(whole, crashed)
     out = capsys.readouterr().out
-    assert f"{newest} is damaged" in out
+    assert f"checkpoint {newest} " in out
+    assert "is damaged" in out
     assert "trying the one before it" in out
     assert f"resuming {crashed} after step 4 of 12" in out
 
