@@ -53,7 +53,7 @@ def test_the_ladder_is_of_the_embedded_model_or_of_the_one_that_is_named():
     assert {(arm.name, arm.weights) for arm in default} == {("vit_nano_8", "fashion_mnist")}
     named = request_of(Options(ladder=True, arms=("vit_b_16,image_size=96",))).arms
     base = ModelConfig(name="vit_b_16", image_size=96)
-    assert named[0] == parse_arm("vit_b_16,image_size=96", RunConfig())
+    assert named[0] == parse_arm("vit_b_16,image_size=96,start_head=plain", RunConfig())
     assert [arm.train.start_head for arm in named] == ["plain"] * (len(LADDER) - 1) + ["probe"]
     assert named[0].model == base
 

@@ -31,7 +31,7 @@ def test_the_plain_loop_has_the_history_of_the_ignite_loop(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [({"ema_decay": 0.9}, "--ema-decay"), ({"mixup": 0.2}, "--mixup"), ({"patience": 3}, "--patience"),
-     ({"amp": "bf16"}, "--amp"), ({"save_every": 5}, "--save-every")],
+     ({"amp": "bf16"}, "--amp"), ({"save_every": 5}, "--save-every"), ({"start_head": "probe"}, "--start-head")],
 )  # fmt: skip
 def test_options_it_does_not_know_are_refused_by_name(changes, flag):
     config = replace(CONFIG, train=replace(CONFIG.train, **changes))

@@ -47,6 +47,29 @@ def test_muon_has_a_rate_of_its_own_where_none_is_given():
 
 
 @pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        (("--model", "resnet18"), ("conv_bn", "finetune")),
+        (("--model", "efficientnet_lite0", "--trainable", "last:2"), ("conv_bn", "finetune")),
+        (("--model", "timm:mobilenetv2_100"), ("conv_bn", "finetune")),
+        (("--model", "timm:convnext_atto"), ("conv", "finetune")),
+        (("--model", "resnet18", "--weights", "none"), ("vit", "scratch")),
+        (("--model", "resnet18", "--trainable", "head"), ("vit", "probe")),
+        (("--model", "vit_b_16"), ("vit", "finetune")),
+        (("--model", "timm:vit_tiny_patch16_224"), ("vit", "finetune")),
+        (("--model", "vit_stem_16", "--weights", "tiny_imagenet"), ("vit_stem_16", "finetune")),
+    ],
+)
+def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(words, row):
+    expected, found = defaults.DEFAULTS[row], defaults.resolve(parse(*words).run)
+    assert defaults.lookup(found) is expected
+    assert (found.train.lr, found.train.start_head) == (expected.lr, expected.start_head)
+    assert found.train.start_head == ("probe" if row[0] in ("conv", "conv_bn") else "plain")
+    asked = defaults.resolve(parse(*words, "--lr", "0.5", "--start-head", "plain").run).train
+    assert (asked.lr, asked.start_head) == (0.5, "plain")
+
+
+@pytest.mark.parametrize(
     ("preset", "mixup", "cutmix"),
     [("none", 0, 0), ("light", 0, 0), ("standard", 0.2, 1), ("strong", 0.8, 1)],
 )

@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 from killed_runs import Crash, assert_same_content, crash_after, run_content
+from small_images import image_folder
 from small_run import few_digits
 from torch import nn
 
+from datasets.config import DataConfig
+from trainers import head_init
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.head_init import best_probe, fit_head, logistic_regression, not_augmented
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
+from vit.factory import build_model
 
 
 def run_config(folder, *, trainable="all", **options) -> RunConfig:
@@ -98,3 +103,30 @@ def test_only_the_head_of_the_model_changes(tmp_path):
     after = setup.model.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"head.weight", "head.bias"}
+
+
+def test_the_head_of_very_many_images_is_fitted_to_a_part_of_each_class(tmp_path, monkeypatch):
+    setup = prepare(run_config(tmp_path))
+    monkeypatch.setattr(head_init, "MOST_IMAGES", 30)
+    assert sorted(not_augmented(setup).dataset.labels.tolist()) == sorted([*range(10)] * 3)
+
+
+@pytest.mark.parametrize(("options", "stays"), [({}, True), ({"start_head": "plain"}, False)])
+def test_batch_norms_keep_the_statistics_that_a_fitted_head_knows(tmp_path, options, stays):
+    torch.manual_seed(0)
+    state = build_model("resnet18", num_classes=2, weights="none").state_dict()
+    torch.save(state, tmp_path / "resnet18.pth")
+    found = train(
+        RunConfig(
+            model=ModelConfig(name="resnet18", weights=str(tmp_path / "resnet18.pth"), image_size=32),
+            data=DataConfig(source=str(image_folder(tmp_path / "images")), workers=0, batch_size=4),
+            train=TrainConfig(epochs=1, device="cpu", **options),
+            output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+        )
+    )
+    trained = read_checkpoint(best_of(found.run_dir))["model"]
+    same = {name: torch.equal(trained[name], state[name]) for name in state}
+    assert {name for name in state if "running" in name and same[name] is not stays} == set()
+    assert not same["layer4.0.bn1.weight"]
+    assert not same["conv1.weight"]
+    assert (found.epochs[0]["val_accuracy"] > 0.5) is stays  # a zero head has half

@@ -17,6 +17,7 @@ from torch import Tensor
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.convolutions import quick_on_processors
 from vit.errors import MissingPackage, WeightsError
+from vit.factory import kind_of
 from vit.param_groups import param_groups
 from vit.parts import parts
 
@@ -80,6 +81,24 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return network.state_dict()
 
     return install
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    {
+        "conv_bn": ("resnet18", "efficientnet_lite0", "timm:resnest14d", "timm:regnety_002", "timm:vgg11_bn"),
+        "conv": ("timm:convnext_atto", "timm:convnextv2_atto", "timm:poolformer_s12", "timm:vgg11"),
+        "vit": (
+            "vit_b_16", "vit_stem_16", "own:Net", "mix:vit_stem_16@64", "timm:vit_tiny_patch16_224",
+            "timm:vit_tiny_r_s16_p8_224", "timm:swin_tiny_patch4_window7_224", "timm:eva02_tiny_patch14_224",
+            "timm:xcit_nano_12_p16_224", "timm:visformer_tiny", "timm:mobilevit_xxs", "timm:mixer_s16_224",
+        ),
+    }.items(),
+)  # fmt: skip
+def test_a_network_is_told_by_its_layers_without_memory_or_chance(kind: str, names: tuple[str, ...]) -> None:
+    before = torch.get_rng_state()
+    assert {name: kind_of(name) for name in names} == dict.fromkeys(names, kind)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", PACKAGED)

@@ -92,10 +92,11 @@ class TrainConfig:
     follows --epochs; --minutes plans a whole run instead."""
     patience: Annotated[int, InPlans] = 0
     """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
-    start_head: Literal["plain", "probe", "fit"] = "plain"
+    start_head: Literal["plain", "probe", "fit"] | None = None
     """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
     does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
-    to the training images at once, and not trained after it."""
+    to the training images at once, and not trained after it. Default: probe for convolutional networks, whose batch
+    norms then keep their statistics; plain for others."""
     select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans] = "auto"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
     last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a

@@ -5,6 +5,7 @@ N images, D numbers that reach the head's last Linear, K classes.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,17 @@ from torch.utils.data import DataLoader
 from datasets.bundle import image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
+from datasets.splits import subset_training
 from trainers.engine.feature_sets import features_of
 from trainers.setup import RunSetup
 from vit.parts import parts
 
 PENALTIES = tuple(10.0**exponent for exponent in range(0, -6, -1))
 """Penalties on the squared weights, beside the mean cross-entropy; the strongest first."""
+
+
+MOST_IMAGES = 60_000
+"""Training images to which a head is fitted: the features of more take gigabytes."""
 
 
 @torch.no_grad()
@@ -43,12 +49,15 @@ def fit_head(setup: RunSetup) -> str:
 
 
 def not_augmented(setup: RunSetup) -> DataLoader:
-    """The training images as evaluation would see them; the Datasets of a program as they are."""
+    """Load the training images as for evaluation, a part of very many; the Datasets of a program as they are."""
     loader = setup.data.dataloaders["train"]
     images = image_set(loader)
     if not isinstance(images, ImageDataset):
         return loader
-    return evaluation_loader(images.samples, "train", setup.spec, setup.config.data)
+    samples, share = images.samples, MOST_IMAGES / len(images)
+    if share < 1:
+        samples = subset_training(samples, replace(setup.config.data, labels_per_class=None, fraction=share))
+    return evaluation_loader(samples, "train", setup.spec, setup.config.data)
 
 
 def best_probe(train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], classes: int) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ from trainers.seen.overlap import Overlap
 from trainers.system import distributed
 from vit import Blueprint, ImageSpec, ModelConfig, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
+from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
@@ -197,6 +198,8 @@ def _prepare(
         except RuntimeError as error:
             classes = f"of the {len(data.class_names)} classes that its images have now"
             raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from error
+    if config.train.start_head == "probe" and defaults.model_family(config.model.name).startswith("conv"):
+        keep_statistics(model)
     refuse_batches_of_one(model, data, device, accumulate=config.train.accumulate)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))

@@ -2,14 +2,17 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vit.config import (
     EMBEDDED_SHA256,
@@ -64,6 +67,23 @@ def library(name: str) -> Library:
         return mixtures()
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
     return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
+
+
+@cache
+def kind_of(name: str) -> str:
+    """Tell `conv_bn`, a convolutional network with batch norms, from `conv`, one without, and `vit`, all others.
+
+    Another library's model is built for that, without memory for its weights. Raises as its `build` does."""
+    if name in VIT_SHAPES or name.startswith((OWN_PREFIX, MIX_PREFIX)):
+        return "vit"
+    with torch.device("meta"):
+        modules = list(library(name).build(ModelConfig(name=name, weights="none"), num_classes=2).modules())
+    attends = any(re.search("attention|(?<!split)attn", type(module).__name__.lower()) for module in modules)
+    overlaps = any(isinstance(module, nn.Conv2d) and module.kernel_size > module.stride for module in modules)
+    if attends or not overlaps:
+        return "vit"
+    normalised = {kind for kind in (_BatchNorm, nn.LayerNorm) for module in modules if isinstance(module, kind)}
+    return "conv_bn" if normalised == {_BatchNorm} else "conv"
 
 
 def mixtures() -> Library:

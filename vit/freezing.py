@@ -3,6 +3,7 @@
 from functools import partial
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vit.errors import OptionError
 from vit.parts import parts
@@ -41,6 +42,20 @@ def freeze(model: nn.Module, trainable: str) -> None:
     # Of the instance: the model keeps its class, and copies (deepcopy, EMA, pickle) keep the behaviour.
     model.train = partial(_train_unfrozen_parts, model)  # type: ignore[method-assign]
     model.train(model.training)
+
+
+def keep_statistics(model: nn.Module) -> None:
+    """Normalise by the statistics that the weights came with: a fitted head knows no other features.
+
+    Those of few small images are so unlike them that features are worth less (docs/evidence/fine-tuning.md)."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]
+    model.train(model.training)
+
+
+def _stay_in_evaluation(layer: nn.Module, mode: bool = True) -> nn.Module:
+    return type(layer).train(layer, False)
 
 
 def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:

@@ -17,7 +17,8 @@ LADDER: tuple[dict[str, dict[str, str]], ...] = (
 
 
 def ladder_arms(arm: RunConfig) -> tuple[RunConfig, ...]:
-    """The arm with each way to fine-tune its model."""
+    """Return the arm with each way to fine-tune its model; its head begins as usual but in the last one."""
+    arm = arm.changed(train=defaults.left_open(arm.train, start_head="plain"))
     return tuple(arm.changed(**changes) for changes in LADDER)
 
 

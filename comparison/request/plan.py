@@ -114,7 +114,7 @@ class ComparisonPlan:
         """Seeds of every arm; with `--minutes` there may be fewer than were asked for."""
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         # The rates every arm tries are the same for all of them.
-        large = any(defaults.model_family(arm.resolved.model.name) == "vit" for arm in self.arms)
+        large = any(defaults.model_family(name) != name for name in (arm.resolved.model.name for arm in self.arms))
         self.all_rates = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
         self.grid = tuple(settled.get("grid", self.all_rates))
         """Learning rates that every arm tries; with `--minutes` there may be fewer than all rates."""

@@ -89,7 +89,7 @@ def lite0(rows: Sequence[Ranked], *, side: float) -> Iterator[Candidate]:
     row = next((row for row in rows if row.options["model"]["name"] == LITE0), None)
     if row is not None and may_do_better(row.accuracy, best):
         model = row.options["model"] | {"trainable": "all", "image_size": LITE0_SIDES[side > SMALL]}
-        train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3}
+        train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3, "start_head": "plain"}
         options = {"model": model, "data": {"augment": "light"}, "train": train}
         yield Candidate(f"{LITE0}, all of it trained,", options, weights=row.name, most=LITE0_PASSES[1])
 

@@ -72,7 +72,7 @@ def planned(
         yield PlannedRun(config)
         return
     is_open = config.model.name == "auto" and config.model.weights in (None, "none")
-    if not is_open and has_a_probe(setup):
+    if not is_open and config.train.start_head in (None, "plain") and has_a_probe(setup):
         yield from probed_first(config, setup, until, images)
         return
     candidates = list(from_scratch(shorter_side(setup))) if is_open else [AS_GIVEN]
@@ -205,7 +205,7 @@ def has_a_probe(setup: RunSetup) -> bool:
     if of_mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
         return False
     linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
-    return train.start_head == "plain" and train.teacher is None and len(linears) == 1
+    return train.teacher is None and len(linears) == 1
 
 
 def probed_first(config: RunConfig, setup: RunSetup, until: float, images: OpenedImages) -> Runs:

@@ -18,6 +18,7 @@ from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, TIMM_PREFIX
+from vit.factory import kind_of
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
 SMALL_IMAGES["digits"] = "vit_micro_2"
@@ -37,6 +38,7 @@ class Defaults:
     label_smoothing: float
     augment: str
     source: str
+    start_head: str = "plain"
 
 
 DEFAULTS: dict[tuple[str, str], Defaults] = {
@@ -48,8 +50,8 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 
 def model_family(name: str) -> str:
-    """Family whose rows of the table a model takes: its own, or those of `vit`."""
-    return name if any(name == model for model, _start in DEFAULTS) else "vit"
+    """Find the family whose rows of the table a model takes: its own, or those of its kind."""
+    return name if any(name == model for model, _start in DEFAULTS) else kind_of(name)
 
 
 def lookup(config: RunConfig) -> Defaults:
@@ -61,7 +63,7 @@ def lookup(config: RunConfig) -> Defaults:
     if config.model.trainable.startswith(("norms", "lora")) and (config.model.name, "finetune") not in DEFAULTS:
         start = "few"
     start = "probe" if config.model.trainable == "head" else start
-    return DEFAULTS.get((config.model.name, start)) or DEFAULTS["vit", start]
+    return DEFAULTS.get((model_family(config.model.name), start)) or DEFAULTS["vit", start]
 
 
 def resolve_model(config: RunConfig) -> RunConfig:
@@ -84,7 +86,7 @@ def resolve(config: RunConfig) -> RunConfig:
     augment = chosen.augment if config.data.augment == "auto" else config.data.augment
     mixup, cutmix = PRESETS[augment]
     rates = {"lr": MUON_LR if train.optimizer == "muon" else chosen.lr, "mixup": mixup, "cutmix": cutmix}
-    rates |= {"weight_decay": chosen.weight_decay, "label_smoothing": chosen.label_smoothing}
+    rates |= {name: getattr(chosen, name) for name in ("weight_decay", "label_smoothing", "start_head")}
     config = config.changed(
         data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
         train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **rates),

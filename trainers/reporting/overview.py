@@ -66,7 +66,7 @@ def options_asked_for(setup: RunSetup, run_dir: Path) -> list[tuple[str, Any, An
     chosen, images = lookup(setup.config), setup.data.dataset_sizes["train"]
     epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
     of_model = {"epochs": epochs, "augment": chosen.augment} | {
-        name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing")
+        name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing", "start_head")
     }
     options = {"name": "--model", "source": "--data", "root": "--data-root"}
     return [

@@ -23,10 +23,9 @@ OBEYED = {
 
 
 def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
-    by_default = {name: getattr(resolved.train, name) for name in ("mixup", "cutmix", "amp")}
+    by_default = {name: getattr(resolved.train, name) for name in ("mixup", "cutmix", "amp", "start_head")}
     options, default = vars(asked.train) | by_default, vars(TrainConfig())
-    off = (0, "off")
-    other = [name for name in options if name not in OBEYED and options[name] not in (default[name], *off)]
+    other = [n for n in options if n not in OBEYED and options[n] not in (default[n], 0, "off", "plain")]
     if asked.data.balance == "loss":
         other.append("balance")
     if other:
