@@ -15,6 +15,7 @@ from inference.classifier import open_classifier
 from trainers.budget import at_hand, fine_tuning, members, plan
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
+from vit.factory import build_model
 from vit.mixture import Network
 
 MIX = "mix:vit_stem_16@64+vit_nano_8@32"
@@ -191,6 +192,15 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, c
     assert (frozen["model"]["trainable"], frozen["train"]["start_head"]) == ("head", "fit")
     assert json.loads((run / "config.json").read_text())["train"]["epochs"] == 1
     assert "kept  named" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_a_convolutional_network_is_judged_frozen_too(photos, tmp_path):
+    torch.save(build_model("resnet18", num_classes=2, weights="none").state_dict(), tmp_path / "weights.pth")
+    words = ["--model", "resnet18", "--weights", str(tmp_path / "weights.pth"), "--image-size", "32", "--minutes", "5"]
+    run = train(photos, tmp_path, "named", *words)
+    frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())
+    assert (frozen["model"]["name"], frozen["train"]["start_head"]) == ("resnet18", "fit")
 
 
 @pytest.mark.usefixtures("small_plan")
