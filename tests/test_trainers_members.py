@@ -17,6 +17,7 @@ from trainers.budget.members import Cost, Member, in_turn, members, shares, why_
 from trainers.budget.pace import Pace
 from trainers.budget.side_by_side import Look
 from trainers.config import RunConfig, TrainConfig
+from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
@@ -58,6 +59,13 @@ def test_efficientnet_sees_what_the_images_hold(side, size):
     lite0 = members([LITE0, VIT], images=2_000, side=side)[1]
     config = filled_in(RunConfig(train=TrainConfig(lr=0.5)), lite0.candidates[0].options)
     assert (config.model.image_size, config.model.trainable, config.train.lr) == (size, "all", 0.5)
+
+
+def test_a_plan_trains_efficientnet_by_a_recipe_of_its_own():
+    lite0 = members([LITE0, VIT], images=2_000, side=64)[1]
+    resolved = defaults.resolve(filled_in(RunConfig(), lite0.candidates[0].options)).train
+    assert (resolved.lr, resolved.weight_decay, resolved.label_smoothing) == (1e-3, 0.05, 0.1)
+    assert resolved.start_head == "plain"
 
 
 def ways(pays, most):
