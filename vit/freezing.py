@@ -50,7 +50,7 @@ def keep_statistics(model: nn.Module) -> None:
     Those of few small images are so unlike them that features are worth less (docs/evidence/fine-tuning.md)."""
     for module in model.modules():
         if isinstance(module, _BatchNorm):
-            module.train = partial(_stay_in_evaluation, module)  # type: ignore[method-assign]
+            module.train = partial(_stay_in_evaluation, module)  # type: ignore[assignment]
     model.train(model.training)
 
 
