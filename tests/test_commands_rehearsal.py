@@ -80,7 +80,7 @@ def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, 
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", range_test)
     given = [word for word in words_of(tmp_path) if word not in ("--minutes", "1")]
     assert call(capsys, *given, *words.split(), "--find-lr")[0] == code
-    assert tested == ["plain"] * (code == 0)
+    assert tested == [None] * (code == 0)
 
 
 def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, two_runs, monkeypatch):

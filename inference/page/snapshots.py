@@ -59,7 +59,7 @@ def can_be_rebuilt(config: RunConfig) -> bool:
     may name."""
     known = {(model.name, model.weights) for model in local_pretrained_models()}
     at_once = config.model.weights == "none" or (config.model.name, config.model.weights) in known
-    return at_once and config.train.start_head == "plain"
+    return at_once and config.train.start_head not in ("probe", "fit")
 
 
 def untrained_model(classifier: Classifier, config: RunConfig) -> nn.Module:
