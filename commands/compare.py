@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from comparison.request.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
-    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model", "--threads"
+    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--model", "--threads"
 }  # fmt: skip
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
 

@@ -71,12 +71,9 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
         with heartbeat.heard(partial(console.say, label="", always=True)):
             if rehearsal:  # all are planned before the first, as if it had not taken its time
                 return rehearse([run.config for run in runs], find_lr=options.find_lr)
-            if config.train.loop == "ignite":
-                return train_best(runs, images)
-            config = next(runs).config
-    else:
-        say_what_trains(config, how)
-        say_which_weights_are_local(config)
+            return train_best(runs, images)
+    say_what_trains(config, how)
+    say_which_weights_are_local(config)
     if several_runs(options) and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
     return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
@@ -85,7 +82,7 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
 def several_runs(options: TrainOptions) -> bool:
     """Return whether the command trains a run for each seed or fold."""
     data = options.data
-    return options.seeds > 1 or (data.folds is not None and data.fold is None and options.train.loop == "ignite")
+    return options.seeds > 1 or (data.folds is not None and data.fold is None)
 
 
 def how_to_train(options: TrainOptions) -> list[str]:
@@ -203,15 +200,6 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.system import heartbeat
     from trainers.system.distributed import is_main_process
 
-    if config.train.loop == "plain":
-        from trainers.tools.plain_loop import refuse_other_options, train_plainly
-
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UsageError("--loop plain trains in one process: start it without torchrun")
-        setup = prepare(config)
-        refuse_other_options(config, setup.config)
-        train_plainly(setup)
-        return 0
     with heartbeat.heard(partial(console.say, label="", always=True), every=heartbeat.EVERY_OF_A_RUN):
         result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
     if is_main_process():
@@ -246,8 +234,8 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     from trainers.storage.outcome import record_outcome
     from trainers.system.distributed import is_main_process
 
-    if seeds > 1 and (config.data.folds is not None or config.train.loop == "plain"):
-        raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
+    if seeds > 1 and config.data.folds is not None:
+        raise UsageError("--seeds trains ordinary runs: leave out --folds")
     if slurm is not None and (config.output.run_name is None or "WORLD_SIZE" in os.environ):
         raise UsageError("--on slurm needs --run-name, by which the same command finds its jobs again, and no torchrun")
     configs = seeds_and_folds.of_folds(config) if seeds == 1 else seeds_and_folds.of_seeds(config, seeds)

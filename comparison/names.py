@@ -14,8 +14,7 @@ Config = Mapping[str, Mapping[str, Any]]
 _IRRELEVANT = {
     "model": {"attention", "weights_source"},
     "train": {
-        "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "loop",
-        "threads",
+        "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "threads",
     },
     "data": {
         "source", "root", "split", "split_seed", "val_fraction", "test_fraction", "labels_per_class", "fraction",

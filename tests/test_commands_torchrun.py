@@ -47,12 +47,6 @@ def test_the_table_of_several_runs_is_printed_and_written_by_the_first_process(r
     )
 
 
-def test_the_plain_loop_is_refused_as_it_would_train_in_every_process(rank, capsys):
-    code, out, error = call(capsys, "train", *SHORT, "--loop", "plain")
-    assert (code, out) == (2, "")
-    assert error == "error: --loop plain trains in one process: start it without torchrun\n"
-
-
 @pytest.mark.slow
 def test_torchrun_prints_one_card_and_one_table_of_folds(tmp_path):
     """About every second fold after the first waited for ever: its processes took the addresses of the fold before."""

@@ -101,8 +101,6 @@ class TrainConfig:
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
     last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a
     class has over ten times the images of another."""
-    loop: Literal["ignite", "plain"] = "ignite"
-    """Training loop: ignite, or plain, a loop without Ignite to read and to compare, which leaves no run directory."""
     teacher: Name = None
     """Knowledge distillation from this model: an ONNX file, a run, or the name of a model that has weights. It sees
     each training image once, not augmented; its outputs are cached under --data-root."""

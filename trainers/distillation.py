@@ -55,7 +55,6 @@ def refuse_conflicts(config: RunConfig) -> None:
         "--trainable head: the teacher teaches the backbone; leave out one of them": config.model.trainable == "head",
         "--mixup, --cutmix: the teacher saw whole images; add --mixup 0 --cutmix 0": bool(train.mixup or train.cutmix),
         "--compile: not with a teacher": train.compile,
-        "--loop plain: not with a teacher": train.loop == "plain",
     }
     for obstacle, holds in obstacles.items():
         if holds:

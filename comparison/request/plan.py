@@ -256,7 +256,6 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
     for option, given in (
         ("--max-minutes", request.base.train.max_minutes is not None),
         ("--patience", request.base.train.patience > 0),
-        ("--loop plain", request.base.train.loop == "plain"),
     ):
         if given:
             raise ConfigError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")

@@ -202,7 +202,7 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
 def has_a_probe(setup: RunSetup) -> bool:
     """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
     train, model = setup.config.train, setup.config.model
-    if of_mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
+    if of_mixtures() is None or model.weights == "none" or model.trainable == "head":
         return False
     linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
     return train.teacher is None and len(linears) == 1

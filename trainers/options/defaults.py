@@ -169,7 +169,6 @@ def resolve_amp(config: RunConfig, device: str) -> str:
     if amp == "fp16" and device == "cpu":
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
     gains = model.name != "vit_micro_2" and not model.name.startswith(OWN_PREFIX)
-    gains = gains and config.train.loop != "plain"  # which shows float32 alone
     return amp if amp != "auto" else "bf16" if gains and computes_in_bf16(device) else "off"
 
 
