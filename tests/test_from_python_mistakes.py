@@ -524,25 +524,6 @@ def test_a_step_is_timed_with_no_image_alone(tmp_path):
 
 
 @pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])
-def test_a_schedule_of_ones_own_is_said_once_with_what_becomes_of_it(tmp_path, capsys, event):
-    def attach(trainer):
-        def halve():
-            for group in trainer.state.run.optimizer.param_groups:
-                group["lr"] = 0.007
-
-        trainer.add_event_handler(event, halve)
-
-    train(options(tmp_path, epochs=2), model=net(), dataloaders=splits(), handlers=[attach])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "learning rate:" in line]
-    if event is Events.ITERATION_STARTED:
-        assert "set by a handler of your own: 0.007 in step 1, not" in line
-    else:
-        step = 1 if event is Events.ITERATION_COMPLETED else 6
-        assert f"a handler of your own set 0.007 after step {step}, without effect" in line
-        assert line.endswith("attach yours to Events.ITERATION_STARTED")
-
-
-@pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])
 def test_the_history_names_the_rate_that_the_last_step_of_an_epoch_used(tmp_path, event):
     used = []
 
@@ -558,11 +539,6 @@ def test_the_history_names_the_rate_that_the_last_step_of_an_epoch_used(tmp_path
 
     result = train(options(tmp_path, epochs=2), model=net(), dataloaders=splits(), handlers=[attach])
     assert [row["lr"] for row in result.epochs[1:]] == [used[row["step"] - 1] for row in result.epochs[1:]]
-
-
-def test_a_run_without_ones_own_schedule_says_nothing_of_it(tmp_path, capsys):
-    train(options(tmp_path, schedule="step", ema_decay=0.9), model=net(), dataloaders=splits())
-    assert "learning rate:" not in capsys.readouterr().out
 
 
 def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path):

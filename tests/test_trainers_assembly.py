@@ -36,7 +36,6 @@ AT_THE_END_OF_AN_EPOCH = [
     "Signals.check",
 ]
 AT_THE_END_OF_A_STEP = [
-    "OwnSchedule.see_what_was_used",
     "ModelEMA.attach.<locals>.<lambda>",
     "Sums.add",
     "StepClock.finish",

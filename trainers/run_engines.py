@@ -6,7 +6,6 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 
 import dataclasses
 import math
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +20,6 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
-from trainers.engine.own_schedule import OwnSchedule
 from trainers.reporting import console, tensorboard
 from trainers.reporting.time_left import TimeLeft
 from trainers.run_status import RunStatus
@@ -165,10 +163,7 @@ def attach_handlers(run: Run) -> None:
     setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
-    noticed = OwnSchedule(setup.optimizer, partial(console.say, label="note"))
-    noticed.attach_first(trainer)
     handlers.attach_learning_rate(trainer, setup.optimizer, lambda step: run.rate(step))
-    noticed.attach_last(trainer)
     if run.ema is not None:
         run.ema.attach(trainer)
         run.states["ema"] = run.network
