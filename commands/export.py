@@ -14,7 +14,6 @@ from datasets.text import pluralise
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
-    from quantization.int8 import Worth
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,12 @@ class Options(WeightsOptions):
     """Input of an onnx file. picture: uint8 RGB of any size; resizing, normalising and the temperature are in the file,
     which gives probabilities and the name of the class. tensor: batches of normalised images, as the other formats do.
     Default: picture."""
-    int8: bool = False
-    """With --format onnx: compute in 8 bits, if that is faster here and a paired test finds the same accuracy within
-    half a point; else nothing is written. Ranges come from validation images."""
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGE")] = ()
     """Images or folders on which file and model are compared. Default: the run's own validation images."""
 
     def __post_init__(self) -> None:
-        for option, given in (("--int8", self.int8), (f"--input {self.input}", self.input)):
-            if given and self.format != "onnx":
-                raise arguments.UsageError(f"{option} is for --format onnx; {self.format} files take tensors")
+        if self.input is not None and self.format != "onnx":
+            raise arguments.UsageError(f"--input {self.input} is for --format onnx; {self.format} files take tensors")
 
 
 def main(options: Options) -> int:
@@ -56,29 +51,14 @@ def main(options: Options) -> int:
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     pictures = options.format == "onnx" and options.input != "tensor"
     temperature = fitted_temperature(classifier) if pictures else 1.0
-    if options.int8:
-        report = [("worth", str(int8_export(options, classifier, path, pictures, temperature)))]
-    else:
-        parity, note = export(
-            classifier, options.format, path, images=options.images, pictures=pictures, temperature=temperature
-        )
-        report = [("parity", str(parity)), ("note", note)]
+    parity, note = export(
+        classifier, options.format, path, images=options.images, pictures=pictures, temperature=temperature
+    )
     print(f"{'written':>9}  {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    for label, text in [*described(classifier, pictures, temperature), *report]:
+    for label, text in [*described(classifier, pictures, temperature), ("parity", str(parity)), ("note", note)]:
         if text:
             print(f"{label:>9}  {text}")
     return 0
-
-
-def int8_export(options: Options, classifier: Classifier, path: Path, pictures: bool, temperature: float) -> Worth:
-    """Measure what 8 bits are worth, and write them if they are."""
-    try:
-        from quantization.int8 import export_int8
-    except ModuleNotFoundError as error:
-        if "quantization" not in str(error.name).split("."):
-            raise
-        raise arguments.UsageError("--int8: this copy of the application has no folder quantization") from None
-    return export_int8(classifier, path, images=options.images, pictures=pictures, temperature=temperature)
 
 
 def fitted_temperature(classifier: Classifier) -> float:

@@ -72,15 +72,13 @@ def export(
     images: Sequence[str] = (),
     pictures: bool = False,
     temperature: float = 1.0,
-    change: Callable[[Any], Any] | None = None,
     endings: Sequence[Callable[[Any], Any]] = (),
 ) -> tuple[Parity, str]:
     """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same on
     `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
 
     With `pictures` an onnx file takes pictures of any size, and its probabilities are divided by the `temperature`;
-    `endings` add outputs to it (`vit.onnx_pictures`). A `change` of the network, such as to 8 bits, is for the caller
-    to judge: its file is not compared.
+    `endings` add outputs to it (`vit.onnx_pictures`).
 
     Returns its parity with the model, and what a person should know. Raises ConfigError: this kind of classifier has no
     parameters to export. WeightsError: the file computes something else; nothing is left behind.
@@ -89,20 +87,20 @@ def export(
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
     metadata = metadata_of(classifier, temperature if pictures else None)
-    answers = classifier.answers if change is None else None  # in 8 bits what was fitted to the model does not hold
+    answers = classifier.answers
     if answers is not None:
         metadata |= sure.metadata_of(answers, kind)
         endings = (*endings, sure.ending(answers))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         note = write_file(
-            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), change, answers
+            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), answers
         )
         # Our own bytes, written a moment ago: they can be trusted.
         parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
-        if change is None and not parity.good:
+        if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
-        if pictures and change is None:
+        if pictures:
             note = compare_pictures(classifier, aside, comparison_pictures(classifier, images), temperature)
     return parity, note
 
@@ -134,7 +132,6 @@ def write_file(
     path: Path,
     metadata: dict[str, str],
     form: "PictureForm | None",
-    change: Callable[[Any], Any] | None,
     answers: Any = None,
 ) -> str:
     """Write the file, an onnx one with what its `answers` say; returns what a person should know of it."""
@@ -143,7 +140,7 @@ def write_file(
         return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
     if kind == "onnx":
         whole, outputs = (model, ("logits",)) if answers is None else sure.with_outputs(model, answers)
-        export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, change=change, outputs=outputs)
+        export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
     else:
         export_pt2(model, classifier.spec, path, metadata=metadata)
     return ""

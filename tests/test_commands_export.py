@@ -92,6 +92,21 @@ def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, 
     example_agrees(kind, check(capsys, run, kind, pictures), run, pictures)
 
 
+def test_the_example_writes_a_file_in_8_bits_that_opens_here(capsys, tmp_path, pictures):
+    run = make_run(tmp_path / "run", name="vit_micro_2")
+    file, small = check(capsys, run, "onnx", pictures), tmp_path / "small.onnx"
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "quantise.py", file, pictures[0].parent, small],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "of 2 pictures" in done.stdout  # five less those that gave the ranges
+    assert small.stat().st_size < file.stat().st_size / 2
+    files = [ImageFile(str(picture)) for picture in pictures]
+    full, eight = (list(predict(open_classifier(str(path), device="cpu"), files, top=3)) for path in (run, small))
+    for ours, theirs in zip(full, eight, strict=True):
+        assert dict(theirs.ranked) == pytest.approx(dict(ours.ranked), abs=0.05)
+
+
 def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path, pictures, monkeypatch):
     options = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"}  # the recipe scratch-small
     run = make_run(tmp_path / "run", **options)
@@ -200,6 +215,12 @@ def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_pa
     code, _out, err = call(capsys, "export", file)
     assert code == 2
     assert "is an export itself; export the run or the weights it came from" in err
+
+
+def test_a_form_of_onnx_is_refused_for_another_format(capsys):
+    code, _out, err = call(capsys, "export", "RUN", "--format", "pt2", "--input", "picture")
+    assert code == 2
+    assert "--input" in err
 
 
 @pytest.mark.parametrize("suffix", [".pt2", ".safetensors", ".pth", ".onnx"])

@@ -19,7 +19,6 @@ ROOMS = (
     "figures",
     "inference",
     "labelling",
-    "quantization",
     "review",
     "sharing",
     "trainers",
@@ -52,9 +51,6 @@ FEATURES = {
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(
         ("datasets/sources/large", "commands/pack.py"), "pack", ("check", "hf:a/b"), "no folder datasets/sources/large"
-    ),
-    "int8": Feature(
-        ("quantization",), asked=("export", "RUN", "--format", "onnx", "--int8"), answer="no folder quantization"
     ),
     "uncertainty": Feature(("uncertainty",), asked=("predict", "RUN", "no.png"), answer="no.png"),
     "mixture": Feature(

@@ -10,7 +10,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +58,12 @@ def export_onnx(
     *,
     metadata: Mapping[str, str],
     form: "PictureForm | None" = None,
-    change: Callable[[Any], Any] | None = None,
     outputs: Sequence[str] = ("logits",),
 ) -> None:
     """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes).
 
     `model`: any module from normalised images to logits; `outputs`: where it gives several. `form`: the file takes
-    pictures, as `vit.onnx_pictures` says. `change`: applied to the model from `images` to `logits`, an
-    onnx.ModelProto, such as by quantisation.
+    pictures, as `vit.onnx_pictures` says.
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
@@ -75,7 +73,7 @@ def export_onnx(
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
-    proto = program.model_proto if change is None else change(program.model_proto)
+    proto = program.model_proto
     if form is not None:
         from vit.onnx_pictures import of_pictures
 
