@@ -47,9 +47,6 @@ class Options(JsonOption, ModelOptions):
     """Folder for the files about --data. Default: eval/ of the run."""
     csv: bool = False
     """Also write a CSV when the predictions are large enough to be stored as .npz."""
-    tta: bool = False
-    """Test-time augmentation: average over ten views (10x slower): the image, moved to its four corners by a sixteenth
-    of its side, and the mirror image of each. Not if a mirrored image means something else, as of digits."""
 
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
@@ -78,20 +75,17 @@ def own_images(options: Options) -> dict[str, Any]:
     from trainers.storage.finished_run import find_run
 
     run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
-    evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root, tta=options.tta)
-    print(
-        f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images{by_views(options)}"
-    )
+    evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root)
+    print(f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
     show(options, {"scored": (evaluation, "")})
     return as_json(run_dir, evaluation, None, {})
 
 
 def other_images(options: Options, source: str) -> dict[str, Any]:
     from inference.evaluate import evaluate_on
-    from inference.ten_views import with_ten_views
     from trainers.seen.hashes import SELECTED, TRAINED
 
-    classifier = with_ten_views(options.open()) if options.tta else options.open()
+    classifier = options.open()
     columns = (options.path_column, options.label_column, options.group)
     data = DataConfig(source, options.data_root or Path("data"), *columns)
     unseen, seen, uses = evaluate_on(classifier, data, split=options.split, folder=options.output)
@@ -100,17 +94,13 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
         print(f"{classifier.source} has seen all {seen.images:,} {images}: this is what it remembers, no test score")
     elif unseen is not None:
         of = f"{unseen.images:,} {images}" + " that it has not seen" * (seen is not None)
-        print(f"{classifier.source} on {of}{by_views(options)}")
+        print(f"{classifier.source} on {of}")
         parts["scored" if seen is None else "unseen"] = (unseen, "")
     if seen is not None:
         used = f": {uses[TRAINED]:,} trained on, {uses[SELECTED]:,} used to choose its epoch; no test score"
         parts["seen"] = (seen, used)
     show(options, parts)
     return as_json(classifier.source, unseen, seen, uses)
-
-
-def by_views(options: Options) -> str:
-    return ", by the mean over views of each" * options.tta
 
 
 def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:

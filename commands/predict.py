@@ -44,9 +44,6 @@ class Options(JsonOption, ModelOptions):
     """Largest number of pictures in the grid."""
     calibrated: bool = False
     """Divide the logits by the temperature that `evaluate` fitted on the validation images."""
-    tta: bool = False
-    """Test-time augmentation: average over ten views (10x slower): the image, moved to its four corners by a sixteenth
-    of its side, and the mirror image of each. Not if a mirrored image means something else, as of digits."""
     cover: Literal["0.9", "0.95", "0.99"] = "0.95"
     """Share of images whose `set` of classes holds the right one; a run has sets once it was evaluated."""
     false_alarms: Literal["0.01", "0.05", "0.1"] = "0.05"
@@ -57,8 +54,6 @@ class Options(JsonOption, ModelOptions):
     def __post_init__(self) -> None:
         if not self.paths:
             raise UsageError("no images named; see python main.py predict --help")
-        if self.tta and self.calibrated:
-            raise UsageError("--calibrated divides by what was fitted to one view of each image: leave out it or --tta")
         require_counts(self, "top", "grid_images", "batch_size")
 
 
@@ -66,10 +61,9 @@ def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     from inference.images import find_images
     from inference.predict import ExampleSheet, Tally, predict
-    from inference.ten_views import with_ten_views
 
     with json_document(options) as document:
-        classifier = with_ten_views(options.open()) if options.tta else options.open()
+        classifier = options.open()
         temperature = temperature_of(classifier) if options.calibrated else 1.0
         results = predict(
             classifier,

@@ -19,7 +19,6 @@ from datasets.text import shorten_list
 from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
-from inference.ten_views import TenViews
 from trainers.answers import read_answers, recorded
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
@@ -38,10 +37,9 @@ from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
 
-def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tta: bool = False) -> Evaluation:
-    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. With `tta`
-    ten views of each image, in files of their own. Raises DataError: the data set changed since the run, or has no such
-    split."""
+def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
+    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. Raises
+    DataError: the data set changed since the run, or has no such split."""
     config = read_run_config(run_dir)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
@@ -52,24 +50,21 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device, loader = torch.device(config.train.device), data.dataloaders[split]
-    model, name = (TenViews(model, mirror=config.data.may_mirror), f"{split}_tta") if tta else (model, split)
     with recorded(model) as kept:
         scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
-    evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
-    if not tta:
-        weights, fits = best_of(run_dir).name, split == "val"  # an earlier file is not read where it is replaced
-        evaluation = with_answers(
-            evaluation, name, scores, kept, loader.dataset, class_names,
-            answers=None if fits else read_answers(run_dir / "eval", weights), fit_for=weights if fits else None,
-        )  # fmt: skip
+    weights, fits = best_of(run_dir).name, split == "val"  # an earlier file is not read where it is replaced
+    evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=fits)
+    evaluation = with_answers(
+        evaluation, split, scores, kept, loader.dataset, class_names,
+        answers=None if fits else read_answers(run_dir / "eval", weights), fit_for=weights if fits else None,
+    )  # fmt: skip
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
     notes = [*said_at_start(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, device):
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
-    logged = {} if tta else logged_metrics(run_dir, split, epoch)
-    return dataclasses.replace(evaluation, epoch=epoch, logged=logged, notes=notes)
+    return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)
 
 
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
@@ -137,9 +132,8 @@ def evaluate_on(
     samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
     samples, uses, notes = with_seen_apart(samples, classifier)
     stem = Path(data.source).stem or "data"
-    own = stem.removesuffix("_tta") in (*SPLITS, "val_last")  # what a run calls its own images
+    own = stem in (*SPLITS, "val_last")  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
-    name += "_tta" * isinstance(classifier.model, TenViews)
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
 
     def scored(part: str, name: str) -> Evaluation | None:
@@ -150,8 +144,7 @@ def evaluate_on(
             scores = score_split(classifier.model, loader, classifier.device, None)
         about = (name, scores, loader.dataset, classifier.class_names)
         found = write_evaluation(target, *about, fit=False)
-        if not isinstance(classifier.model, TenViews):
-            found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
+        found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
         return dataclasses.replace(found, notes=notes)
 
     return SeenAndUnseen(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)

@@ -35,7 +35,7 @@ PRIVATE = (
 )
 """Words that had to be learnt before the program could be used; docs/README.md explains those that remain."""
 FIELD = (
-    "data augmentation", "early stopping", "distillation", "gradient accumulation", "test-time augmentation",
+    "data augmentation", "early stopping", "distillation", "gradient accumulation",
     "transfer learning", "inductive bias", "fine-tuning", "linear probe", "confidence interval", "mixed precision",
 )  # fmt: skip
 """Words that people search for."""
