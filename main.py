@@ -27,7 +27,6 @@ COMMANDS = {
     "evaluate": "score a run's best weights again, class by class",
     "predict": "classify image files, folders or globs: CSV out",
     "explain": "show heat maps of the evidence for a class, tested for faithfulness",
-    "average": "average the weights of several runs",
     "export": "write a model as safetensors, ONNX or pt2, and check the file",
     "share": "show finished runs in MLflow, Weights & Biases, trackio or ClearML",
     "serve": "open a page on this machine to try a model on",

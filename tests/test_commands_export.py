@@ -107,6 +107,45 @@ def test_the_example_writes_a_file_in_8_bits_that_opens_here(capsys, tmp_path, p
         assert dict(theirs.ranked) == pytest.approx(dict(ours.ranked), abs=0.05)
 
 
+def soup_of(target: Path, *files: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(EXAMPLES / "soup.py"), str(target), *map(str, files)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
+def exported(capsys, folder: Path, **options) -> Path:
+    code, _out, err = call(capsys, "export", make_run(folder, **options))
+    assert code == 0, err
+    return folder / "export" / "model.safetensors"
+
+
+def test_the_example_writes_the_mean_of_weights_which_opens_as_each_of_them(capsys, tmp_path):
+    fine_tuned = {"name": "vit_nano_8", "weights": "fashion_mnist"}
+    files = [exported(capsys, tmp_path / str(seed), seed=seed, **fine_tuned) for seed in range(3)]
+    done = soup_of(tmp_path / "soup.safetensors", *files)
+    assert done.returncode == 0, done.stderr
+    soup = open_classifier(str(tmp_path / "soup.safetensors"), device="cpu").model.state_dict()
+    parts = [open_classifier(str(file), device="cpu").model.state_dict() for file in files]
+    for name, tensor in soup.items():
+        torch.testing.assert_close(tensor, torch.stack([part[name] for part in parts]).mean(dim=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ([{"weights": "fashion_mnist"}, {"weights": "fashion_mnist", "classes": ("ant", "bee", "dog")}], "class_names"),
+        ([{"weights": "none"}] * 2, "random"),
+        ([{"name": "resnet18", "image_size": 32}] * 2, "batch norms"),
+    ],
+    ids=["classes", "random", "batch_norms"],
+)
+def test_the_example_refuses_weights_that_have_no_mean(capsys, tmp_path, options, named):
+    files = [exported(capsys, tmp_path / f"{n}", **{"name": "vit_nano_8"} | each) for n, each in enumerate(options)]
+    done = soup_of(tmp_path / "soup.safetensors", *files)
+    assert done.returncode == 1
+    assert named in done.stderr
+    assert not (tmp_path / "soup.safetensors").exists()
+
+
 def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path, pictures, monkeypatch):
     options = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"}  # the recipe scratch-small
     run = make_run(tmp_path / "run", **options)

@@ -55,7 +55,6 @@ def test_what_training_writes_can_be_read_by_other_programs(run, books):
         ["export", "RUN"],
         ["resume", "RUN"],
         ["resume", "RUN", "--epochs", 2],
-        ["average", "RUN", "RUN", "--output", "OUT/soup.safetensors"],
         ["compare", "RUN", "RUN", "--output-dir", "OUT/runs"],
         ["rank", "DATA", "--models", "RUN", "fashion_mnist", "--output-dir", "OUT/runs"],
         ["train", "--data", "DATA", "--split", "RUN/split.csv", *TINY, "--output-dir", "OUT/runs"],

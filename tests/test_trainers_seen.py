@@ -18,7 +18,6 @@ from datasets.loaders import build_dataloaders
 from datasets.options import words
 from datasets.split_reading import read_split
 from datasets.tables import read_rows
-from inference.average import average
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -212,25 +211,13 @@ def test_a_checkpoint_copied_out_of_its_run_and_a_run_moved_elsewhere_say_it_too
     assert counts(train(options(home, mixed, "of_step", weights=newest)).run_dir) == SAME
 
 
-def test_an_export_and_an_average_have_seen_what_their_runs_have(home, first, mixed, tmp_path, capsys):
+def test_an_export_has_seen_what_its_run_has(home, first, mixed, tmp_path):
     path = tmp_path / "exported.safetensors"
     export(open_classifier(str(first), device="cpu"), "safetensors", path)
     assert counts(train(options(home, mixed, "of_export", weights=path)).run_dir) == SAME
     again = tmp_path / "again.safetensors"
     export(open_classifier(str(path), device="cpu"), "safetensors", again)
     assert counts(train(options(home, mixed, "of_export_of_export", weights=again)).run_dir) == SAME
-    runs = [train(options(home, mixed, f"soup{seed}", weights=first, seed=seed)).run_dir for seed in (0, 1)]
-    soup = tmp_path / "soup.safetensors"
-    capsys.readouterr()
-    average(runs, soup, greedy=False)
-    assert capsys.readouterr().out.count("5 of 20 test images were seen by") == 1
-    assert counts(train(options(home, mixed, "of_soup", weights=soup)).run_dir) == {
-        "val": 2, "test": 5,
-    }  # fmt: skip
-    test = noise_set(tmp_path / "test", train=range(NEW + 100, NEW + 110), val=range(NEW, NEW + 8),
-                     test=[0, *range(NEW + 20, NEW + 23), *range(NEW + 120, NEW + 130)])  # fmt: skip
-    with pytest.raises(DataError, match="8 of 8 val images were trained on by .*soup"):
-        train(options(home, test, "of_soup_too", weights=soup))
 
 
 @pytest.mark.slow
