@@ -14,7 +14,6 @@ from datasets.tables import csv_text
 from datasets.text import format_table, printable
 from datasets.units import units_of
 from figures.image_prediction import ImagePrediction
-from inference.known_slices import weakness
 from inference.predict import write_rows
 from trainers import answers as sure
 from trainers.engine.evaluation import Scores, write_predictions
@@ -53,8 +52,6 @@ class Evaluation:
     nothing is said."""
     said: Sequence[str] = ()
     """Findings in sentences."""
-    weak: Any = None
-    """Slices in which it is weak (`inference.slices.weak.Weakness`); None where that was not looked at."""
 
 
 def write_evaluation(
@@ -87,8 +84,7 @@ def write_evaluation(
     design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
     interval = design.interval(scores.metrics["accuracy"])
     files = [*tables, *pictures]
-    weak = weakness(dataset, outputs.correct.numpy())
-    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled, weak=weak)
+    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled)
 
 
 def with_answers(
@@ -196,8 +192,6 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
     yield ""
     yield from _class_table(evaluation.classes)
     yield ""
-    if evaluation.weak is not None:
-        yield from evaluation.weak.lines()
     yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
 
 

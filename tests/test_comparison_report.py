@@ -25,7 +25,6 @@ from comparison.reporting.images import only_one_right, open_images, usual_predi
 from comparison.reporting.report import write_inside
 from comparison.reporting.report import write_report as write_analysed_report
 from comparison.reporting.table import rows
-from comparison.reporting.weak_slices import weak_slices
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting.tensorboard import SECTIONS, numbered_tag
 from trainers.run import train
@@ -108,39 +107,6 @@ class Outline(HTMLParser):
         self.texts.append(data)
         if self.open and self.open[-1] == "h2":
             self.headings.append(data)
-
-
-def test_the_report_names_the_slices_in_which_an_arm_is_weak(tmp_path):
-    """A fifth of each class is dark; one arm is wrong about most of these, the other one about as many of all."""
-    count, labels = 150, np.arange(150) % 3
-    dark = np.arange(count) // 3 % 5 == 0
-    for row in range(count):
-        colour = np.full((24, 24, 3), 30 + row // 30 if dark[row] else 140 + row % 90, np.uint8)
-        file = tmp_path / "photos" / CLASSES[labels[row]] / f"{row}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(colour).save(file)
-    options = {
-        "source": str(tmp_path / "photos"),
-        "paths": [f"{CLASSES[labels[row]]}/{row}.png" for row in range(count)],
-    }
-    chance = np.random.default_rng(0).permutation(dark)
-    arms = [
-        arm_of(tmp_path / name, name, np.stack([~wrong] * 2), labels.tolist(), **options)
-        for name, wrong in (("even", chance), ("weak", dark))
-    ]
-    [result] = analyse(comparison_of((None, tuple(arms))))
-    found = weak_slices(result)
-    assert found.table[1][0] == ["weak", "brightness: the darkest fifth", "30", "0.0", "100.0"]
-    assert {line[0] for line in found.table[1]} == {"weak"}
-    assert "first seed of each arm" in found.note
-    write_report(comparison_of((None, tuple(arms))), tmp_path / "compare")
-    page = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
-    assert "<h2>Where it is weak</h2>" in page
-    assert "brightness: the darkest fifth" in page
-    shutil.rmtree(tmp_path / "photos")
-    gone = weak_slices(result)
-    assert gone.table[1] == []
-    assert gone.note.startswith("Not looked at: ")
 
 
 def test_the_page_says_the_headline_letter_by_letter_as_the_terminal_does(report):

@@ -43,7 +43,6 @@ class Feature:
 
 FEATURES = {
     "shortcuts": Feature(("datasets/shortcuts",)),
-    "slices": Feature(("inference/slices",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
     "share": Feature(("sharing", "commands/share.py"), "share", ("share", "RUN", "--to", "mlflow"), "share"),

@@ -20,7 +20,6 @@ from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, col
 from comparison.reporting.events import write_events
 from comparison.reporting.images import disagreement
 from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, notes, table_csv, table_md, table_of
-from comparison.reporting.weak_slices import weak_slices
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.thumbnails import data_uri
@@ -123,7 +122,6 @@ def page(
         cost_table=table_of(results, COSTS),
         confused=confused_classes(results),
         listed_pairs=LISTED_PAIRS,
-        weak=weak_slices(results[-1]),
         settings_table=settings_table(results),
         versions_table=versions_table(results),
     )
