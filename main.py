@@ -28,7 +28,6 @@ COMMANDS = {
     "predict": "classify image files, folders or globs: CSV out",
     "explain": "show heat maps of the evidence for a class, tested for faithfulness",
     "export": "write a model as safetensors, ONNX or pt2, and check the file",
-    "share": "show finished runs in MLflow, Weights & Biases, trackio or ClearML",
     "serve": "open a page on this machine to try a model on",
     "check": "find what is wrong with a set of images, before training",
     "pack": "write a set of images as tar shards: few large files",

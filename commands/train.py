@@ -209,7 +209,7 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
 def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
-    from trainers.reporting import console
+    from trainers.reporting import console, trackers
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
@@ -217,6 +217,9 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
         return 0
     if find_lr:  # where some take steps, those that only fit a head have no rate
         configs = [config for config in configs if config.train.start_head != "fit"] or configs
+    if (tracker := configs[0].output.tracker) is not None:
+        trackers.require(tracker)
+        console.say(f"--tracker {tracker}: nothing is sent, for nothing is trained", label="note")
     for number, config in enumerate(configs, 1):
         if len(configs) > 1:
             what = f"{config.model.name}, {config.model.trainable} trained"

@@ -95,8 +95,6 @@ MISTAKES = [
     ("explain {folder}/digits/resnet --page",
      "ResNet has no attention weights to show; the ViTs of this project, torchvision and Hugging Face do"),
     ("export {folder}/digits/vit --images {folder}/empty", "{folder}/empty: no image to compare on"),
-    ("share", "no run named; see python main.py share --help"),
-    ("share latest", "no tracker named: add --to mlflow, wandb, trackio or clearml"),
     ("check digits --workers -1", "workers=-1 must be 0 or more"),
     ("check digits --sample 0", "sample=0 must be 1 or more"),
     ("summary --model vit_tiny_16 --image-size 100",

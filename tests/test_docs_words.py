@@ -143,7 +143,7 @@ TASKS = {
     "export": ("ONNX", "use-the-result"),
     "find wrong labels": ("label errors", "clean"),
     "compare three models": ("three models", "compare"),
-    "log to W&B": ("Weights & Biases", "share"),
+    "log to W&B": ("Weights & Biases", "train"),
     "understand attention": ("attention", "walkthrough"),
 }
 """What people want to do -> the word that they search for, and the page that tells them how."""

@@ -20,7 +20,6 @@ ROOMS = (
     "inference",
     "labelling",
     "review",
-    "sharing",
     "trainers",
     "uncertainty",
     "vit",
@@ -45,7 +44,6 @@ FEATURES = {
     "shortcuts": Feature(("datasets/shortcuts",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
-    "share": Feature(("sharing", "commands/share.py"), "share", ("share", "RUN", "--to", "mlflow"), "share"),
     "heat maps": Feature(("explanations",), asked=("explain", "RUN", "picture.png"), answer="no folder explanations"),
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(
@@ -66,11 +64,7 @@ SMOKE = """
 import contextlib, importlib, io, pathlib, sys
 for path in sorted(pathlib.Path().rglob("*.py")):
     if path.parts[0] in {rooms!r}:
-        try:
-            importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
-        except ModuleNotFoundError as error:  # a tracker's file needs its package, which is in no requirements
-            if path.parts[:2] != ("sharing", "trackers") or error.name.partition(".")[0] in {rooms!r}:
-                raise
+        importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
 import main
 for name in main.COMMANDS:
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):

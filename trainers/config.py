@@ -149,6 +149,9 @@ class OutputConfig:
     """Amount of detail for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
     calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
 
+    tracker: Literal["mlflow", "wandb", "clearml"] | None = None
+    """Experiment tracker that is also sent the options, the scores of each epoch and the final ones: MLflow, Weights &
+    Biases or ClearML, as its own settings say."""
     auto_resume: bool = False
     """Continue the newest unfinished run that was started with these same options, if there is one; for schedulers that
     repeat a command."""

@@ -187,7 +187,7 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
         for options in (to_dict(config), checkpoint["config"])
     )
     # These leave every bit as it was.
-    movable = {"output.output_dir", "output.run_name", "output.tb", "data.root", "data.workers"}
+    movable = {"output.output_dir", "output.run_name", "output.tb", "output.tracker", "data.root", "data.workers"}
     movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
     movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
     if (directory := started_in(run_dir)) is not None:

@@ -71,6 +71,10 @@ def train(
         Interrupted: a signal; the run can be resumed.
     """
     refuse_other_handlers(handlers)
+    if config.output.tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.require(config.output.tracker)  # before the images are read
     with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
@@ -112,6 +116,10 @@ def execute(
     ):
         if start_step == 0 and loggers:
             log_run_start(setup, run_dir, loggers)
+        if loggers and setup.config.output.tracker is not None:
+            from trainers.reporting.trackers import Tracker
+
+            loggers.tracker = loggers.enter_context(Tracker(setup.config, run_dir))
         if checkpoint is None and setup.config.train.start_head == "probe":
             from trainers.head_init import fit_head
 
@@ -275,6 +283,8 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     costs = {"seconds": run.record.seconds, "images_seen": run.record.images_seen(history)}
     tensorboard.finish_hparams(run.loggers, final | costs, step)
+    if run.loggers.tracker is not None:
+        run.loggers.tracker.write(run.trainer, "final", final | costs, step)
     if run.painter is not None:
         run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)

@@ -182,6 +182,8 @@ def attach_handlers(run: Run) -> None:
     attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=setup.data.class_names)
+        if run.loggers.tracker is not None:
+            run.loggers.tracker.attach(trainer, classes=len(setup.data.class_names))
         if run.painter is not None:
             run.painter.attach(trainer, setup, run.evaluated, run.loggers)
         run.best = BestCheckpoint(trainer, setup, run.network, run.run_dir)

@@ -24,7 +24,7 @@ from vit.parts import count_parameters
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
-    "figures", "seen.csv", "heads.json",
+    "figures", "seen.csv", "heads.json", "tracker.json",
 }  # fmt: skip
 """Files that a run may have written when its first checkpoint fails."""
 _NO_SHARED_MEMORY = ("unable to allocate shared memory", "Bus error")

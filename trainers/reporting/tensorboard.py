@@ -83,7 +83,7 @@ def failures_kept() -> Iterator[None]:
 
 
 class RunLoggers(ExitStack):
-    """The two writers of a run, as a context manager that closes them whatever happens."""
+    """The two writers of a run, and its tracker, as a context manager that closes them whatever happens."""
 
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
         """A run resumed at `start_step` hides what its first life wrote after it; of `tb/val` also what stands at
@@ -93,6 +93,8 @@ class RunLoggers(ExitStack):
         keep_in_order(folder)
         self.enter_context(failures_kept())
         self.folder, self.figures = folder / "val", folder.parent / "figures"
+        self.tracker: Any = None
+        """A `trainers.reporting.trackers.Tracker` with `--tracker`; else None."""
         self.train = SplitLogger(folder / "train", purge_step=start_step + 1 if start_step else 0)
         self.val = SplitLogger(self.folder, purge_step=start_step)
         for logger in (self.val, self.train):
@@ -103,10 +105,8 @@ class RunLoggers(ExitStack):
             logger.writer.flush()
 
     def write_val(self, row: dict[str, Any], recall: Sequence[float], class_names: Sequence[str]) -> None:
-        """The validation of one row of the history, and the recall of its classes. Top-5 accuracy says little of ten
-        classes, and of five nothing."""
-        tags = {name: tag for name, tag in VAL_TAGS.items() if len(class_names) > 10 or name != "accuracy_top5"}
-        values = {tag: row[f"val_{name}"] for name, tag in tags.items()}
+        """The validation of one row of the history, and the recall of its classes."""
+        values = val_scalars(row, classes=len(class_names))
         self.val.write_scalars(values | recall_scalars(recall, class_names), row["step"])
 
     def add_picture(self, tag: str, png: bytes, step: int) -> Path:
@@ -173,6 +173,19 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, clock: StepClock,
     loggers.train.attach(trainer, write, Events.ITERATION_COMPLETED(every=every))
 
 
+def train_scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the means over the training steps of one row of the history; none where no step was taken."""
+    values = {f"learning/{name}": row[f"train_{name}"] for name in ("accuracy", "loss")}
+    return {tag: value for tag, value in values.items() if value is not None}
+
+
+def val_scalars(row: Mapping[str, Any], *, classes: int) -> dict[str, float]:
+    """Return the validation of one row of the history. Top-5 accuracy says little of ten classes, and of five
+    nothing."""
+    tags = {name: tag for name, tag in VAL_TAGS.items() if classes > 10 or name != "accuracy_top5"}
+    return {tag: row[f"val_{name}"] for name, tag in tags.items()}
+
+
 def recall_scalars(recall: Sequence[float], class_names: Sequence[str]) -> dict[str, float]:
     """Recall of each class that has images (else it is NaN), or of many classes the mean of the worst tenth."""
     of_class = {index: share for index, share in enumerate(recall) if share == share}
@@ -195,9 +208,7 @@ def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: S
     def write(engine: Engine, logger: SplitLogger, event: Any) -> None:
         row = engine.state.history[-1]
         if event == Events.EPOCH_COMPLETED:
-            values = {f"learning/{name}": row[f"train_{name}"] for name in ("accuracy", "loss")}
-            values = {name: value for name, value in values.items() if value is not None}  # of a fitted head
-            logger.write_scalars(values, row["step"])
+            logger.write_scalars(train_scalars(row), row["step"])
         if event == Events.EPOCH_COMPLETED or engine.state.iteration == 0:
             loggers.write_val(row, engine.state.recall, class_names)
 

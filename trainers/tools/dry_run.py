@@ -30,7 +30,7 @@ def dry_run(config: RunConfig) -> RunResult:
     """Train, validate, save, load and resume on two batches each, in a folder that is removed again."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        config = config.changed(output={"output_dir": Path(name)})
+        config = config.changed(output={"output_dir": Path(name), "tracker": None})
         setup = prepare(config)
         console.announce(setup, None, defaults_source=defaults.lookup(setup.config).source)
         console.say_what_has_no_effect(setup)

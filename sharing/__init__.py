@@ -1,1 +1,0 @@
-"""Finished runs in the trackers of others: MLflow, Weights & Biases, trackio, ClearML."""

@@ -1,0 +1,210 @@
+"""Runs in experiment trackers: what each is sent, by Ignite's own loggers on stand-ins of their packages."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from killed_runs import Crash, crash_after
+from small_run import call, few_digits
+
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError
+from trainers.resume import resume
+from trainers.run import train
+from trainers.system import distributed
+from trainers.tools.dry_run import dry_run
+from vit.config import ModelConfig
+from vit.errors import MissingPackage
+
+TRACKERS = ("mlflow", "wandb", "clearml")
+
+
+class Store:
+    """What a tracker holds: its runs, each with options, scores by name and step, and how it ended."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, SimpleNamespace] = {}
+        self.active: SimpleNamespace | None = None
+        self.broken = False
+
+    def start(self, known=None, *, name=None, project=None):
+        if self.broken:
+            raise RuntimeError("no such server\nand a long story")
+        number = known or f"run{len(self.runs)}"
+        new = SimpleNamespace(id=number, name=name, project=project, options={}, scores={}, ended=None)
+        self.active = self.runs.setdefault(number, new)
+        return self.active
+
+    def log(self, values, step):
+        if self.broken:
+            raise RuntimeError("no such server\nand a long story")
+        for name, value in values.items():
+            self.active.scores.setdefault(name.replace(" ", "/"), {})[step] = value
+
+    def end(self, how):
+        self.active.ended, self.active = how, None
+
+
+def mlflow_for(store: Store) -> dict[str, ModuleType]:
+    project = []
+    mlflow, utils, validation = (ModuleType(name) for name in ("mlflow", "mlflow.utils", "mlflow.utils.validation"))
+
+    def active_run():
+        return store.active and SimpleNamespace(info=SimpleNamespace(run_id=store.active.id))
+
+    def start_run(run_id=None, run_name=None):
+        store.start(run_id, name=run_name, project=project[-1])
+        return active_run()
+
+    mlflow.active_run, mlflow.start_run, mlflow.set_experiment = active_run, start_run, project.append
+    mlflow.log_params = lambda options: store.active.options.update(options)
+    mlflow.log_metrics = lambda values, step: store.log(values, step)
+    mlflow.end_run = lambda status="FINISHED": store.end(status == "FINISHED")
+    validation.validate_param_and_metric_name = lambda name: True
+    return {"mlflow": mlflow, "mlflow.utils": utils, "mlflow.utils.validation": validation}
+
+
+def wandb_for(store: Store) -> dict[str, ModuleType]:
+    wandb = ModuleType("wandb")
+
+    def init(*, project, name, config=None, id=None, resume=None):
+        assert (id is None) == (resume is None)
+        wandb.run = store.start(id, name=name, project=project)
+        wandb.run.options.update(config or {})
+
+    wandb.init, wandb.log = init, lambda values, step: store.log(values, step)
+    wandb.finish = lambda exit_code=0: store.end(exit_code == 0)
+    return {"wandb": wandb}
+
+
+def clearml_for(store: Store) -> dict[str, ModuleType]:
+    clearml, bind = ModuleType("clearml"), ModuleType("clearml.binding.frameworks.tensorflow_bind")
+    between = {name: ModuleType(name) for name in ("clearml.binding", "clearml.binding.frameworks")}
+
+    class Task:
+        TaskTypes = SimpleNamespace(training="training")
+        current_task = staticmethod(lambda: None)
+
+        def __init__(self, run):
+            self.id, self.run = run.id, run
+
+        @classmethod
+        def init(cls, *, project_name, task_name, task_type, reuse_last_task_id, auto_connect_frameworks,
+                 auto_connect_arg_parser, continue_last_task=False):  # fmt: skip
+            assert not any(auto_connect_frameworks.values())
+            assert not auto_connect_arg_parser
+            assert reuse_last_task_id is False or (continue_last_task == 0 and continue_last_task is not False)
+            return cls(store.start(reuse_last_task_id or None, name=task_name, project=project_name))
+
+        def get_logger(self):
+            report = lambda title, series, iteration, value: store.log({f"{title}/{series}": value}, iteration)  # noqa: E731
+            return SimpleNamespace(report_scalar=report, flush=lambda: None)
+
+        def connect(self, options):
+            self.run.options.update(options)
+
+        def mark_failed(self):
+            store.end(False)
+
+        def close(self):
+            store.end(True)
+
+    clearml.Task, bind.WeightsGradientHistHelper = Task, lambda logger, report_freq: None
+    return {"clearml": clearml, **between, "clearml.binding.frameworks.tensorflow_bind": bind}
+
+
+@pytest.fixture(params=TRACKERS)
+def tracker(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def store(tracker, monkeypatch) -> Store:
+    store = Store()
+    for name in ("MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    for name, module in {"mlflow": mlflow_for, "wandb": wandb_for, "clearml": clearml_for}[tracker](store).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return store
+
+
+def config_of(folder, tracker=None, **options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=few_digits(labels_per_class=3, batch_size=30),
+        train=TrainConfig(**{"epochs": 2, "device": "cpu", "lr": 0.002} | options),
+        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars", tracker=tracker),
+    )
+
+
+def rows_of(result) -> dict[str, dict[int, float]]:
+    """What a tracker is to hold of a run that was trained to its end."""
+    tags = {
+        "train/learning/loss": "train_loss", "train/learning/accuracy": "train_accuracy",
+        "val/learning/loss": "val_loss", "val/learning/accuracy": "val_accuracy",
+        "val/learning/macro_f1": "val_macro_f1", "val/calibration/ece": "val_ece",
+    }  # fmt: skip
+    return {
+        tag: {row["step"]: row[name] for row in result.epochs if row[name] is not None} for tag, name in tags.items()
+    }
+
+
+def test_a_run_is_there_with_its_options_its_epochs_and_its_final_scores(store, tracker, tmp_path):
+    result = train(config_of(tmp_path, tracker))
+    (run,) = store.runs.values()
+    assert (run.name, run.project, run.ended, store.active) == ("r", "digits", True, None)
+    assert (run.options["train.lr"], run.options["model.name"]) == ("0.002", "vit_micro_2")
+    scores = {name: values for name, values in run.scores.items() if not name.startswith("final/")}
+    assert scores == rows_of(result)
+    assert run.scores["final/test_accuracy"] == {result.epochs[-1]["step"]: result.test["accuracy"]}
+    assert run.scores["final/best_val_loss"] == {result.epochs[-1]["step"]: result.val["loss"]}
+
+
+def test_a_resumed_run_goes_on_in_the_run_that_is_there(store, tracker, tmp_path):
+    with pytest.raises(Crash):
+        train(config_of(tmp_path, tracker, save_every=1), handlers=[crash_after(2)])
+    (run,) = store.runs.values()
+    assert run.ended is False
+    before = dict(run.options)
+    result = resume(tmp_path / "digits" / "r", epochs=3)
+    assert [*store.runs.values()] == [run]
+    assert run.ended is True
+    assert run.options == before
+    assert {name: run.scores[name] for name in rows_of(result)} == rows_of(result)
+
+
+def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tracker, tmp_path, capsys):
+    result = train(config_of(tmp_path, tracker), before_steps=lambda run: setattr(store, "broken", True))
+    assert result.epochs[-1]["epoch"] == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("no such server") == 1
+    assert f"note {tracker}" in said
+
+
+def test_a_tracker_that_cannot_be_opened_is_one_line_and_leaves_no_run(store, tracker, tmp_path):
+    store.broken = True
+    with pytest.raises(ConfigError, match="no such server$"):
+        train(config_of(tmp_path, tracker))
+    assert not list(tmp_path.glob("digits/r*"))
+
+
+def test_a_missing_package_is_one_line_that_says_what_to_install(tracker, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, tracker, None)
+    with pytest.raises(MissingPackage, match=f"pip install {tracker}"):
+        train(config_of(tmp_path, tracker))
+    words = ("--data", "digits", "--epochs", 1, "--output-dir", tmp_path, "--tracker", tracker)
+    for more in ((), ("--dry-run",)):
+        code, out, err = call(capsys, "train", *words, *more)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_sent_without_the_option_by_a_rehearsal_or_by_the_second_process(
+    store, tracker, tmp_path, monkeypatch
+):
+    train(config_of(tmp_path / "without"))
+    dry_run(config_of(tmp_path / "dry", tracker))
+    monkeypatch.setattr(distributed, "is_main_process", lambda: False)
+    with pytest.raises(Crash):
+        train(config_of(tmp_path / "second", tracker), handlers=[crash_after(1)])
+    assert store.runs == {}

@@ -1,0 +1,128 @@
+"""Runs in an experiment tracker while they train, by Ignite's own loggers: `--tracker`. Without it nothing is sent."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+from ignite.handlers import clearml_logger, mlflow_logger, wandb_logger
+
+from datasets.config import data_name
+from trainers.config import RunConfig, to_dict
+from trainers.engine.handlers import UNTRAINED
+from trainers.errors import ConfigError, first_line
+from trainers.reporting import console, tensorboard
+from trainers.storage.data_folder import data_folder
+from trainers.storage.run_folder import read_if_whole, write_json
+from vit.errors import import_optional
+
+FILE = "tracker.json"
+"""File of a run with its id in the tracker, by which a resumed run goes on there."""
+MODULES = {"mlflow": mlflow_logger, "wandb": wandb_logger, "clearml": clearml_logger}
+
+OFF = (
+    "matplotlib", "tensorflow", "tensorboard", "pytorch", "xgboost", "scikit", "joblib", "fastai", "lightgbm", "hydra",
+    "tfdefines", "megengine", "catboost", "gradio", "detect_repository",
+)  # fmt: skip
+"""Names of what ClearML watches and sends by itself: weights, pictures, all that TensorBoard gets, and the state of the
+repository, for which it may wait five minutes at the end of a run."""
+
+
+def require(tracker: str) -> Any:
+    """Import the package of a tracker. Raises MissingPackage: it is not installed."""
+    return import_optional(tracker, f"--tracker {tracker} needs its package: pip install {tracker}")
+
+
+def open_logger(
+    tracker: str, *, project: str, name: str, known: str | None, options: dict[str, str]
+) -> tuple[Any, str]:
+    """Begin a run in the tracker, or go on with the `known` one; return Ignite's logger and the run's id."""
+    run: dict[str, Any]
+    if tracker == "wandb":
+        run = {"config": options} if known is None else {"id": known, "resume": "allow"}
+        logger = wandb_logger.WandBLogger(project=os.environ.get("WANDB_PROJECT", project), name=name, **run)
+        return logger, logger.run.id
+    if tracker == "clearml":
+        # 0: the steps of a resumed run keep their numbers.
+        run = {"reuse_last_task_id": False} if known is None else {"reuse_last_task_id": known, "continue_last_task": 0}
+        run |= {"auto_connect_frameworks": dict.fromkeys(OFF, False), "auto_connect_arg_parser": False}
+        logger = clearml_logger.ClearMLLogger(project_name=project, task_name=name, **run)
+        if known is None:
+            logger.get_task().connect(options)
+        return logger, logger.get_task().id
+    mlflow = require("mlflow")
+    if mlflow.active_run() is None:  # else a program around this run has opened one
+        if "MLFLOW_EXPERIMENT_NAME" not in os.environ:
+            mlflow.set_experiment(project)
+        mlflow.start_run(run_id=known, run_name=name)
+    logger = mlflow_logger.MLflowLogger()
+    if known is None:
+        logger.log_params(options)
+    return logger, logger.active_run.info.run_id
+
+
+class Tracker:
+    """A run in a tracker, as a context manager. What the tracker does not take is said once, and the run goes on."""
+
+    def __init__(self, config: RunConfig, run_dir: Path) -> None:
+        """Raises MissingPackage: the tracker is not installed. ConfigError: it cannot be used as it is set up."""
+        self.name, self.failed = str(config.output.tracker), False
+        require(self.name)
+        folder = data_folder(config.output, config.data.source)
+        name = tensorboard.row_name(run_dir, folder).partition(" · ")[0]
+        project = re.sub(r"[^\w.-]+", "_", data_name(config.data.source), flags=re.ASCII)
+        options = {
+            f"{section}.{option}": tensorboard.utf8(str(value))
+            for section, values in to_dict(config).items()
+            for option, value in values.items()
+        }
+        known = (read_if_whole(run_dir / FILE) or {}).get(self.name)
+        try:
+            self.logger, found = open_logger(
+                self.name, project=project, name=tensorboard.utf8(name), known=known, options=options
+            )
+        except Exception as error:  # their errors share no class
+            anew = f"; without {run_dir / FILE} the run begins anew there" if known else ""
+            raise ConfigError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
+        write_json(run_dir / FILE, {self.name: found})
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        fail: dict[str, Callable[[], object]] = {  # Ignite's `close` says that a run has finished
+            "mlflow": lambda: self.logger.end_run("FAILED"),
+            "wandb": lambda: self.logger.finish(exit_code=1),
+            "clearml": lambda: self.logger.get_task().mark_failed(),
+        }
+        self.guard(self.logger.close if kind is None else fail[self.name])
+
+    def attach(self, trainer: Engine, *, classes: int) -> None:
+        """Write the means of training and the validation of each epoch, under the tags that TensorBoard has."""
+
+        def write(engine: Engine) -> None:
+            row = engine.state.history[-1]
+            if values := tensorboard.train_scalars(row):
+                self.write(engine, "train", values, row["step"])
+            self.write(engine, "val", tensorboard.val_scalars(row, classes=classes), row["step"])
+
+        for event in (UNTRAINED, Events.EPOCH_COMPLETED):
+            trainer.add_event_handler(event, write)
+
+    def write(self, engine: Engine, tag: str, values: Mapping[str, float], step: int) -> None:
+        handler = MODULES[self.name].OutputHandler(
+            tag, output_transform=lambda _: dict(values), global_step_transform=lambda *_: step
+        )
+        if not self.failed:
+            self.guard(lambda: handler(engine, self.logger, Events.EPOCH_COMPLETED))
+
+    def guard(self, send: Callable[[], object]) -> None:
+        """Training does not end because a server does not answer."""
+        try:
+            send()
+        except Exception as error:
+            if not self.failed:
+                console.say(f"{self.name} takes no more of this run: {first_line(error)}", label="note")
+            self.failed = True
