@@ -196,7 +196,6 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
     from trainers.reporting import console
-    from trainers.setup import prepare
     from trainers.system import heartbeat
     from trainers.system.distributed import is_main_process
 
