@@ -87,7 +87,7 @@ def test_the_report_says_what_is_judged_together_and_what_is_not(report):
     text = " ".join(notes(report, analyse(report)))
     assert "the 6 comparisons of this report are judged together (Holm's correction)" in text
     assert "at most 5 % of such reports name a winner" in text
-    assert "not corrected, each for one comparison alone: the 95 % intervals, McNemar's counts, what labels" in text
+    assert "not corrected, each for one comparison alone: the 95 % intervals, McNemar's counts" in text
     assert "80 % of the time, as one of 6 comparisons" in text
     (one,) = [comparison_of((None, report.conditions[0].arms))]
     assert "together" not in " ".join(notes(one, analyse(one)))

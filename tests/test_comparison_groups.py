@@ -21,7 +21,6 @@ from comparison.analysis.certainty import (
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import Certainty, Condition, read_run
 from comparison.analysis.statistics import estimate, minus, paired_difference, sign_flip, verdict
-from comparison.analysis.worth import drawn_accuracies
 from comparison.ranking import RankedBackbone
 from comparison.reporting.table import notes, terminal_table
 
@@ -63,15 +62,6 @@ def test_images_that_stand_alone_are_judged_to_the_last_bit_as_without_groups(se
         assert (found.centre, found.error, found.share) == by_images_alone(differences)
         assert sign_flip(differences, alone) == sign_flip(differences)
         assert paired_difference(first, second, alone) == paired_difference(first, second)
-        rungs = [first, second, first | second]
-        drawn = [drawn_accuracies(rungs, np.random.default_rng(0), clusters) for clusters in (None, alone)]
-        expected = np.random.default_rng(0).multivariate_normal(
-            [rung.mean(axis=0).mean() for rung in rungs],
-            np.cov(np.stack([rung.mean(axis=0) for rung in rungs])) / images, 2000,
-        )  # fmt: skip
-        assert (drawn[0] == drawn[1]).all()
-        if seeds == 1:
-            assert (drawn[0] == expected).all()
         if seeds >= 3:
             assert decide(first, second, CERTAINTY, alone) == decide(first, second, CERTAINTY)
 
@@ -219,22 +209,6 @@ def test_groups_that_only_one_of_the_runs_knows_count(tmp_path):
         for number, (name, column) in enumerate((("a", ["x"] * 4 + [""] * 6), ("b", None)))
     )
     assert len(np.unique(Condition(None, (unknown, known)).clusters)) == 7
-
-
-def test_what_labels_are_worth_is_drawn_by_groups():
-    first, second = equal_arms(40, 5, seeds=2, agree=True, generator=np.random.default_rng(0))
-    groups = np.repeat(np.arange(40), 5)
-    spreads = [
-        drawn_accuracies([first, second], np.random.default_rng(0), clusters).std(axis=0) for clusters in (None, groups)
-    ]
-    assert (spreads[1] > 1.3 * spreads[0]).all()
-    once = [arm[:, ::5] for arm in (first, second)]
-    copied = [np.repeat(arm, 5, axis=1) for arm in once]
-    drawn = [
-        drawn_accuracies(rungs, np.random.default_rng(0), clusters)
-        for rungs, clusters in ((once, None), (copied, groups))
-    ]
-    assert drawn[1] == pytest.approx(drawn[0])
 
 
 @pytest.mark.parametrize("draws", [1, 4])

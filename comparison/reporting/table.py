@@ -12,7 +12,6 @@ from comparison.analysis.improving import RULE
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
-from comparison.analysis.worth import sentences
 from datasets.tables import csv_text, frame_of
 from datasets.text import ellipsis, format_table, printable
 from trainers.reporting.console import duration
@@ -178,14 +177,12 @@ def notes(comparison: Comparison, results: Results, *, marks: bool = True) -> li
         scored = comparison.scored_images
         seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
         lines.append(f"measured power{f', {result.condition.title}' if len(results) > 1 else ''}: {seen}")
-    worth = sentences(comparison.conditions)
-    lines += worth
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
     lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
     if claims > 1:
-        lines += judged_together(claims, interim=comparison.certainty is not None, worth=bool(worth))
+        lines += judged_together(claims, interim=comparison.certainty is not None)
     if len(results) > 1:
         lines.append("labels: training images per class")
     return lines
@@ -202,10 +199,10 @@ def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
         )
 
 
-def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
+def judged_together(claims: int, *, interim: bool) -> list[str]:
     """Explain what it means that all verdicts of a report share one level, and which of its numbers do not."""
     how = "each has its part of the 5 %" if interim else "Holm's correction"
-    alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts", *["what labels are worth"] * worth]
+    alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts"]
     contrary = "" if interim else ": an interval may leave out 0 where the verdict names no winner"
     return [
         f"the {claims} comparisons of this report are judged together ({how}): where no arm is better than another, at "
