@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,7 +56,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
 
     FIRST = (
         "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "images-seen", "tune-lr", "until-sure",
-        "ladder", "image-size", "group", "jobs", "device", "output-dir", "run-name",
+        "image-size", "group", "jobs", "device", "output-dir", "run-name",
     )  # fmt: skip
     EXAMPLES = (
         ("--data path/to/images", "A small ViT from scratch against the same one pretrained."),
@@ -69,9 +70,6 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ARM")] = ()
     """Models to compare (the arms), each as MODEL[,option=value...], such as "vit_b_16,weights=none,trainable=last:4".
     Default: one architecture from scratch and pretrained."""
-    ladder: bool = False
-    """Compare the ways to fine-tune one pretrained model, named by --arms: all of it, its head, the norms, LoRA of rank
-    8, the last 4 blocks, and all of it after a linear probe."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
     until_sure: bool = False
@@ -121,8 +119,6 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
             raise UsageError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
             raise UsageError("runs and --arms: compare runs that are there, or train new ones, not both")
-        if self.ladder and (self.runs or len(self.arms) > 1):
-            raise UsageError("--ladder makes its own arms of one model: name that with --arms, or leave it out")
         if images := next(filter(names_images, self.runs), None):
             raise UsageError(f"{images} is not a run directory; to train models on images: compare --data {images}")
         if len(self.runs) == 1:
@@ -193,7 +189,6 @@ def compared(options: Options) -> ComparisonReport:
 def as_json(report: ComparisonReport) -> dict[str, Any]:
     """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     from comparison.analysis.advice import headline
-    from comparison.analysis.runs import couples
     from comparison.reporting.table import rows
 
     comparison, results, folder, kept = report
@@ -211,9 +206,7 @@ def as_json(report: ComparisonReport) -> dict[str, Any]:
             "sentence": pair.sentence,
         }
         for result in results
-        for (first, second), pair in zip(
-            couples(result.condition.names, against_first=comparison.ladder), result.pairs, strict=True
-        )
+        for (first, second), pair in zip(combinations(result.condition.names, 2), result.pairs, strict=True)
     ]
     return {
         "data": comparison.data,
@@ -228,7 +221,7 @@ def as_json(report: ComparisonReport) -> dict[str, Any]:
 
 
 def request_of(options: Options) -> Request:
-    from comparison.request.arms import default_arms, ladder_arms
+    from comparison.request.arms import default_arms
     from comparison.request.plan import Request
 
     data = DataConfig(**{each.name: getattr(options.data, each.name) for each in fields(DataConfig)})
@@ -238,13 +231,10 @@ def request_of(options: Options) -> Request:
     if base.model.name != "auto":
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
-    if options.ladder:
-        arms = ladder_arms(arms[-1] if options.arms else arms[1])
     labels = (None if word == "all" else int(word) for word in options.labels)
     return Request(
         base=base,
         arms=arms,
-        ladder=options.ladder,
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,
         labels=tuple(dict.fromkeys(labels)) or (None,),

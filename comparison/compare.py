@@ -128,7 +128,6 @@ def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Compa
         command=command(),
         tuning=tuple(tuning),
         certainty=plan.request.certainty,
-        ladder=plan.request.ladder,
         scored="held-out validation" if plan.split.halved else "",
     )
 

@@ -107,15 +107,6 @@ def test_seeds_are_added_until_a_pair_is_certain_beside_those_of_the_other_numbe
     assert {pair.mark for (pair,) in compare_pairs(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
 
 
-def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():
-    certainty = Certainty(max_seeds=3)
-    right, wrong = np.ones((3, 200), bool), np.zeros((3, 200), bool)
-    between = np.random.default_rng(0).random((2, 3, 200)) < 0.5
-    arms = [right, wrong, *between]
-    assert any_undecided(arms, certainty)
-    assert not any_undecided(arms, certainty, against_first=True)
-
-
 def test_more_comparisons_see_less_each():
     points = [float(re.search(r"of ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
     assert points[0] < points[1]

@@ -1,15 +1,14 @@
-"""The headline of a comparison, one sentence: who wins, which model to use, or which way to fine-tune pays."""
+"""The headline of a comparison, one sentence: who wins, or which model to use."""
+
+from itertools import combinations
 
 from comparison.analysis.results import ArmResult, ConditionResult
-from comparison.analysis.runs import Comparison, couples
+from comparison.analysis.runs import Comparison
 from datasets.text import pluralise
-from trainers.reporting.console import duration
 
 
 def headline(comparison: Comparison, result: ConditionResult, *, where: str = "") -> str:
     """The verdict in one sentence; `where`, such as " with 10 labels per class", says which condition it is about."""
-    if comparison.ladder:
-        return which_pays(result, where)
     if len(result.arms) == 2:
         return which_wins(result, where)
     return which_to_use(result, where, scored=comparison.scored_images)
@@ -38,7 +37,7 @@ def which_to_use(result: ConditionResult, where: str = "", *, scored: str) -> st
     arms = result.arms
     best, second, *_ = sorted(range(len(arms)), key=lambda place: -arms[place].scores["accuracy"])
     beside: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
-    for places, pair in zip(couples(range(len(arms))), result.pairs, strict=True):
+    for places, pair in zip(combinations(range(len(arms)), 2), result.pairs, strict=True):
         if best in places and pair.mark in beside:
             beside[pair.mark].append(arms[sum(places) - best])
     images = pluralise(arms[best].scores["images"], f"{scored} image")
@@ -60,20 +59,3 @@ def _share(row: ArmResult) -> str:
 def _listed(rows: list[ArmResult]) -> str:
     *others, last = [f"{row.arm.name} ({_share(row)})" for row in rows]
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def which_pays(result: ConditionResult, where: str = "") -> str:
-    """Say which way to fine-tune pays at this number of labels; where none is surely better than the first, the
-    quickest that is not surely worse."""
-    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
-    pair = best.against_first
-    if pair is not None and pair.mark == "better":
-        low, mean, high = (100 * value for value in pair.interval)
-        text = f"{best.arm.name} pays{where}: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
-    else:
-        like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
-        least = min(like_it, key=lambda row: row.costs["seconds"])
-        text = f"Nothing is surely better than {first.arm.name}{where}"
-        if least is not first:
-            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
-    return f"{text}."

@@ -10,13 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import bisect
 from scipy.stats import chi2, norm
 
-from comparison.analysis.runs import Certainty, couples
+from comparison.analysis.runs import Certainty
 from comparison.analysis.statistics import (
     LEVEL,
     Bools,
@@ -192,10 +193,9 @@ def any_undecided(
     clusters: Clusters | None = None,
     *,
     conditions: int = 1,
-    against_first: bool = False,
 ) -> bool:
     """Return whether some pair of arms, each (K, N), is undecided under one of so many conditions that share the
     level."""
-    pairs = couples(arms, against_first=against_first)
+    pairs = [*combinations(arms, 2)]
     claims = len(pairs) * conditions
     return any(decide(*pair, certainty, clusters, claims=claims).verdict == "undecided" for pair in pairs)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from comparison.analysis.certainty import FIRST_LOOK, Decision, decide, seeds_or_images_needed, sentence_of
 from comparison.analysis.improving import improvement_at_end
-from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, FinishedRun, couples
+from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, FinishedRun
 from comparison.analysis.statistics import (
     LEVEL,
     PairedDifference,
@@ -87,7 +88,7 @@ class ConditionResult:
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm under each condition, and judge every pair of arms together."""
     scored, certainty = comparison.scored_images, comparison.certainty
-    judged = compare_pairs(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
+    judged = compare_pairs(comparison.conditions, scored=scored, certainty=certainty)
     results = []
     for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
@@ -98,14 +99,14 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
 
 
 def compare_pairs(
-    conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None, against_first: bool = False
+    conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None
 ) -> list[tuple[Pair, ...]]:
-    """Judge the pairs of arms of each condition, those with the first arm first, or these alone.
+    """Judge the pairs of arms of each condition, those with the first arm first.
 
     All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction: a reader takes any
     winner for one, and judged alone, six conditions of equal arms name one in an eighth of the reports.
     """
-    pairs = [couples(condition.arms, against_first=against_first) for condition in conditions]
+    pairs = [[*combinations(condition.arms, 2)] for condition in conditions]
     differences = [
         paired_difference(second.correct, first.correct, condition.clusters)
         for condition, of_one in zip(conditions, pairs, strict=True)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,13 +131,6 @@ class Condition:
         return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
 
 
-def couples(arms: Sequence[Item], *, against_first: bool = False) -> list[tuple[Item, Item]]:
-    """The pairs of arms that are judged under one condition: all of them, those with the first arm first, or only
-    these."""
-    pairs = list(combinations(arms, 2))
-    return pairs[: len(arms) - 1] if against_first else pairs
-
-
 def labels_text(count: int | None, *, every: str = "all labels") -> str:
     return every if count is None else f"{pluralise(count, 'label')} per class"
 
@@ -167,8 +159,6 @@ class Comparison:
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
     certainty: Certainty | None = None
     """Limits of a comparison that adds seeds until it is certain; None for a fixed number of seeds."""
-    ladder: bool = False
-    """True for a ladder of ways to fine-tune, each of which is judged against the first."""
     scored: str = ""
     """Name of the scored images, such as "held-out half of val"; by default the split of the runs."""
 

@@ -55,8 +55,6 @@ class Request:
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
-    ladder: bool = False
-    """True for a ladder of ways to fine-tune, each of which is judged against the first."""
     certainty: Certainty | None = None
     """`seeds` are then the most; fewer may do."""
 

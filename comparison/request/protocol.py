@@ -1,10 +1,11 @@
 """Description of a plan in words: one screen before the first run, and the protocol and the warnings of the report."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from comparison.analysis.runs import Certainty, couples, labels_text
+from comparison.analysis.runs import Certainty, labels_text
 from comparison.request.plan import ComparisonPlan
 from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -33,7 +34,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "not tuned"
     most = "at most " if request.certainty else ""
-    claims = len(couples(plan.arms, against_first=request.ladder)) * len(request.labels)
+    claims = math.comb(len(plan.arms), 2) * len(request.labels)
     clusters = units_of(split.samples, split.samples.indices("test"))
     seen = power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)
     agree = "" if len(np.unique(clusters)) == len(clusters) else ", those of a group together,"

@@ -167,9 +167,7 @@ class Training:
         )
 
         request = self.plan.request
-        still_unsure = partial(
-            any_undecided, certainty=certainty, conditions=len(request.labels), against_first=request.ladder
-        )
+        still_unsure = partial(any_undecided, certainty=certainty, conditions=len(request.labels))
         self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
         for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
             conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
