@@ -23,7 +23,6 @@ from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
-    from comparison.analysis.runs import Certainty
     from comparison.compare import ComparisonReport
     from comparison.request.plan import Request
 
@@ -55,7 +54,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     """
 
     FIRST = (
-        "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "images-seen", "tune-lr", "until-sure",
+        "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "images-seen", "tune-lr",
         "image-size", "group", "jobs", "device", "output-dir", "run-name",
     )  # fmt: skip
     EXAMPLES = (
@@ -72,13 +71,6 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     Default: one architecture from scratch and pretrained."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
-    until_sure: bool = False
-    """Sequential testing: add seeds until the verdict is certain, that is one arm is better, or they are the same
-    within --margin; ends undecided after --max-seeds or --max-minutes. Also works on finished runs."""
-    margin: float = 1.0
-    """Differences below this many points of accuracy count as a tie, for --until-sure."""
-    max_seeds: int = 10
-    """Runs per arm that --until-sure may take."""
     data: SharedData = field(default_factory=SharedData)
     labels: Annotated[tuple[str, ...], tyro.conf.arg(name="labels-per-class", metavar="N|all")] = ()
     """Labelled training images per class; of several numbers each is compared. all: every training image."""
@@ -100,15 +92,9 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_finite(self)
-        if self.plan_only and (self.minutes is not None or self.until_sure or self.on == "slurm"):
-            raise UsageError("--plan-only leaves training to others: leave out --minutes, --until-sure and --on slurm")
+        if self.plan_only and (self.minutes is not None or self.on == "slurm"):
+            raise UsageError("--plan-only leaves training to others: leave out --minutes and --on slurm")
         require_counts(self, "seeds")
-        if self.until_sure and self.seeds != Options.seeds:
-            raise UsageError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
-        if not self.until_sure and (self.margin, self.max_seeds) != (Options.margin, Options.max_seeds):
-            raise UsageError("--margin and --max-seeds say when --until-sure may stop: add it")
-        if not 0 < self.margin < 100 or self.max_seeds < 3:
-            raise UsageError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
         wanted = "be numbers of training labels per class, or all"
         require(self, wanted, lambda words: all(w == "all" or (w.isdecimal() and int(w)) for w in words), "labels")
@@ -129,8 +115,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
 
 def without_effect(options: Options) -> Iterator[str]:
     """The options that differ from their default and mean nothing for runs that are there, as flags."""
-    heeded = {"runs", "until_sure", "margin", "max_seeds", "output_dir", "run_name", "json"}
-    heeded |= {"max_minutes"} if options.until_sure else set()
+    heeded = {"runs", "output_dir", "run_name", "json"}
     default = Options()
     pairs = [(options, default), *((getattr(options, part), getattr(default, part)) for part in sections(options))]
     for given, usual in pairs:
@@ -175,7 +160,7 @@ def compared(options: Options) -> ComparisonReport:
     from trainers.system import heartbeat
 
     if options.runs:
-        return compare_runs(options.runs, options.output, certainty=certainty_of(options))
+        return compare_runs(options.runs, options.output)
     heartbeat.at_work_on("opening the images, and building each arm once")
     with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.say, label="", always=True)):
         report = compare_arms(request_of(options), **options.placed)
@@ -225,9 +210,7 @@ def request_of(options: Options) -> Request:
     from comparison.request.plan import Request
 
     data = DataConfig(**{each.name: getattr(options.data, each.name) for each in fields(DataConfig)})
-    base, certainty = replace(RunConfig(**sections(options)), data=data), certainty_of(options)
-    if certainty is not None:
-        base = replace(base, train=replace(base.train, max_minutes=None))  # of all runs, not of each
+    base = replace(RunConfig(**sections(options)), data=data)
     if base.model.name != "auto":
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
@@ -235,22 +218,13 @@ def request_of(options: Options) -> Request:
     return Request(
         base=base,
         arms=arms,
-        seeds=certainty.max_seeds if certainty else options.seeds,
-        certainty=certainty,
+        seeds=options.seeds,
         labels=tuple(dict.fromkeys(labels)) or (None,),
         images_seen=options.images_seen,
         tune_lr=options.tune_lr,
         lr_grid=options.lr_grid,
         minutes=options.minutes,
     )
-
-
-def certainty_of(options: Options) -> Certainty | None:
-    from comparison.analysis.runs import Certainty
-
-    if not options.until_sure:
-        return None
-    return Certainty(options.margin / 100, options.max_seeds, options.train.max_minutes)
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:

@@ -11,7 +11,6 @@ from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from comparison.analysis.runs import (
-    Certainty,
     Comparison,
     Condition,
     cautions,
@@ -21,7 +20,7 @@ from comparison.analysis.runs import (
 )
 from comparison.analysis.unseen import on_unseen
 from comparison.request.plan import ComparisonPlan, Request, find_folder
-from comparison.request.protocol import announce_plan, certainty_text, known_problems, protocol
+from comparison.request.protocol import announce_plan, known_problems, protocol
 from comparison.request.timing import settle_time
 from comparison.training.planned import write_commands
 from comparison.training.train_arms import train_arms
@@ -127,7 +126,6 @@ def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Compa
         warnings=warnings,
         command=command(),
         tuning=tuple(tuning),
-        certainty=plan.request.certainty,
         scored="held-out validation" if plan.split.halved else "",
     )
 
@@ -144,7 +142,7 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     return kept
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> ComparisonReport:
+def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport:
     """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
     their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
     given other images."""
@@ -167,11 +165,9 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
         protocol=(
             f"These runs were trained on their own; nothing was tuned here. Scored on the {images}.",
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
-            *([certainty_text(certainty)] if certainty else []),
         ),
         warnings=(*seen, *cautions(runs, arms)),
         command=command(),
-        certainty=certainty,
     )
     folder = free_folder(output, data["source"], "compare")
     return show(comparison, folder)

@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from comparison.analysis.certainty import decide
-from comparison.analysis.runs import Certainty
 from comparison.analysis.statistics import is_claim, paired_difference
 from trainers.engine.intervals import design_of, wilson
 
@@ -81,15 +79,12 @@ def equal_arms(
 
 
 def told_apart(pictures: int, copies: int, *, seeds: int, agree: bool, pairs: int) -> tuple[float, float]:
-    """How often equal arms are called different, by groups and by images; of 0 seeds: by `--until-sure`."""
+    """How often equal arms are called different, by groups and by images."""
     generator, told = np.random.default_rng([copies, seeds]), np.zeros(2)
     groups = np.repeat(np.arange(pictures), copies)
     for _ in range(pairs):
-        arms = equal_arms(pictures, copies, seeds=seeds or Certainty().max_seeds, agree=agree, generator=generator)
+        arms = equal_arms(pictures, copies, seeds=seeds, agree=agree, generator=generator)
         for place, clusters in enumerate((groups, None)):
-            if seeds:
-                told[place] += is_claim(paired_difference(*arms, clusters))
-            else:
-                told[place] += decide(*arms, Certainty(), clusters).verdict == "better"
+            told[place] += is_claim(paired_difference(*arms, clusters))
     by_groups, by_images = told / pairs
     return float(by_groups), float(by_images)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
-from comparison.analysis.certainty import any_undecided, decide, power_line
+from comparison.analysis.power import power_line
 from comparison.analysis.results import analyse, compare_pairs
-from comparison.analysis.runs import Arm, Certainty, Condition, FinishedRun
+from comparison.analysis.runs import Arm, Condition, FinishedRun
 from comparison.analysis.statistics import LEVEL, holm, paired_difference
 from comparison.reporting.table import notes
 
@@ -91,20 +91,6 @@ def test_the_report_says_what_is_judged_together_and_what_is_not(report):
     assert "80 % of the time, as one of 6 comparisons" in text
     (one,) = [comparison_of((None, report.conditions[0].arms))]
     assert "together" not in " ".join(notes(one, analyse(one)))
-
-
-def test_seeds_are_added_until_a_pair_is_certain_beside_those_of_the_other_numbers_of_labels():
-    first, second = np.ones((2, 3, 60), bool)
-    second[:, :5] = False
-    noisy = second ^ (np.random.default_rng(1).random(second.shape) < 0.02)
-    certainty = Certainty(margin=0.001, max_seeds=3)
-    assert decide(first, noisy, certainty).verdict == "better"
-    assert decide(first, noisy, certainty, claims=CONDITIONS).verdict == "undecided"
-    assert not any_undecided([first, noisy], certainty)
-    assert any_undecided([first, noisy], certainty, conditions=CONDITIONS)
-    conditions = [Condition(labels, (arm("a", first), arm("b", noisy))) for labels in range(CONDITIONS)]
-    assert {pair.mark for (pair,) in compare_pairs(conditions, scored="test", certainty=certainty)} == {"unclear"}
-    assert {pair.mark for (pair,) in compare_pairs(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
 
 
 def test_more_comparisons_see_less_each():

@@ -31,7 +31,7 @@ class Pretended(ComparisonPlan):
     """Three arms under one condition, three rates and three seeds: 15 runs, two side by side."""
 
     def __init__(self, minutes: float) -> None:
-        self.request = SimpleNamespace(seeds=3, minutes=minutes, certainty=None, labels=(None,))
+        self.request = SimpleNamespace(seeds=3, minutes=minutes, labels=(None,))
         self.until, self.tuned, self.written = 60 * minutes, True, 0
         self.seeds, self.all_rates = range(3), (1e-4, 1e-3, 1e-2)
         self.grid = self.all_rates

@@ -8,23 +8,12 @@ import pytest
 from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run
 
-from comparison.analysis.certainty import (
-    ASSUMED,
-    any_undecided,
-    assumed,
-    decide,
-    interim_analysis,
-    power_line,
-    seeds_or_images_needed,
-    smallest_difference,
-)
+from comparison.analysis.power import ASSUMED, assumed, power_line, smallest_difference
 from comparison.analysis.results import analyse
-from comparison.analysis.runs import Certainty, Condition, read_run
+from comparison.analysis.runs import Condition, read_run
 from comparison.analysis.statistics import estimate, minus, paired_difference, sign_flip, verdict
 from comparison.ranking import RankedBackbone
 from comparison.reporting.table import notes, terminal_table
-
-CERTAINTY = Certainty()
 
 
 def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):
@@ -62,8 +51,6 @@ def test_images_that_stand_alone_are_judged_to_the_last_bit_as_without_groups(se
         assert (found.centre, found.error, found.share) == by_images_alone(differences)
         assert sign_flip(differences, alone) == sign_flip(differences)
         assert paired_difference(first, second, alone) == paired_difference(first, second)
-        if seeds >= 3:
-            assert decide(first, second, CERTAINTY, alone) == decide(first, second, CERTAINTY)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -105,14 +92,6 @@ def test_of_2000_pairs_of_equal_arms_at_most_5_percent_are_told_apart(pictures, 
     assert told_apart(pictures, copies, seeds=seeds, agree=agree, pairs=2000)[0] <= 0.055
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("agree", [False, True])
-def test_of_500_pairs_of_equal_arms_5_percent_are_called_better_by_any_look(agree):
-    by_groups, by_images = told_apart(60, 5, seeds=0, agree=agree, pairs=500)
-    assert by_groups <= 0.05
-    assert by_images > 0.08
-
-
 def test_a_true_difference_on_near_copies_is_found():
     generator, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
     found = []
@@ -121,22 +100,6 @@ def test_a_true_difference_on_near_copies_is_found():
         worse = np.repeat(generator.random(60) < 0.4, 5)
         found.append(paired_difference(first, second & ~worse, groups).p)
     assert np.mean(np.array(found) <= 0.05) >= 0.9
-
-
-def test_seeds_until_it_is_certain_draw_groups():
-    first, second = arms(seeds=6, images=60, seed=1, shares=(0.7, 0.8))
-    groups = np.repeat(np.arange(60), 5)
-    copied = [np.repeat(arm, 5, axis=1) for arm in (first, second)]
-    assert decide(*copied, CERTAINTY).verdict == "better"
-    assert decide(*copied, CERTAINTY, groups).verdict == decide(first, second, CERTAINTY).verdict == "undecided"
-    assert any_undecided(copied, CERTAINTY, groups)
-    assert not any_undecided(copied, CERTAINTY)
-    by_groups, once = (
-        interim_analysis(minus(*copied), CERTAINTY, groups),
-        interim_analysis(minus(first, second), CERTAINTY),
-    )
-    assert (by_groups.low, by_groups.high) == pytest.approx((once.low, once.high))
-    assert seeds_or_images_needed(by_groups.estimate).endswith(" images in such groups")
 
 
 def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():

@@ -28,7 +28,6 @@ def plan_of(steps, *, images=(100, 900), runs=5, jobs=2, epochs=(40, 10), measur
         number_of_runs=runs * len(steps) * len(images),
         work=lambda arm, place: 1e12 * steps[arm.number] * epochs[place] * images[place] / 1000,
         sharing=SimpleNamespace(jobs=jobs),
-        request=SimpleNamespace(certainty=None),
     )
 
 

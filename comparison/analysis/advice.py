@@ -20,8 +20,7 @@ def which_wins(result: ConditionResult, where: str = "") -> str:
     better, worse = sorted(result.arms, key=lambda row: -row.scores["accuracy"])
     sign = 1 if pair.difference.mean >= 0 else -1
     low, mean, high = sorted(100 * sign * value for value in pair.interval)
-    level = "95 % interval" if pair.decision is None else "interval at every look"
-    size = f"{mean:+.1f} points, {level} {low:.1f} to {high:.1f}"
+    size = f"{mean:+.1f} points, 95 % interval {low:.1f} to {high:.1f}"
     if pair.difference.identical:
         return f"No difference{where}: {better.arm.name} and {worse.arm.name} are right on the same images."
     if pair.mark in ("better", "worse"):

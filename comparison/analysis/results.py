@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from comparison.analysis.certainty import FIRST_LOOK, Decision, decide, seeds_or_images_needed, sentence_of
 from comparison.analysis.improving import improvement_at_end
-from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, FinishedRun
+from comparison.analysis.power import seeds_or_images_needed
+from comparison.analysis.runs import Arm, Comparison, Condition, FinishedRun
 from comparison.analysis.statistics import (
     LEVEL,
     PairedDifference,
@@ -46,24 +46,18 @@ class Pair:
     significant_seeds: int
     """Number of seeds at which McNemar's exact test finds the two runs different."""
     sentence: str
-    decision: Decision | None = None
-    """Decision of sequential testing; None for a fixed number of seeds."""
 
     @property
     def interval(self) -> tuple[float, float, float]:
         """The difference between the ends of its interval."""
-        if self.decision is not None and self.decision.estimate.seeds == self.difference.seeds:
-            return self.decision.low, self.difference.mean, self.decision.high
         return self.difference.low, self.difference.mean, self.difference.high
 
     @property
     def mark(self) -> str:
         """same, unclear, better or worse: the later arm beside the earlier."""
-        if self.decision is not None and self.decision.verdict != "better":
-            return "same" if self.decision.verdict == "same" else "unclear"
         if self.difference.identical:
             return "same"
-        if self.decision is None and not is_claim(self.difference, self.adjusted_p):
+        if not is_claim(self.difference, self.adjusted_p):
             return "unclear"
         return "better" if self.difference.mean > 0 else "worse"
 
@@ -87,8 +81,7 @@ class ConditionResult:
 
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm under each condition, and judge every pair of arms together."""
-    scored, certainty = comparison.scored_images, comparison.certainty
-    judged = compare_pairs(comparison.conditions, scored=scored, certainty=certainty)
+    judged = compare_pairs(comparison.conditions, scored=comparison.scored_images)
     results = []
     for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
@@ -98,9 +91,7 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     return tuple(results)
 
 
-def compare_pairs(
-    conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None
-) -> list[tuple[Pair, ...]]:
+def compare_pairs(conditions: Sequence[Condition], *, scored: str) -> list[tuple[Pair, ...]]:
     """Judge the pairs of arms of each condition, those with the first arm first.
 
     All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction: a reader takes any
@@ -117,9 +108,7 @@ def compare_pairs(
     found = zip(differences, adjusted, strict=True)
     return [
         tuple(
-            compare_pair(
-                pair, condition.clusters, *next(found), claims=len(differences), scored=scored, certainty=certainty
-            )
+            compare_pair(pair, condition.clusters, *next(found), claims=len(differences), scored=scored)
             for pair in of_one
         )
         for condition, of_one in zip(conditions, pairs, strict=True)
@@ -134,17 +123,12 @@ def compare_pair(
     *,
     claims: int,
     scored: str,
-    certainty: Certainty | None,
 ) -> Pair:
     """The verdict on two arms, as one of so many `claims` of a report."""
     first, second = pair
     names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
     sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=adjusted_p, claims=claims)
-    decision = None
-    if certainty is not None and len(first.runs) >= FIRST_LOOK:
-        decision = decide(first.correct, second.correct, certainty, clusters, claims=claims)
-        sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored, claims=claims)
-    elif not is_claim(difference, adjusted_p) and difference.mean and difference.seeds > 1:
+    if not is_claim(difference, adjusted_p) and difference.mean and difference.seeds > 1:
         needed = seeds_or_images_needed(estimate(minus(second.correct, first.correct), clusters), claims=claims)
         sentence = f"{sentence.removesuffix('.')}; {needed}."
     seen = [images_seen(arm) for arm in (second, first)]
@@ -153,7 +137,7 @@ def compare_pair(
         sentence = f"{sentence.removesuffix('.')}; but {unequal}."
     sentence += still_improving((first, second))
     of_seeds = sum(sign_flip(row, clusters) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
-    return Pair(difference, adjusted_p, of_seeds, sentence, decision)
+    return Pair(difference, adjusted_p, of_seeds, sentence)
 
 
 def still_improving(arms: Sequence[Arm]) -> str:

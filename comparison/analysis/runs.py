@@ -136,17 +136,6 @@ def labels_text(count: int | None, *, every: str = "all labels") -> str:
 
 
 @dataclass(frozen=True)
-class Certainty:
-    """Limits after which a comparison that adds seeds may stop."""
-
-    margin: float = 0.01
-    """Differences of accuracy below this are none."""
-    max_seeds: int = 10
-    minutes: float | None = None
-    """Time after which no seed is added."""
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Everything that a report is made from."""
 
@@ -157,8 +146,6 @@ class Comparison:
     command: str
     tuning: tuple[dict[str, Any], ...] = ()
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
-    certainty: Certainty | None = None
-    """Limits of a comparison that adds seeds until it is certain; None for a fixed number of seeds."""
     scored: str = ""
     """Name of the scored images, such as "held-out half of val"; by default the split of the runs."""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from comparison.analysis.advice import headline
-from comparison.analysis.certainty import power_line
 from comparison.analysis.improving import RULE
+from comparison.analysis.power import power_line
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
@@ -182,7 +182,7 @@ def notes(comparison: Comparison, results: Results, *, marks: bool = True) -> li
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
     if claims > 1:
-        lines += judged_together(claims, interim=comparison.certainty is not None)
+        lines += judged_together(claims)
     if len(results) > 1:
         lines.append("labels: training images per class")
     return lines
@@ -199,15 +199,13 @@ def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
         )
 
 
-def judged_together(claims: int, *, interim: bool) -> list[str]:
+def judged_together(claims: int) -> list[str]:
     """Explain what it means that all verdicts of a report share one level, and which of its numbers do not."""
-    how = "each has its part of the 5 %" if interim else "Holm's correction"
-    alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts"]
-    contrary = "" if interim else ": an interval may leave out 0 where the verdict names no winner"
     return [
-        f"the {claims} comparisons of this report are judged together ({how}): where no arm is better than another, at "
-        "most 5 % of such reports name a winner",
-        f"not corrected, each for one comparison alone: {', '.join(alone)}{contrary}",
+        f"the {claims} comparisons of this report are judged together (Holm's correction): where no arm is better than "
+        "another, at most 5 % of such reports name a winner",
+        "not corrected, each for one comparison alone: the 95 % intervals, McNemar's counts: an interval may leave out "
+        "0 where the verdict names no winner",
     ]
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from comparison.analysis.runs import Certainty
 from comparison.names import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
@@ -55,8 +54,6 @@ class Request:
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
-    certainty: Certainty | None = None
-    """`seeds` are then the most; fewer may do."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from comparison.analysis.runs import Certainty, labels_text
+from comparison.analysis.runs import labels_text
 from comparison.request.plan import ComparisonPlan
 from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -18,7 +18,7 @@ from trainers.reporting import console
 
 def announce_plan(plan: ComparisonPlan) -> None:
     """Print one screen before the first run."""
-    from comparison.analysis.certainty import (  # scipy takes a second, which no import of this file shall
+    from comparison.analysis.power import (  # scipy takes a second, which no import of this file shall
         assumed,
         power_line,
     )
@@ -33,7 +33,6 @@ def announce_plan(plan: ComparisonPlan) -> None:
         budget = f"{images:,} images x {epochs:g} epochs = {round(images * epochs):,} images per run"
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "not tuned"
-    most = "at most " if request.certainty else ""
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
     clusters = units_of(split.samples, split.samples.indices("test"))
     seen = power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)
@@ -43,7 +42,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
     shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {pluralise(threads, 'thread')} each")
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
-        ("runs", f"{most}{plan.number_of_runs} (seeds {', '.join(map(str, plan.seeds))}), {shared}"),
+        ("runs", f"{plan.number_of_runs} (seeds {', '.join(map(str, plan.seeds))}), {shared}"),
         ("power", f"{seen}; assumed: runs disagree on a tenth of the images{agree} and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", typed("tensorboard", "--logdir", plan.folder)),
@@ -77,8 +76,6 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
     given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
     if given:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
-    if request.certainty:
-        yield certainty_text(request.certainty)
     kept = (
         "The last epoch is kept" if plan.select == "last" else f"The epoch is chosen by validation {plan.select} alone"
     )
@@ -91,14 +88,6 @@ def left_out(plan: ComparisonPlan) -> str:
     seeds = [str(plan.seeds[0] + n) for n in range(len(plan.seeds), plan.request.seeds)]
     kinds = (("the learning rate", rates), ("seed", seeds))
     return " and ".join(f"{kind}{'s' * (len(names) > 1)} {' and '.join(names)}" for kind, names in kinds if names)
-
-
-def certainty_text(certainty: Certainty) -> str:
-    return (
-        f"Seeds were added, {certainty.max_seeds} at most, until each pair of arms was judged with certainty: one is "
-        f"better, or they are the same within {100 * certainty.margin:g} points. All looks together have one level of "
-        "5 %, of which each spends its share; all comparisons of the report divide it among them."
-    )
 
 
 def known_problems(plan: ComparisonPlan) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Progress:
 
     def left_in_words(self) -> str:
         """Say how long the rest takes; empty where that is not known, or nothing is left."""
-        known = self.expected.ratios and self.done < self.plan.number_of_runs and self.plan.request.certainty is None
+        known = self.expected.ratios and self.done < self.plan.number_of_runs
         return console.duration(self.left()) if known else ""
 
 

@@ -1,6 +1,5 @@
 """Train every arm of a plan. Each run is an ordinary run; what was stopped goes on, what was finished is read."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comparison.analysis.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
+from comparison.analysis.runs import Arm, Condition, labels_text, read_run, require_same_data
 from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
 from comparison.training.deadline import ComparisonDeadline
@@ -111,17 +110,14 @@ class Training:
         self.tuning: list[dict[str, Any]] = []
         self.progress, self.lines = Progress(plan, self.cells), RunLines(plan)
         self.deadline = None
-        if plan.until is not None and plan.request.certainty is None:
+        if plan.until is not None:
             self.deadline = ComparisonDeadline(plan, self.progress, until=plan.until)
         self.judging = judging and self.deadline is not None
         self.begun: list[Path] = []
 
     def do_all(self) -> None:
         self.choose_rates()
-        if self.plan.request.certainty is None:
-            self.add_seeds(self.cells, self.plan.seeds)
-        else:
-            self.add_until_sure(self.plan.request.certainty)
+        self.add_seeds(self.cells, self.plan.seeds)
 
     def arm(self, cell: Cell) -> PlannedArm:
         return self.plan.arms[cell[1]]
@@ -158,27 +154,6 @@ class Training:
             if result is None:
                 raise TrainingError(f"{task.title} diverged: choose other rates by --lr-grid, or lr=R of its arm")
             self.folders[task.cell][task.seed] = result.run_dir
-
-    def add_until_sure(self, certainty: Certainty) -> None:
-        """Train seed by seed, where the arms are not judged with certainty yet."""
-        from comparison.analysis.certainty import (  # scipy would count as memory of the runs before
-            FIRST_LOOK,
-            any_undecided,
-        )
-
-        request = self.plan.request
-        still_unsure = partial(any_undecided, certainty=certainty, conditions=len(request.labels))
-        self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
-        for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
-            conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
-            arms = [[arm.correct[:number] for arm in condition.arms] for condition in conditions]
-            groups = [condition.clusters for condition in conditions]
-            places = [place for place, correct in enumerate(arms) if still_unsure(correct, clusters=groups[place])]
-            if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
-                return
-            names = ", ".join(conditions[place].title for place in places)
-            console.say(f"after {number} seeds not certain yet: {names}", label="look")
-            self.add_seeds([cell for cell in self.cells if cell[0] in places], [seed])
 
     def condition(self, place: int) -> Condition:
         """The runs under one condition, of the seeds that are there."""
