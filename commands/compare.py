@@ -75,8 +75,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     labels: Annotated[tuple[str, ...], tyro.conf.arg(name="labels-per-class", metavar="N|all")] = ()
     """Labelled training images per class; of several numbers each is compared. all: every training image."""
     minutes: float | None = None
-    """Time budget in minutes for all runs together. Measures the speed of each arm first, then sets the epochs. On a
-    slower machine than measured all arms get fewer epochs, rates or seeds alike."""
+    """Time budget in minutes for all runs together. Measures the speed of each arm first, then sets the epochs."""
     images_seen: tuple[int, ...] = ()
     """Training images that every run sees, which sets its epochs; or such a number for each of --labels-per-class.
     Default: what the arm that takes most of them asks for."""

@@ -15,7 +15,7 @@ def planned(
     config = RunConfig(model=ModelConfig(trainable=trainable), train=TrainConfig(lr=lr))
     return SimpleNamespace(
         request=SimpleNamespace(tune_lr=tune_lr), arms=[SimpleNamespace(config=config, flops=flops)], device="cpu",
-        epochs=epochs, train_images=train_images, all_rates=rates,
+        epochs=epochs, train_images=train_images, grid=rates,
     )  # fmt: skip
 
 

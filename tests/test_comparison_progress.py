@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from comparison.training.progress import Progress, makespan
+from comparison.training.progress import Progress
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 
@@ -53,37 +53,19 @@ def course_of(plan, seconds_of):
     return [(left, clock[0] - now, arms) for left, now, arms in said]
 
 
-def true_seconds(plan, cell, *, slower=(1.0, 1.0, 1.0)):
+def true_seconds(plan, cell):
     place, arm = cell
     share = plan.train_images[place] / max(plan.train_images)
-    return slower[arm] * (8 + 0.1 * (arm + 1) * 10 * plan.epochs[place] * share)
+    return 8 + 0.1 * (arm + 1) * 10 * plan.epochs[place] * share
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 @pytest.mark.parametrize("measured", [True, False])
-@pytest.mark.parametrize(
-    "slower", [(1.0, 1.0, 1.0), (3.0, 3.0, 3.0), (1.0, 4.0, 0.5)], ids=["as measured", "a slow machine", "unlike paces"]
-)
+@pytest.mark.parametrize("slower", [1.0, 3.0], ids=["as measured", "a slow machine"])
 def test_the_time_left_is_right_within_a_factor_of_two_once_each_arm_has_had_a_run(jobs, measured, slower):
     """`about 29 min left`, then 14, 12, 6, 3 and 2, while five minutes remained."""
     plan = plan_of((0.1, 0.2, 0.3), jobs=jobs, measured=measured)
-    course = course_of(plan, lambda cell, began: true_seconds(plan, cell, slower=slower))
+    course = course_of(plan, lambda cell, began: slower * true_seconds(plan, cell))
     judged = [(said, true) for said, true, arms in course if arms == 3 and true > 5]
     assert len(judged) > 20
     assert all(true / 2 <= said <= 2 * true for said, true in judged)
-
-
-def test_the_time_left_follows_a_load_that_comes_while_runs_are_trained():
-    plan = plan_of((0.1, 0.2, 0.3))
-    course = course_of(plan, lambda cell, began: true_seconds(plan, cell) * (3.0 if began > 200 else 1.0))
-    later = [(said, true) for said, true, _ in course[-11:] if true > 5]  # from the second run after it came
-    assert len(later) > 8
-    assert all(true / 2 <= said <= 2 * true for said, true in later)
-
-
-@pytest.mark.parametrize(
-    ("running", "waiting", "jobs", "seconds"),
-    [([], [], 2, 0), ([3], [], 2, 3), ([3, 5], [4], 2, 7), ([], [2, 2, 2], 2, 4), ([10], [1, 1, 1], 2, 10)],
-)
-def test_runs_side_by_side_end_when_the_last_of_them_does(running, waiting, jobs, seconds):
-    assert makespan(running, waiting, jobs) == seconds

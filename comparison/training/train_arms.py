@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,10 @@ from typing import Any
 from comparison.analysis.runs import Arm, Condition, labels_text, read_run, require_same_data
 from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
-from comparison.training.deadline import ComparisonDeadline
+from comparison.request.timing import REPORT
 from comparison.training.progress import Cell, Progress
 from comparison.training.run_lines import RunLines
-from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start_over
 from datasets.opened import OpenedImages
-from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.engine.handlers import metric_of
 from trainers.errors import Diverged, TrainingError
@@ -29,6 +27,8 @@ from trainers.storage.run_folder import read_json
 from trainers.storage.run_result import RunResult
 from trainers.system import heartbeat, process
 
+LATE = 0.1
+"""Fraction of `--minutes` by which the end may be late before that is said."""
 Done = tuple[RunResult | None, bool, float]
 """Outcome of a task: its result (None: it diverged), whether it was trained now and not before, and the seconds it took
 now."""
@@ -45,8 +45,6 @@ class Task:
     settled: Path
     """Directory of the run if its rate is the chosen one."""
     title: str
-    measured: Pace | None = None
-    """The pace by which the machine is judged while the run trains."""
 
     def __str__(self) -> str:
         return self.title
@@ -76,16 +74,9 @@ def train_arms(
     each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
     where this one stopped."""
     share_features(plan)
-    restarts = RESTARTS if slurm is None and not plan.continued else 0
-    while True:
-        try:
-            with runner(plan.sharing, slurm, plan.folder / "jobs") as each:
-                training = Training(plan, each, judging=restarts > 0)
-                training.do_all()
-            break
-        except SlowMachine as slow:
-            restarts -= 1
-            start_over(plan, slow.ratio, training.begun)
+    with runner(plan.sharing, slurm, plan.folder / "jobs") as each:
+        training = Training(plan, each)
+        training.do_all()
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
 
 
@@ -99,21 +90,15 @@ def share_features(plan: ComparisonPlan) -> None:
 class Training:
     """The runs of a plan as they are trained, by `each` of `trainers.multirun.worker_pool`."""
 
-    def __init__(
-        self, plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]], *, judging: bool = False
-    ) -> None:
-        """`judging`: the first runs raise SlowMachine where `--minutes` was planned for a quicker one."""
+    def __init__(self, plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> None:
         self.plan, self.each = plan, each
         self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]
         self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in self.cells if not plan.searches(self.arm(cell))}
         self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
         self.tuning: list[dict[str, Any]] = []
         self.progress, self.lines = Progress(plan, self.cells), RunLines(plan)
-        self.deadline = None
-        if plan.until is not None:
-            self.deadline = ComparisonDeadline(plan, self.progress, until=plan.until)
-        self.judging = judging and self.deadline is not None
-        self.begun: list[Path] = []
+        self.late = False
+        """True once it was said that the end is later than `--minutes`."""
 
     def do_all(self) -> None:
         self.choose_rates()
@@ -127,8 +112,7 @@ class Training:
         searched = [cell for cell in self.cells if cell not in self.rates]
         seed, select, results = self.plan.seeds[0], metric_of(self.plan.select), {}
         sign = -1 if select == "loss" else 1
-        in_order = [lr for lr in self.plan.order_of_rates if lr in self.plan.grid]
-        for task, result in self.run([self.task(c, seed, lr) for lr in in_order for c in searched]):
+        for task, result in self.run([self.task(c, seed, lr) for lr in self.plan.grid for c in searched]):
             results[task.cell, task.lr] = result
         for cell in searched:
             tried = [(lr, results[cell, lr]) for lr in self.plan.grid]
@@ -181,21 +165,25 @@ class Training:
             self.progress.end(task.key, seconds if trained and result is not None else None)
             left = self.progress.left_in_words() if trained else "done"
             self.lines.say(task.cell, task.seed, task.lr, result, number=self.progress.done, left=left)
-            if self.deadline is not None:
-                self.deadline.keep()
+            self.say_if_late()
             yield task, result
 
+    def say_if_late(self) -> None:
+        """Say once how late a machine that is slower than measured ends."""
+        left = self.progress.left()
+        if self.plan.until is None or self.late or not left:
+            return
+        over = time.monotonic() + left + REPORT - self.plan.until
+        self.late = over > LATE * 60 * (self.plan.request.minutes or 0)
+        if self.late:
+            late = console.duration(over)
+            console.say(f"the machine is slower than measured: the end is about {late} late", label="plan")
+
     def in_turn(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Each task when its turn has come, but for those that are left out by then."""
+        """Yield each task when its turn has come."""
         for task in tasks:
-            searched = self.plan.searches(self.arm(task.cell))
-            if task.seed in self.plan.seeds and (task.lr in self.plan.grid or not searched):
-                self.progress.start(task.key, task.cell)
-                if self.deadline is not None:
-                    self.deadline.begun.add((task.seed, task.lr))
-                self.begun.append(task.run_dir)
-                judged = self.judging and self.plan.paces is not None and not self.progress.done
-                yield replace(task, measured=self.plan.paces[task.cell[1]]) if judged and self.plan.paces else task
+            self.progress.start(task.key, task.cell)
+            yield task
 
 
 def one_run(task: Task, images: OpenedImages | None = None) -> Done:
@@ -206,8 +194,7 @@ def one_run(task: Task, images: OpenedImages | None = None) -> Done:
         if trained:
             process.give_back_freed_memory()
         with console.quiet():
-            watch = None if task.measured is None else partial(Watch, pace=task.measured)
-            result = resume(folder, images=images) if known else train(task.config, before_steps=watch, images=images)
+            result = resume(folder, images=images) if known else train(task.config, images=images)
             return result, trained, time.perf_counter() - began
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
