@@ -68,21 +68,20 @@ def main(options: Options) -> int:
 
 def _write_page(options: Options) -> int:
     from datasets.files import write_text
-    from inference import insides
     from inference.images import find_images
+    from inference.page.document import SHOWN, named_pictures, page_of, validation_pictures
 
-    insides.require()
     second, images = options.images[:1], options.images[1:]
     if not (second and Path(second[0], "config.json").is_file()):
         second, images = (), options.images
     classifiers = [options.open(name) for name in (options.run, *second)]
     if images:
-        pictures = [*islice(insides.named_pictures(find_images(images)), options.limit or insides.SHOWN)]
+        pictures = [*islice(named_pictures(find_images(images)), options.limit or SHOWN)]
     elif classifiers[0].run_dir is None:
         raise UsageError(f"{options.run} is no run with validation images of its own: name some images")
     else:
-        pictures = insides.validation_pictures(classifiers[0])[: options.limit]
-    html = insides.page_of(classifiers, pictures)
+        pictures = validation_pictures(classifiers[0])[: options.limit]
+    html = page_of(classifiers, pictures)
     path = (options.output or classifiers[0].folder / "explain") / "page.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)

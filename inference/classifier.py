@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from datasets.shell import command
 from datasets.text import pluralise, read_text
-from trainers import answers as sure
 from trainers.config import from_dict
 from trainers.errors import ConfigError, report_damage
 from trainers.options.defaults import resolve_device
@@ -22,6 +21,8 @@ from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
+from uncertainty.answers import read_answers
+from uncertainty.exports import answers_in
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIX_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -95,7 +96,7 @@ def open_classifier(
         run_dir = find_run(source, output_dir)
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
-        answers = sure.read_answers(run_dir / "eval", best_of(run_dir).name)
+        answers = read_answers(run_dir / "eval", best_of(run_dir).name)
         classifier = Classifier(str(run_dir), *of_model, run_dir, seen=opened.seen, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
@@ -165,7 +166,7 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model.load_state_dict(file.tensors)
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    seen, answers = seen_by(file.extras, path), sure.answers_in(file.extras, path)
+    seen, answers = seen_by(file.extras, path), answers_in(file.extras, path)
     return Classifier(str(path), model.eval(), file.image_spec, names, config, seen=seen, answers=answers)
 
 
@@ -181,7 +182,7 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
     metadata = session.get_modelmeta().custom_metadata_map
-    seen, answers = seen_by(metadata, path), sure.answers_in(metadata, path)
+    seen, answers = seen_by(metadata, path), answers_in(metadata, path)
     return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), seen=seen, answers=answers)
 
 
@@ -201,7 +202,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:
         raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    seen, answers = seen_by(extras, path), sure.answers_in(extras, path)
+    seen, answers = seen_by(extras, path), answers_in(extras, path)
     return Classifier(str(path), module, *_read_metadata(extras, path), seen=seen, answers=answers)
 
 

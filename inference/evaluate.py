@@ -19,7 +19,6 @@ from datasets.text import shorten_list
 from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
-from trainers.answers import read_answers, recorded
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
 from trainers.errors import CheckpointError
@@ -33,6 +32,8 @@ from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import load, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
+from uncertainty.answers import read_answers
+from uncertainty.features import recorded
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 

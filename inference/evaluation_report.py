@@ -15,13 +15,13 @@ from datasets.text import format_table, printable
 from datasets.units import units_of
 from figures.image_prediction import ImagePrediction
 from inference.predict import write_rows
-from trainers import answers as sure
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.intervals import Design, design_of
 from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
 from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.engine.temperature import sharpness
 from trainers.storage.run_folder import read_json, write_json
+from uncertainty.report import report
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
 
@@ -100,11 +100,9 @@ def with_answers(
 ) -> Evaluation:
     """The evaluation with how far its answers can be relied on, written beside its other files; `kept`: the features of
     each pass. With `fit_for`, the name of the weights, what later answers need for that is fitted."""
-    if not sure.available:
-        return evaluation
     folder = evaluation.files[0].parent
     given = {"answers": answers, "fit_for": fit_for, "temperature": evaluation.temperature}
-    found = sure.report(folder, name, scores.outputs, kept, dataset, class_names, **given)
+    found = report(folder, name, scores.outputs, kept, dataset, class_names, **given)
     files = [*evaluation.files, *found.files]
     return replace(evaluation, answers=found.numbers, said=found.lines, files=files)
 

@@ -103,7 +103,6 @@ def explain(
 ) -> Explanation | Unreadable:
     """Explain one image: why it could be of class `target`, by default the predicted one. Raises ConfigError: a class
     the model does not have. OptionError: no such method, or it has no map for this model (NoMap)."""
-    maps.require()
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)

@@ -21,12 +21,12 @@ from datasets.text import printable
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
-from trainers import answers as sure
 from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
+from uncertainty import exports
 from vit import ImageSpec, WeightsError
 from vit.errors import import_optional
 from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
@@ -89,8 +89,8 @@ def export(
     metadata = metadata_of(classifier, temperature if pictures else None)
     answers = classifier.answers
     if answers is not None:
-        metadata |= sure.metadata_of(answers, kind)
-        endings = (*endings, sure.ending(answers))
+        metadata |= exports.metadata_of(answers, kind)
+        endings = (*endings, exports.ending(answers))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         note = write_file(
@@ -139,7 +139,7 @@ def write_file(
     if kind == "safetensors":
         return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
     if kind == "onnx":
-        whole, outputs = (model, ("logits",)) if answers is None else sure.with_outputs(model, answers)
+        whole, outputs = (model, ("logits",)) if answers is None else exports.with_outputs(model, answers)
         export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
     else:
         export_pt2(model, classifier.spec, path, metadata=metadata)

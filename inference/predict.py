@@ -21,7 +21,7 @@ from datasets.transforms import Pipeline
 from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
-from trainers import answers as sure
+from uncertainty.answers import Judge
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 
@@ -81,7 +81,7 @@ def judge_of(
     """Return a function that gives the logits of normalised images, and a verdict on each."""
     if classifier.answers is None:
         return lambda images: (classifier.logits(images), repeat(UNJUDGED))
-    judge = sure.Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms)
+    judge = Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms)
 
     def ask(images: Tensor) -> tuple[Tensor, Iterator[Verdict]]:
         found = judge(images.to(classifier.device))

@@ -109,11 +109,10 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
 
 def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, Any] | str:
     """The page of `explain --page` about one image, or an `error`."""
-    from inference import insides
+    from inference.page.document import named_pictures, page_of
 
     try:
-        insides.require()
-        return insides.page_of([classifier], [*insides.named_pictures([ImageFile(THE_IMAGE, content)])])
+        return page_of([classifier], [*named_pictures([ImageFile(THE_IMAGE, content)])])
     except (DataError, *MISSING_PACKAGE, NoAttention) as error:
         return {"error": str(error)}
 

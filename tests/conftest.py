@@ -75,7 +75,7 @@ def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest
         if request.node.get_closest_marker("drawn") is None:
             patch.setattr(results, "FigureCanvasAgg", BlankCanvas)
             patch.setattr(pictures, "SHOWN", 1)
-            patch.setattr(heat_maps, "IMAGES", 4, raising=False)  # where explanations/ is
+            patch.setattr(heat_maps, "IMAGES", 4)
         yield
 
 

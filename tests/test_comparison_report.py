@@ -154,7 +154,7 @@ def test_a_bug_in_the_page_of_a_report_is_not_taken_for_images_that_are_gone(rep
     def broken(*_):
         raise ValueError("operands could not be broadcast together")
 
-    monkeypatch.setattr("inference.insides.page_of", broken)
+    monkeypatch.setattr("comparison.reporting.report.page_of", broken)
     with pytest.raises(ValueError, match="broadcast"):
         write_inside(SimpleNamespace(arms=analyse(report[0])[-1].arms), tmp_path / "page.html")
 

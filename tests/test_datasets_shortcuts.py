@@ -15,15 +15,12 @@ from small_run import call
 
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file
-from datasets.checking.shortcut_search import available
 from datasets.config import Columns
 from datasets.facts import FRAME, PIXELS, pixel_facts
 from datasets.shortcuts.search import LEVEL
 from datasets.shortcuts.trait import Trait
 from datasets.shortcuts.tree import LEAST, Told, stump, told
 from datasets.shortcuts.words import sentence
-
-pytestmark = pytest.mark.skipif(not available, reason="the folder datasets/shortcuts was taken out")
 
 
 @functools.cache

@@ -242,7 +242,7 @@ def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):
 def first_run(found, *, seconds, monkeypatch):
     """The options of the first run of a plan, None where there is none, and what the plan knows then."""
     stub = SimpleNamespace(first_look=lambda *_, **__: found, first_answer=lambda config, _: config)
-    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "side_by_side", stub)
     monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
     runs = plan.mixed(RunConfig(), setup, time.monotonic() + seconds, None, at_most=60.0)
@@ -302,7 +302,7 @@ def test_a_head_on_more_features_is_given_more_time(monkeypatch):
         first_answer=lambda config, _: config,
         with_trained=lambda config, *_: config,
     )
-    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "side_by_side", stub)
     monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(plan, "in_turn", lambda *_, until, **__: ends.append(until) or [])

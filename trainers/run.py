@@ -21,7 +21,7 @@ from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
-from trainers.errors import ConfigError, Interrupted, TrainingError
+from trainers.errors import Interrupted, TrainingError
 from trainers.options import defaults
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
@@ -159,16 +159,9 @@ def execute(
 
 
 def fitted_head(setup: RunSetup, run_dir: Path) -> None:
-    """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json.
-    Raises ConfigError: there is no folder trainers/heads."""
+    """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json."""
     from trainers.cached_features import kept
-
-    try:
-        from trainers.heads.fit import fit_head
-    except ModuleNotFoundError as error:
-        if "heads" not in str(error.name).split("."):
-            raise
-        raise ConfigError("--start-head fit: this copy of the application has no trainers/heads") from None
+    from trainers.heads.fit import fit_head
 
     heartbeat.at_work_on("fitting the head")
     found = fit_head(setup, keep=partial(kept, setup))

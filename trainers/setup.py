@@ -225,12 +225,7 @@ def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None
     """Return what the teacher says of each training image, float16 (N, K); None without `--teacher`."""
     if not config.train.teacher:
         return None
-    try:
-        from trainers.distillation import targets_of
-    except ModuleNotFoundError as error:
-        if "distillation" not in str(error.name).split("."):
-            raise
-        raise ConfigError("--teacher: this copy of the application has no trainers/distillation.py") from None
+    from trainers.distillation import targets_of
 
     return distributed.main_process_first(partial(targets_of, config, data))
 

@@ -64,7 +64,9 @@ def library(name: str) -> Library:
     if name.startswith(OWN_PREFIX):
         raise WeightsError(f"{name} was defined in your own program: open it there (docs/from_python.md)")
     if name.startswith(MIX_PREFIX):
-        return mixtures()
+        from vit.mixture import Mixed
+
+        return Mixed(Blueprint)
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
     return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
 
@@ -84,17 +86,6 @@ def kind_of(name: str) -> str:
         return "vit"
     normalised = {kind for kind in (_BatchNorm, nn.LayerNorm) for module in modules if isinstance(module, kind)}
     return "conv_bn" if normalised == {_BatchNorm} else "conv"
-
-
-def mixtures() -> Library:
-    """Return what makes models of several networks, each by a blueprint of its own."""
-    try:
-        from vit.mixture import Mixed
-    except ModuleNotFoundError as error:
-        if "mixture" not in str(error.name).split("."):
-            raise
-        raise OptionError(f"models named {MIX_PREFIX}...: this copy of the application has no vit/mixture.py") from None
-    return Mixed(Blueprint)
 
 
 class Blueprint:

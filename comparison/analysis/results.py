@@ -24,13 +24,13 @@ from comparison.analysis.statistics import (
     sign_flip,
     verdict,
 )
-from trainers import answers
 from trainers.config import from_dict
 from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.engine.metrics import expected_calibration_error, macro_f1
 from trainers.errors import exit_code
 from trainers.reporting.console import say
 from trainers.storage.finished_run import untrusted_run
+from uncertainty.risk import answered as share_answered
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise
@@ -185,12 +185,10 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     }
 
 
-def answered(arm: Arm) -> float | None:
+def answered(arm: Arm) -> float:
     """The largest share of the scored images, those that a run is surest of, on which 95 % of its answers are right:
-    the mean over runs. None: this copy of the application has no folder `uncertainty`."""
-    if not answers.available:
-        return None
-    return float(np.mean([answers.answered(run.probabilities.max(axis=1), run.correct) for run in arm.runs]))
+    the mean over runs."""
+    return float(np.mean([share_answered(run.probabilities.max(axis=1), run.correct) for run in arm.runs]))
 
 
 def images_seen(arm: Arm) -> int:

@@ -23,8 +23,8 @@ from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, 
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.thumbnails import data_uri
-from inference import insides
 from inference.classifier import open_classifier
+from inference.page.document import page_of, validation_pictures
 from trainers.errors import exit_code
 from trainers.reporting.console import say
 from trainers.storage.run_folder import snapshot_folders
@@ -64,12 +64,12 @@ def write_inside(result: ConditionResult, path: Path) -> str:
     are gone or a file is damaged, of which a note is printed."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     shown = [arm for arm in arms if snapshot_folders(arm.runs[0].run_dir)][:2]
-    if not (shown and insides.available):
+    if not shown:
         return ""
     try:
         opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in shown]
         classifiers = [replace(classifier, source=name) for name, classifier in opened]
-        text = insides.page_of(classifiers, insides.validation_pictures(classifiers[0])[::2])
+        text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
     except Exception as error:
         if exit_code(error) == 1:  # a bug
             raise

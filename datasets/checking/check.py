@@ -17,7 +17,6 @@ from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking import LEAST_SIDE
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
-from datasets.checking.shortcut_search import MOST_IMAGES, available, shortcuts_in
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fit_choice import never_seen
@@ -27,6 +26,7 @@ from datasets.grouping.option import with_groups
 from datasets.grouping.parts import line
 from datasets.grouping.suspicion import Suspicion, suspicion
 from datasets.grouping.torn import torn
+from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
 from datasets.sources.open_data import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
@@ -109,7 +109,7 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
     rows, pictures = _pictures(samples, read)
-    seen = inspections(samples, rows, workers=workers, with_facts=available, most=MOST_IMAGES)
+    seen = inspections(samples, rows, workers=workers, with_facts=True, most=MOST_IMAGES)
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first, too_small = _first_of_each(pictures, seen, findings), 0
     pairs = np.empty((2, 0), np.int64)

@@ -14,7 +14,10 @@ from datasets.shell import command
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
-from datasets.sources.large_sets import indexed, obtain_from_hub, read_shards, shards_at, shards_in
+from datasets.sources.large.door import read_shards
+from datasets.sources.large.hub import obtain_from_hub
+from datasets.sources.large.index import indexed
+from datasets.sources.large.shards import shards_at, shards_in
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.text import did_you_mean, shorten_list
 

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch import nn
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from datasets.text import pluralise
+from trainers.budget import side_by_side
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tuning, trial
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
@@ -168,28 +168,11 @@ def without_packages() -> bool:
     return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
 
 
-def mixtures() -> ModuleType | None:
-    """Return the module that ranks the local networks side by side; None where there is but one kind of them."""
-    return None if without_packages() else of_mixtures()
-
-
-def of_mixtures() -> ModuleType | None:
-    """Return that module; None where this copy of the application has no mixtures."""
-    try:
-        from trainers.budget import side_by_side
-    except ModuleNotFoundError as error:
-        if not {"side_by_side", "heads", "mixture"} & {*str(error.name).split(".")}:
-            raise
-        return None
-    return side_by_side
-
-
 def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
     """`--weights auto`: the networks at hand that suit the training images best, frozen and side by side; with
     `one_network` the best one, as a linear probe. Raises ConfigError: a model is named, too. MissingPackage: there are
     no weights at hand; the line says what to install."""
-    side_by_side = None if one_network else mixtures()
-    if side_by_side is None or config.model.name != "auto":
+    if one_network or without_packages() or config.model.name != "auto":
         return with_best_weights(config, images)
     heartbeat.at_work_on("opening the images")
     config = config.changed(model={"weights": None})
@@ -202,7 +185,7 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
 def has_a_probe(setup: RunSetup) -> bool:
     """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
     train, model = setup.config.train, setup.config.model
-    if of_mixtures() is None or model.weights == "none" or model.trainable == "head":
+    if model.weights == "none" or model.trainable == "head":
         return False
     linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
     return train.teacher is None and len(linears) == 1
@@ -239,8 +222,7 @@ def mixed(
     mixture of all; whether that is the answer, and what each network is worth frozen, if that is known. It is none
     where the first run would cost much and know no more than what is trained, or where even the quickest network would
     see all images in no less than `at_most` seconds: it comes first even where the time is over."""
-    side_by_side = mixtures()
-    if side_by_side is None:
+    if without_packages():
         return False, []
     left, side = until - time.monotonic(), shorter_side(setup)
     limit = left * (FIRST_ANSWER if left >= SHARED else OF_A_MINUTE)

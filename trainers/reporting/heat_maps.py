@@ -1,5 +1,4 @@
-"""The one hook of `explanations/`: heat maps of any model, and how faithful they are. Without that folder pictures show
-attention rollout, of Vision Transformers alone, and `explain` and `serve` say that there are no heat maps."""
+"""Heat maps of a run's model, and how faithful they are: measured once, and kept in the run."""
 
 import time
 from collections.abc import Iterator
@@ -11,26 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from datasets.bundle import BatchKey
-from datasets.errors import MissingPackage
 from datasets.sampling import evenly
+from explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
+from explanations.methods import MIXTURE, heat_maps
+from explanations.subject import NoMap
 from trainers.errors import CheckpointError
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.run_folder import read_if_whole, write_json
 
-try:
-    from explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
-    from explanations.methods import MIXTURE, heat_maps
-    from explanations.subject import NoMap
-except ModuleNotFoundError as error:
-    if "explanations" not in str(error.name).split("."):
-        raise
-    available = False
-else:
-    available = True
-
 FILE = "faithfulness.json"
 """File in `eval/` of a run: what each method's maps are worth on its best weights."""
-__all__ = ["IMAGES", "NoMap", "available", "heat_maps", "kept", "measured", "require", "to_ask_for"]
+__all__ = ["IMAGES", "NoMap", "heat_maps", "kept", "measured", "to_ask_for"]
 
 WAITED_FOR = 10.0
 """Seconds that a run which has just ended may take to measure its maps; `explain` does it otherwise."""
@@ -38,12 +28,6 @@ WAITED_FOR = 10.0
 
 class TakesLong(Exception):
     """Measuring would take more than the seconds that it may."""
-
-
-def require() -> None:
-    """Raises MissingPackage: the folder `explanations` was taken out."""
-    if not available:
-        raise MissingPackage("this copy of the application has no folder explanations: it makes no heat maps")
 
 
 def to_ask_for(method: str) -> str:
@@ -55,7 +39,7 @@ def kept(run_dir: Path) -> "dict[str, Faithfulness]":
     """Read what was measured on the best weights of a run, by method; nothing where none was, or the file is
     damaged."""
     with suppress(FileNotFoundError, CheckpointError):
-        return from_json(read_if_whole(run_dir / "eval" / FILE), weights=best_of(run_dir).name) if available else {}
+        return from_json(read_if_whole(run_dir / "eval" / FILE), weights=best_of(run_dir).name)
     return {}
 
 

@@ -44,10 +44,9 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     commands = [
         ("class by class", command("evaluate", run_dir)),
         ("on other images", command("predict", run_dir, "path/to/images")),
+        ("heat maps: where the model saw its class", command("explain", run_dir, "path/to/images")),
     ]
-    if heat_maps.available:
-        sentences += [str(found) for found in heat_maps.kept(run_dir).values()]
-        commands.append(("heat maps: where the model saw its class", command("explain", run_dir, "path/to/images")))
+    sentences += [str(found) for found in heat_maps.kept(run_dir).values()]
     return page(sentences, commands, setup, run_dir)
 
 

@@ -6,7 +6,7 @@ Nothing is drawn at random for them, and the model is left in the mode it was in
 without pictures.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from itertools import repeat
@@ -34,6 +34,7 @@ from trainers.reporting import console, heat_maps
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import SNAPSHOTS
+from uncertainty.figure import coverage_picture
 from vit.attention_maps import maps_of
 from vit.errors import NoAttention
 from vit.low_rank import merged_state
@@ -138,19 +139,14 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
 
 def map_of_one(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor, str, Tensor | None] | None:
     """Logits, heat map (1, G, G), what it shows, and attention distance (1, L, H) of one image (1, C, S, S)."""
-    attention = None
+    distance = None
     with suppress(NoAttention):
-        attention = maps_of(model, images)
-    distance = None if attention is None else attention.distance.cpu()
-    if heat_maps.available:
-        try:
-            found = heat_maps.heat_maps(model, images)
-        except heat_maps.NoMap:
-            return None
-        return found.logits, found.values, f"evidence for the predicted class ({found.title})", distance
-    if attention is None:
+        distance = maps_of(model, images).distance.cpu()
+    try:
+        found = heat_maps.heat_maps(model, images)
+    except heat_maps.NoMap:
         return None
-    return attention.logits.float(), attention.rollout.cpu(), "attention rollout", distance
+    return found.logits, found.values, f"evidence for the predicted class ({found.title})", distance
 
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
@@ -166,8 +162,6 @@ def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: in
 def measure_maps(setup: RunSetup, run_dir: Path) -> str:
     """Say how faithful the heat maps of the best weights are: measured, and kept in the run. Empty for a model without
     maps, and where it would take long, which `explain` then does."""
-    if not heat_maps.available:
-        return ""
     with undisturbed(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):
         images = validation_images(setup)
         return str(heat_maps.measured(run_dir, setup.network, images, seconds=heat_maps.WAITED_FOR) or "")
@@ -185,20 +179,8 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)
-    if (coverage_picture := picture_of_answers()) is not None:
-        confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
-        loggers.add_picture("calibration/answers", coverage_picture(confidence, correct, title=title), step)
-
-
-def picture_of_answers() -> Callable[..., bytes] | None:
-    """Return the function that draws how sure answers are right; None without the folder `uncertainty`."""
-    try:
-        from uncertainty.figure import coverage_picture
-    except ModuleNotFoundError as error:
-        if "uncertainty" not in str(error.name).split("."):
-            raise
-        return None
-    return coverage_picture
+    confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
+    loggers.add_picture("calibration/answers", coverage_picture(confidence, correct, title=title), step)
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
