@@ -1,5 +1,5 @@
-"""Every benchmark starts and knows the code it measures; the small ones run to their end. Of the throughput benchmark
-also: all five libraries do the same work, and its arithmetic is right."""
+"""Every benchmark starts and knows the code it measures. Of the throughput benchmark also: all five libraries do the
+same work, and its arithmetic is right."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from known_shares import Known
 from torch import nn
 
-from benchmarks import environment, set_sizes, step_throughput
+from benchmarks import environment, step_throughput
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from vit.config import ViTConfig
 
@@ -48,7 +46,7 @@ def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> Non
     folder = Path(environment.__file__).parent
     files = [
         *folder.parent.glob("*.md"),
-        *(path for room in ROOMS.split() for path in (folder.parent / room).rglob("*")),
+        *(path for room in ROOMS.split() for path in (folder.parent / room).rglob("*") if "evidence" not in path.parts),
     ]
     named: set[str] = set()
     for path in (path for path in files if path.suffix in {".md", ".py", ".toml", ".ipynb"}):
@@ -56,26 +54,8 @@ def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> Non
         named |= {f"{name}.py" for name in re.findall(r"(?:-m\s+benchmarks\.|benchmarks/(?=\w+\.py))(\w+)", text)}
         if path.suffix == ".md":
             named |= set(re.findall(r"benchmarks/(results/\w+\.(?:json|csv))", text))
-    assert len(named) > 40
+    assert len(named) > 10
     assert not {name for name in named - {"NAME.py"} if not (folder / name).is_file()}
-
-
-RUNS = {
-    "engine_overhead": ["--rounds", "1", "--epochs", "2"],
-    "predict_speed": ["--rounds", "1", "--images", "32"],
-    "waiting": ["--rounds", "1", "--images", "8"],
-    "tensorboard_cost": ["--rounds", "1", "--digits-epochs", "1", "--photo-epochs", "0"],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_a_small_benchmark_runs_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(environment, "RESULTS", tmp_path)
-    monkeypatch.setattr(sys, "argv", [name, *RUNS[name]])
-    importlib.import_module(f"benchmarks.{name}").main()
-    (result,) = tmp_path.glob(f"{name}*.json")
-    assert json.loads(result.read_text(encoding="utf-8"))
 
 
 def parameters(model: nn.Module) -> int:
@@ -169,23 +149,3 @@ def test_a_whole_benchmark_writes_its_table(
     assert {"processor", "versions", "matmul_gflop_per_s", "threads", "rounds"} <= set(result)
     assert {"timm", "transformers", "vit-pytorch", "torchvision", "torch"} <= set(result["versions"])
     assert "ours / it" in capsys.readouterr().out
-
-
-def test_the_scores_of_aps_that_were_measured_are_mapies():
-    mapie = pytest.importorskip("mapie.classification", reason="pip install -r requirements-dev.txt: MAPIE")
-    generator, n, rows = np.random.default_rng(0), 360, np.arange(700)[:, None].astype(float)
-    labels = generator.integers(5, size=700)
-    shares = np.exp(1.5 * generator.normal(size=(700, 5)) + 3 * np.eye(5)[labels])
-    shares /= shares.sum(axis=1, keepdims=True)
-    oracle = mapie.SplitConformalClassifier(Known(shares), confidence_level=0.9, conformity_score="aps", prefit=True)
-    oracle.conformalize(rows[:n], labels[:n])
-    theirs = oracle.predict_set(rows[n:], conformity_score_params={"include_last_label": True})[1][:, :, 0]
-    inside = oracle._mapie_classifier  # its calibration draws random numbers of its own
-    least, most = (set_sizes.cumulated(shares, draws=np.full(700, draw)) for draw in (0.0, 1.0))
-    own, of = inside.conformity_scores_.ravel(), (np.arange(n), labels[:n])
-    assert (least[of] <= own + 1e-9).all()
-    assert (own <= most[of] + 1e-9).all()
-    assert np.array_equal(most, set_sizes.cumulated(shares))
-    assert (theirs == (least[n:] < inside.quantiles_[0])).all()  # with the class that crosses the cut
-    ranks = (shares[:, None, :] > shares[:, :, None]).sum(axis=2) + 1
-    assert set_sizes.cumulated(shares, 0.1, 2) == pytest.approx(most + 0.1 * (ranks - 2).clip(0))
