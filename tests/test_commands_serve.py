@@ -238,7 +238,7 @@ def test_a_package_that_is_missing_is_a_line_of_the_answer(server, tmp_path, mon
         raise missing("pip install it")
 
     monkeypatch.setattr(serve, "explain", broken)
-    monkeypatch.setattr("inference.insides.require", broken)
+    monkeypatch.setattr("inference.page.document.page_of", broken)
     status, _, answer = ask(server, "POST", path, photo(tmp_path / "a.png").read_bytes())
     assert status in (200, 422)
     assert "pip install it" in answer.decode()

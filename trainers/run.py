@@ -21,7 +21,7 @@ from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
-from trainers.errors import Interrupted, TrainingError
+from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.options import defaults
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early

@@ -37,8 +37,8 @@ def choose_waiting(words: Sequence[str]) -> None:
     and every bit of a result stay.
 
     They spin by default, and so hold the processor that the one they wait for needs where another process takes its
-    part: then `predict` takes several times as long (docs/evidence/benchmarks.md). The training commands sleep only where
-    others compute at their start: alone, waking up costs a step of the smallest models half its time again.
+    part: then `predict` takes several times as long (docs/evidence/benchmarks.md). The training commands sleep only
+    where others compute at their start: alone, waking up costs a step of the smallest models half its time again.
     """
     if any(name in os.environ for name in WAITING):
         return
