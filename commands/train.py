@@ -298,10 +298,8 @@ def verdict(result: RunResult) -> str:
     from trainers.reporting.few_images import FEW
 
     split = "val" if result.test is None else "test"
-    share, images = (result.test or result.val)["accuracy"], result.images.get(split)
+    share, images = (result.test or result.val)["accuracy"], result.images[split]
     kind = "validation" if split == "val" else split
-    if images is None:  # a run of an earlier version
-        return f"The model is right on {share:.1%} of the {kind} images."
     design = result.designs.get(split)
     low, high = design.interval(share) if design else score_interval(share, images)
     expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95 % interval)."

@@ -15,8 +15,8 @@ from datasets.files import text_file
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.tables import csv_lines
 
-KINDS = (CONTENT_HASH, PATH_HASH, "hash")
-"""The names of the column of hashes; `hash` is that of earlier versions, which did not say of what it was."""
+KINDS = (CONTENT_HASH, PATH_HASH)
+"""The names of the column of hashes."""
 
 
 class SplitRow(NamedTuple):
@@ -29,7 +29,7 @@ class SplitRow(NamedTuple):
     hash: str | None = None
     """16 hex digits; None where a table of a person's own has no such column."""
     kind: str = ""
-    """Kind of hash: `content_hash`, `path_hash`, or `hash` where the table does not say."""
+    """Kind of hash: `content_hash`, `path_hash`; empty where the table has none."""
     group: str = ""
     """The name of its group; empty where it stands alone."""
 

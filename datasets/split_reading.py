@@ -29,7 +29,7 @@ def read_split(path: Path) -> list[SplitRow]:
             row["label"],
             row["split"],
             row[column] if column else None,
-            row.get("kind", column),
+            column,
             row.get("group", ""),
         )
         for row in rows
@@ -164,12 +164,10 @@ def _require_same(table: Sequence[SplitRow], samples: Samples, rows: np.ndarray,
         for row, old, new in zip(table, then, now, strict=True):
             if old != new:
                 raise DataError(f"{path}: {row.path!r} has label {old!r} there and {new!r} in {samples.name}")
-    if table[0].kind not in (CONTENT_HASH, "hash") or samples.hash_kind != CONTENT_HASH or samples.digests is None:
+    if table[0].kind != CONTENT_HASH or samples.hash_kind != CONTENT_HASH or samples.digests is None:
         return
     hashes = (digest.tobytes().hex() for digest in samples.digests[rows])
     changed = [row.path for row, digest in zip(table, hashes, strict=True) if row.hash != digest]
-    if len(changed) == len(table) and table[0].kind == "hash":
-        return  # an earlier version hashed the paths of sets above 1 GB, and did not say so
     if changed:
         raise DataError(
             f"{path}: {pluralise(len(changed), 'image')} changed since that split was made, first {changed[0]!r}; "

@@ -208,7 +208,7 @@ def _grown(reused: "Reused", seed: int) -> Samples:
     old = samples.splits >= 0
     if samples.groups is not None:
         of_group = np.full(len(samples.group_names), LEFT_OUT, np.int8)
-        for code in (TEST, VAL, TRAIN):  # where an earlier version has torn a group, new members train
+        for code in (TEST, VAL, TRAIN):  # of a group that a table tears, new members train
             of_group[samples.groups[(samples.splits == code) & (samples.groups >= 0)]] = code
         known = new[samples.groups[new] >= 0]
         known = known[of_group[samples.groups[known]] != LEFT_OUT]

@@ -63,7 +63,7 @@ def finished_run(
         for name, label, group in zip(names, labels, groups or [""] * len(names), strict=True)
     ]
     rows += [(f"train/{row}.png", classes[row % len(classes)], "train", f"t{row}", "") for row in range(train_images)]
-    _write_csv(folder / "split.csv", ("path", "label", "split", "hash", "group"), rows)
+    _write_csv(folder / "split.csv", ("path", "label", "split", "content_hash", "group"), rows)
     (folder / "eval").mkdir()
     _write_csv(
         folder / "eval" / f"{split}_predictions.csv",

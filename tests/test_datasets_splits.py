@@ -156,21 +156,22 @@ def test_a_backslash_in_a_name_of_ours_stays_one(tmp_path):
         (lambda t: t.drop(columns="split"), "a split needs split too"),
         (lambda t: t.assign(split="dev"), "split 'dev' is not one of train, val, test"),
         (
-            lambda t: t.assign(path="x/" + t["path"]).drop(columns="hash"),
+            lambda t: t.assign(path="x/" + t["path"]).drop(columns="content_hash"),
             "none of its 12 images is in set, first 'x/a/000.png'",
         ),
         (
             lambda t: t.assign(label=t["label"].map({"a": "b", "b": "a"})),
             "'a/000.png' has label 'b' there and 'a' in set",
         ),
-        (lambda t: t.assign(hash="0" * 16), "12 images changed since that split was made"),
+        (lambda t: t.assign(content_hash="0" * 16), "12 images changed since that split was made"),
         (lambda t: t.assign(path="a/000.png"), "appears more than once"),
         (lambda t: t.assign(split="test"), "set has no train images"),
     ],
 )
 def test_a_split_that_does_not_fit_is_refused(tmp_path, change, message):
     folder = class_folders(tmp_path / "set", {"a": 6, "b": 6})
-    table = pd.DataFrame(split_table(build_dataloaders(DataConfig(source=str(folder)), Spec())))
+    write_split(tmp_path / "split.csv", build_dataloaders(DataConfig(source=str(folder)), Spec()))
+    table = pd.read_csv(tmp_path / "split.csv")
     change(table).to_csv(tmp_path / "split.csv", index=False)
     with pytest.raises(DataError, match=message):
         build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())

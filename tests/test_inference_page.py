@@ -7,7 +7,6 @@ import html
 import json
 import math
 import re
-import shutil
 import zlib
 from copy import deepcopy
 from dataclasses import replace
@@ -226,13 +225,6 @@ def test_its_snapshots_are_the_model_as_it_was(trained):
         for name, value in snapshot.load().state_dict().items():
             expected = weights[epoch][name]
             assert torch.equal(value, expected.half().float() if in_half else expected), (snapshot.name, name)
-
-
-def test_snapshots_of_a_run_of_an_earlier_version_are_found(trained, tmp_path):
-    earlier = shutil.copytree(trained[0], tmp_path / "run")
-    (earlier / "snapshots").rename(earlier / "moments")
-    names = [snapshot.name for snapshot in snapshots_of(open_classifier(str(earlier), device="cpu"))]
-    assert names[1:4] == [f"after {epoch} epochs" for epoch in (1, 2, 3)]
 
 
 def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path, capsys):

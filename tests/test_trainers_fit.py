@@ -1,11 +1,9 @@
-"""`--fit` and `--decoding` in a run: resolved once, recorded, and absent from runs that are older than they."""
+"""`--fit` and `--decoding` in a run: resolved once, and recorded."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from small_run import call, make_run, photo
+from small_run import call, photo
 
 from datasets.config import DataConfig
 from datasets.transforms import Pipeline
@@ -13,7 +11,7 @@ from inference.classifier import open_classifier
 from inference.images import ImageFile, read_pixels
 from trainers.config import RunConfig, TrainConfig, load_config
 from trainers.setup import prepare
-from vit import ImageSpec, ModelConfig
+from vit import ModelConfig
 
 
 def prepared(source, **model):
@@ -47,14 +45,7 @@ def test_auto_is_resolved_by_the_images_and_recorded(wide, tmp_path):
     assert prepared(tmp_path / "square").spec.fit == "crop"
 
 
-def test_an_older_spec_config_and_run_mean_crop_and_full_decoding(tmp_path):
-    assert (ImageSpec().fit, ImageSpec().decoding) == ("crop", "full")
-    run = make_run(tmp_path / "run")
-    options = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    del options["model"]["fit"], options["model"]["decoding"]
-    (run / "config.json").write_text(json.dumps(options), encoding="utf-8")
-    older = load_config(run / "config.json")
-    assert (older.model.fit, older.model.decoding) == ("crop", "full")
+def test_a_file_of_options_leaves_fit_and_decoding_open(tmp_path):
     (tmp_path / "own.toml").write_text('[model]\nname = "vit_micro_4"\n', encoding="utf-8")
     own = load_config(tmp_path / "own.toml")
     assert (own.model.fit, own.model.decoding) == ("auto", "auto")

@@ -25,7 +25,7 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, Seen, from_text, from_tree, sorted_once, to_text, to_tree
 from trainers.seen.starts import seen_by, starts_of
-from trainers.storage.checkpoint_file import CheckpointWriter, best_of, checkpoints, read_checkpoint
+from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.finished_run import load
 from trainers.storage.run_folder import read_json
 from vit import Blueprint, build_model
@@ -474,20 +474,3 @@ def test_a_damaged_list_of_seen_images_is_named_in_one_line(home, first, mixed, 
     code, _, err = call(capsys, "evaluate", run)
     assert (code, err.count("\n")) == (3, 1)
     assert "seen.csv" in err
-
-
-def test_a_run_of_an_earlier_version_is_known_by_its_split(home, first, mixed, tmp_path, capsys):
-    old = tmp_path / "old"
-    shutil.copytree(first, old)
-    content = read_checkpoint(best_of(old))
-    del content["seen"]
-    best_of(old).unlink()
-    CheckpointWriter(old / "checkpoints", keep=1)(content, "best")
-    table = (old / "split.csv").read_text().replace("content_hash", "hash", 1)
-    (old / "split.csv").write_text(table)
-    run = train(options(home, mixed, "of_old", weights=old)).run_dir
-    assert counts(run) == SAME
-    assert "not all that" in capsys.readouterr().out
-    copied = shutil.copy(best_of(old), tmp_path / "copied.safetensors")
-    train(options(home, mixed, "of_old_copied", weights=copied))
-    assert "not all that" in capsys.readouterr().out

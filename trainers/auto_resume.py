@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, completed, to_dict
+from trainers.config import RunConfig, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
 from trainers.run_engines import Run
@@ -53,7 +53,6 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
     """Return whether a run was started with these options; `--auto-resume` changes nothing about a run."""
 
     def plain(options: dict[str, Any]) -> dict[str, Any]:
-        options = completed(options)
         train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
         return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
 

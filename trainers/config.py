@@ -195,12 +195,6 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
 
 
-def completed(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run as plain data; one that they do not know is younger than them, and at its default."""
-    default = to_dict(RunConfig())
-    return default | {section: default.get(section, {}) | values for section, values in options.items()}
-
-
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
     """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises ConfigError:
     an unknown key (the nearest known one is named) or a value of the wrong type."""
@@ -297,10 +291,6 @@ def set_in(path: Path) -> list[str]:
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     """Read a file of options over `base`. Raises ConfigError: not a readable file, an unknown key, or a wrong value."""
     values = read_options(path)
-    model = values.get("model")
-    if isinstance(model, dict) and model.get("mean") is not None:
-        # A run wrote it, for only a run resolves these; one that says nothing of them was made before there were any.
-        values = values | {"model": {"fit": "crop", "decoding": "full"} | model}
     try:
         config: RunConfig = from_dict(RunConfig, values, base=base)
     except OPTION_ERRORS as error:

@@ -164,7 +164,7 @@ def _prepare(
     config = defaults.resolve(config)
     if config.train.threads is None and checkpoint is None:
         config = config.changed(train={"threads": torch.get_num_threads()})
-    if config.train.threads is not None:  # else a run of an earlier version goes on
+    if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     if given.model is not None:
         blueprint, spec = None, given.spec or spec_of(given, config)

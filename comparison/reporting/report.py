@@ -27,7 +27,7 @@ from inference.classifier import open_classifier
 from inference.page.document import page_of, validation_pictures
 from trainers.errors import exit_code
 from trainers.reporting.console import say
-from trainers.storage.run_folder import snapshot_folders
+from trainers.storage.run_folder import SNAPSHOTS
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 INSIDE = "page.html"
@@ -63,7 +63,7 @@ def write_inside(result: ConditionResult, path: Path) -> str:
     on four pictures. Returns the text of a link to the page; empty where there are no such runs, or where their images
     are gone or a file is damaged, of which a note is printed."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
-    shown = [arm for arm in arms if snapshot_folders(arm.runs[0].run_dir)][:2]
+    shown = [arm for arm in arms if (arm.runs[0].run_dir / SNAPSHOTS).is_dir()][:2]
     if not shown:
         return ""
     try:

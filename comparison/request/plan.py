@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,7 @@ from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers.budget.pace import Pace
 from trainers.budget.sharing import memory_of, sharing
-from trainers.config import RunConfig, completed, to_dict
+from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.reporting.console import say
@@ -252,12 +252,6 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
     return data if labels is None else replace(data, labels_per_class=labels)
 
 
-def of_today(requested: dict[str, Any]) -> dict[str, Any]:
-    """Complete the request of an earlier version, as plain data, by the options that came since."""
-    known = to_dict(Request(RunConfig(), ())) | requested
-    return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
-
-
 def find_folder(request: Request) -> tuple[Path, bool]:
     """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
@@ -265,7 +259,7 @@ def find_folder(request: Request) -> tuple[Path, bool]:
     for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
         known = read_if_whole(path) or {}
         try:
-            if known["status"] != "finished" and of_today(known["requested"]) == requested:
+            if known["status"] != "finished" and known["requested"] == requested:
                 return path.parent, True
         except (KeyError, TypeError, AttributeError, ValueError):
             say(f"note: {path} is damaged: whether this comparison was begun there is not known")

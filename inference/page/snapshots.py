@@ -12,7 +12,7 @@ from trainers.engine.randomness import seed_everything
 from trainers.errors import report_damage
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
-from trainers.storage.run_folder import SNAPSHOTS, snapshot_folders
+from trainers.storage.run_folder import SNAPSHOTS
 from vit.factory import Blueprint
 from vit.local_models import local_pretrained_models
 from vit.tensor_files import read_tree
@@ -34,7 +34,7 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
     run_dir, config = classifier.run_dir, read_run_config(classifier.run_dir)
     snapshots = [Snapshot(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
     with report_damage(run_dir / SNAPSHOTS):
-        kept = [read_tree(path) for folder in snapshot_folders(run_dir) for path in folder.glob("step_*.safetensors")]
+        kept = [read_tree(path) for path in (run_dir / SNAPSHOTS).glob("step_*.safetensors")]
         for tree in sorted(kept, key=lambda tree: -tree["epoch"]):
             share = tree["epoch"] / (config.train.epochs or 1)
             snapshots.append(Snapshot(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))

@@ -175,7 +175,7 @@ def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device:
         row: dict[str, float | int | None] = {"epoch": state.epoch, "step": state.iteration}
         nothing: dict[str, float | None] = dict.fromkeys(("loss", "accuracy", "grad_norm"))
         train = Sums.means(state.epoch_sums) if state.iteration and learns else nothing
-        row["lr"] = state.epoch_sums.get("lr") if state.iteration else None  # else of an earlier version
+        row["lr"] = state.epoch_sums.get("lr") if state.iteration else None
         row |= {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}

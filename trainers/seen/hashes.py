@@ -27,8 +27,6 @@ TRAINED, SELECTED = "trained", "selected"
 USES = {TRAINED: "train", SELECTED: "val"}
 RECORD = "seen"
 """The name of the record in a checkpoint, and in the metadata of an export."""
-UNKNOWN_KIND = "hash"
-"""The column of an old split.csv, which does not say what its hashes are of."""
 COMPLETE = "complete"
 MOST_IN_TEXT = 1_000_000
 """Hashes in an export, whose metadata are text that other programs read whole."""
@@ -47,7 +45,7 @@ class Seen:
 
     @property
     def kinds(self) -> set[str]:
-        """Kinds of the hashes: `content_hash`, `path_hash`, or `hash` where an old table does not say."""
+        """Kinds of the hashes: `content_hash`, `path_hash`."""
         return {kind for kind, _ in self.keys}
 
     def __or__(self, other: "Seen") -> "Seen":
@@ -59,12 +57,10 @@ class Seen:
 
     def holds(self, digests: NDArray[np.uint8], kind: str, use: str) -> NDArray[np.bool_]:
         """bool (N,): which images, by digests (N, 8) of this kind, were used so."""
-        keys, found = keys_of(digests), np.zeros(len(digests), bool)
-        for of in (kind, UNKNOWN_KIND):
-            known = self.keys.get((of, use), NONE)
-            if len(known):
-                found |= known[np.searchsorted(known, keys).clip(max=len(known) - 1)] == keys
-        return found
+        keys, known = keys_of(digests), self.keys.get((kind, use), NONE)
+        if not len(known):
+            return np.zeros(len(digests), bool)
+        return known[np.searchsorted(known, keys).clip(max=len(known) - 1)] == keys
 
 
 NONE = np.empty(0, np.uint64)

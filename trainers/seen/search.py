@@ -16,7 +16,7 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.identity import identified
 from datasets.shell import quoted
-from trainers.seen.hashes import RECORD, SELECTED, TRAINED, UNKNOWN_KIND, Seen, from_tree, is_made_up, seen_in
+from trainers.seen.hashes import RECORD, SELECTED, TRAINED, Seen, from_tree, is_made_up, seen_in
 from trainers.seen.overlap import COUNTS, Overlap, SeenImage, read_seen, said_at_start
 from trainers.seen.starts import Start
 
@@ -82,9 +82,7 @@ def _counts(images: Iterable[SeenImage], sizes: Mapping[str, int]) -> Iterator[s
 def unknown(samples: Samples, starts: Iterable[Start], images: Sequence[SeenImage]) -> Iterator[str]:
     """One sentence about each start of which it cannot be said what it has seen."""
     for start in starts:
-        others = sorted(start.seen.kinds - {samples.hash_kind, UNKNOWN_KIND})
-        if UNKNOWN_KIND in start.seen.kinds and not any(start.name in image.by for image in images):
-            others.append("hash of unknown kind")
+        others = sorted(start.seen.kinds - {samples.hash_kind})
         if is_made_up(samples):
             yield f"whether {start.name} has seen these images cannot be known: they are a program's own"
         elif others:

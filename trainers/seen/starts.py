@@ -5,17 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import nn
 
 import vit
-from datasets.errors import DataError
-from datasets.split_reading import read_split
 from trainers.config import RunConfig
-from trainers.seen.hashes import RECORD, USES, Seen, from_text, from_tree
+from trainers.seen.hashes import RECORD, Seen, from_text, from_tree
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from vit import Blueprint
-from vit.errors import WeightsError
 from vit.origins import ORIGINS
 
 EMBEDDED = Path(vit.__file__).parent / "weights"
@@ -65,31 +61,14 @@ def start_in(content: Mapping[str, Any], file: Path, name: str) -> Start | None:
 
 
 def seen_by(content: Mapping[str, Any], file: Path) -> Seen:
-    """Return what a model of ours has seen. One of an earlier version has no record: its own images are then those of
-    the split.csv of its run, and what its start had seen is not known."""
+    """Return what a model of ours has seen; of one without a record nothing is known."""
     record = content.get(RECORD)
-    if record:
-        return from_text(record, file) if isinstance(record, str) else from_tree(record, file)
-    table = split_beside(file)
-    return Seen(complete=False) if table is None else seen_in_table(table)
+    if not record:
+        return Seen(complete=False)
+    return from_text(record, file) if isinstance(record, str) else from_tree(record, file)
 
 
 def split_beside(file: Path) -> Path | None:
     """The split.csv of the run that a file of weights lies in."""
     table = file.parent.parent / "split.csv"
     return table if table.is_file() and (table.parent / "config.json").is_file() else None
-
-
-def seen_in_table(table: Path) -> Seen:
-    try:
-        rows = [row for row in read_split(table) if row.hash]
-        keys = {
-            (kind, use): np.array(
-                sorted({int(str(row.hash), 16) for row in rows if (row.kind, row.split) == (kind, split)}), np.uint64
-            )
-            for kind in {row.kind for row in rows}
-            for use, split in USES.items()
-        }
-    except (DataError, ValueError, OverflowError) as error:
-        raise WeightsError(f"{table} is damaged: {error}") from None
-    return Seen(keys, complete=False)

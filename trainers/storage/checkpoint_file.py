@@ -17,9 +17,7 @@ from vit.errors import WeightsError
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
 FORMAT_VERSION = 2
-LAST_READER = "4fe0463"
-"""The last commit that reads what was written before 23 November 2026: torch files, and heads beside their backbone."""
-_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.(pt|safetensors)")
+_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.safetensors")
 
 
 SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config": dict}
@@ -98,9 +96,7 @@ def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Load a checkpoint with all weights of its model, after checking it against the hash in its name. Raises
-    CheckpointError: damaged, not ours, or of a later format."""
-    if path.suffix == ".pt":
-        raise earlier(path)
+    CheckpointError: damaged, not ours, or of another format."""
     try:
         data = read_tree(path)
         require_whole(path, data.pop(SEAL, ""))
@@ -114,20 +110,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is damaged: its {name} is {value!r:.100}")
     if not all(isinstance(name, str) for name in data.get("class_names", ())):
         raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
-    if {"head_only", "frozen_in_best", "history"} & data.keys() or data["format_version"] < FORMAT_VERSION:
-        raise earlier(path)
-    if data["format_version"] > FORMAT_VERSION:
+    if data["format_version"] != FORMAT_VERSION:
         raise CheckpointError(
-            f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
+            f"checkpoint {path} has format {data['format_version']}; this version of the application reads format"
+            f" {FORMAT_VERSION}: open it with the one that wrote it"
         )
     return data
-
-
-def earlier(path: Path) -> CheckpointError:
-    """The error about a checkpoint of an earlier version."""
-    return CheckpointError(
-        f"{path} was written before 23 November 2026; commit {LAST_READER} reads it and exports its model"
-    )
 
 
 def require_whole(path: Path, digest: str | None = None) -> None:

@@ -46,13 +46,7 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
 
 
 SNAPSHOTS = "snapshots"
-"""Folder of a run with its weights on the way, earlier versions called it `moments`."""
-
-
-def snapshot_folders(run_dir: Path) -> list[Path]:
-    """List the folders in which a run kept its weights on the way: none, or one."""
-    return [run_dir / name for name in (SNAPSHOTS, "moments") if (run_dir / name).is_dir()]
-
+"""Folder of a run with its weights on the way."""
 
 META = {"data_fingerprint": str, "threads": int, "versions": dict}
 """Entries that meta.json holds at least."""
