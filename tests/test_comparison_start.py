@@ -12,7 +12,7 @@ import main
 from comparison import compare
 from comparison.request.plan import Request
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.run_folder import read_json
 
 
 @pytest.fixture(scope="module")
@@ -105,18 +105,3 @@ def test_a_damaged_comparison_is_named_and_passed_over(runs, monkeypatch, capsys
     assert damaged.read_text() == content
     assert len(list((runs / "digits").glob("[!.]*"))) == 2
     assert f"note: {damaged} is damaged" in capsys.readouterr().out
-
-
-def test_a_comparison_that_was_begun_before_an_option_was_added_goes_on(runs, monkeypatch):
-    monkeypatch.setattr(compare, "train_arms", stop)
-    shutil.rmtree(runs)
-    with pytest.raises(Crash):
-        start(runs)
-    (begun,) = runs.glob("digits/*/compare.json")
-    known = read_json(begun)
-    del known["requested"]["minutes"], known["requested"]["base"]["data"]["augment"]
-    del known["requested"]["arms"][1]["model"]["dropout"]
-    write_json(begun, known)
-    with pytest.raises(Crash):
-        start(runs)
-    assert list(runs.glob("digits/*/compare.json")) == [begun]

@@ -72,7 +72,7 @@ def test_a_flipped_bit_is_noticed(saved):
         (lambda: b"", "not a readable safetensors file"),
         (lambda: b"text, not weights", "not a readable safetensors file"),
         (lambda: tree_bytes({"weights": torch.ones(1)}), "is not a checkpoint of this application"),
-        (lambda: tree_bytes({"model": {}, "format_version": 99}), "has format 99; this version reads up to 2"),
+        (lambda: tree_bytes({"model": {}, "format_version": 99}), "has format 99; .* reads format 2"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, make, message):

@@ -278,7 +278,7 @@ def test_a_plan_that_finds_no_time_to_train_after_its_first_answer_ends_in_a_run
         first_answer=lambda config, _: config,
         with_trained=lambda config, *_: config,
     )
-    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "side_by_side", stub)
     monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
     monkeypatch.setattr(plan, "in_turn", lambda *_, **__: [])
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
