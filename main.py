@@ -9,9 +9,9 @@ import traceback
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from datasets.shell import broken
-from datasets.text import printable
-from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
+from common.errors import Interrupted, exit_code, first_line, out_of_memory
+from common.shell import broken
+from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
 from trainers.version import VERSION
@@ -103,7 +103,7 @@ def answer(argv: list[str]) -> int:
         print(f"{broken('python main.py ' + ' '.join(argv))}\n")
     name = argv[0]
     if name not in COMMANDS:
-        from datasets.text import did_you_mean
+        from common.text import did_you_mean
 
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     from commands.arguments import options_of

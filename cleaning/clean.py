@@ -15,23 +15,22 @@ from numpy.typing import NDArray
 from cleaning.label_issues import COPY, DOUBTED, OUTLIER, issues_found, label_issues
 from cleaning.review import nearest_of_classes, write_neighbours
 from cleaning.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
+from common.errors import ConfigError, DataError
+from common.files import write_bytes
+from common.shell import command, quoted
+from common.text import ellipsis, format_table, pluralise, printable
 from comparison.analysis.runs import read_run
 from comparison.analysis.statistics import PairedDifference, paired_difference
 from datasets.bundle import SPLITS, Samples
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
-from datasets.errors import DataError
-from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
-from datasets.shell import command, quoted
-from datasets.text import ellipsis, format_table, pluralise, printable
 from datasets.units import united, units_of
 from figures.image_prediction import ImagePrediction
 from figures.sheets import png, prediction_sheet
 from review.table import percent
 from trainers.config import OutputConfig, RunConfig
-from trainers.errors import ConfigError
 from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from trainers.reporting.console import say
 from trainers.seen.overlap import said_at_start

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from vit.errors import import_optional
+from common.errors import import_optional
 
 DOUBTED, TWO, COPY, OUTLIER = "doubted label", "two classes", "copy with another label", "outlier"
 SECOND, BOTH = 0.25, 0.8

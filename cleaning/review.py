@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from cleaning.label_issues import COPY, OUTLIER, TWO
 from cleaning.suspects import DROP, KEEP, RELABEL, Suspect, read_suspects, require_decision
+from common.files import write_text
+from common.tables import csv_text, read_rows
 from datasets.bundle import Samples
-from datasets.files import write_text
-from datasets.tables import csv_text, read_rows
 from review.table import Button, Examples, Reviewed, Shown, Wording, percent
 
 MOST_EXAMPLES = 4

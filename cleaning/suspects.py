@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import DataError
+from common.files import write_text
+from common.tables import csv_text, read_rows
+from common.text import did_you_mean
 from datasets.bundle import SPLITS, Samples
-from datasets.errors import DataError
-from datasets.files import write_text
 from datasets.images import picture_of
-from datasets.tables import csv_text, read_rows
-from datasets.text import did_you_mean
 from datasets.units import are_copies
 from review.table import percent
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cas
 import tyro
 
 from commands.first_screen import ASKED, FirstScreen, is_fixed
+from common.errors import OPTION_ERRORS
+from common.files import text_file
+from common.text import did_you_mean
 from datasets.config import DataConfig, Group, Name
-from datasets.files import text_file
 from datasets.options import flag
-from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, load_config, set_in
-from trainers.errors import OPTION_ERRORS
 from vit.config import require_counts
 
 if TYPE_CHECKING:

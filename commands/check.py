@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from commands import arguments
 from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
+from common.files import write_bytes
+from common.shell import command
+from common.tables import csv_text
+from common.text import format_table, pluralise, printable, wrapped
 from datasets.config import Columns, data_place
-from datasets.files import write_bytes
 from datasets.options import operand, words
-from datasets.shell import command
-from datasets.tables import csv_text
-from datasets.text import format_table, pluralise, printable, wrapped
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 

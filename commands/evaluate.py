@@ -12,8 +12,8 @@ import tyro
 from commands.arguments import ModelOptions, UsageError
 from commands.json_output import JsonOption, json_document
 from commands.train import score_lines
+from common.text import pluralise, wrapped
 from datasets.config import DataConfig, Group, Name
-from datasets.text import pluralise, wrapped
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation

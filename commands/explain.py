@@ -9,8 +9,8 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ModelOptions, UsageError
+from common.text import pluralise, printable, wrapped
 from datasets.config import Name
-from datasets.text import pluralise, printable, wrapped
 from vit.config import require_counts
 
 
@@ -67,7 +67,7 @@ def main(options: Options) -> int:
 
 
 def _write_page(options: Options) -> int:
-    from datasets.files import write_text
+    from common.files import write_text
     from inference.images import find_images
     from inference.page.document import SHOWN, named_pictures, page_of, validation_pictures
 

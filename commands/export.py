@@ -10,7 +10,7 @@ import tyro
 
 from commands import arguments
 from commands.arguments import WeightsOptions
-from datasets.text import pluralise
+from common.text import pluralise
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier

@@ -7,9 +7,9 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import UsageError
+from common.shell import command
+from common.text import wrapped
 from datasets.config import Name
-from datasets.shell import command
-from datasets.text import wrapped
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 from vit.config import require, require_counts

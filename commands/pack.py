@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ImagesOptions
-from datasets.shell import command
-from datasets.text import pluralise
+from common.shell import command
+from common.text import pluralise
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import tyro
 
 from commands.arguments import ModelOptions, UsageError, output_file
 from commands.json_output import JsonOption, json_document
-from datasets.shell import command
-from datasets.text import wrapped
+from common.shell import command
+from common.text import wrapped
 from vit.config import require_counts
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import tyro
 
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
-from datasets.text import wrapped
+from common.errors import WeightsError
+from common.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig, require
-from vit.errors import WeightsError
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 """Options that must be given beside a model's name for the weights of a run to fit."""

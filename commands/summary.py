@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commands.arguments import UsageError
-from datasets.text import format_table
+from common.text import format_table
 from vit.config import WHAT_THEY_ARE, ModelConfig
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
+from common.shell import typed
 from comparison.analysis.runs import (
     Comparison,
     Condition,
@@ -24,7 +25,6 @@ from comparison.request.protocol import announce_plan, known_problems, protocol
 from comparison.request.timing import settle_time
 from comparison.training.planned import write_commands
 from comparison.training.train_arms import train_arms
-from datasets.shell import typed
 from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers.config import OutputConfig, to_dict

@@ -18,16 +18,17 @@ from scipy.stats import norm, sem, t
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from common.errors import ConfigError
+from common.files import write_bytes, write_text
+from common.shell import command
+from common.tables import csv_text
 from comparison.analysis.statistics import holm, is_claim, paired_difference
 from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
 from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
-from datasets.files import write_bytes, write_text
 from datasets.options import words
-from datasets.shell import command
-from datasets.tables import csv_text
 from datasets.units import units_of
 from figures.results import png
 from trainers.budget.local_weights import probes
@@ -36,7 +37,6 @@ from trainers.budget.sharing import memory_of
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson
-from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder

@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors
+    from common.errors import DataError
     from datasets.bundle import DataBundle
     from datasets.config import DATASETS, DataConfig
     from datasets.description import data_report, describe
-    from datasets.errors import DataError
     from datasets.loaders import build_dataloaders, class_weights
     from datasets.split_file import fingerprint, split_table, write_split
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from common.errors import OptionError
 from datasets.bundle import ImageSpecLike
-from datasets.errors import OptionError
 from datasets.fitting import padded_size
 from datasets.images import Size
 from datasets.seeding import AUGMENT, mix, uniforms

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from datasets.errors import DataError
+from common.errors import DataError
 
 LEAST_MAXIMUM = 16_384
 """Largest value of 16-bit pictures that are taken as using their range: a quarter of it."""

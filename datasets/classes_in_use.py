@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from common.text import pluralise, shorten_list
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.text import pluralise, shorten_list
 
 
 def classes_in_use(samples: Samples) -> np.ndarray:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from datasets.errors import OptionError
-from datasets.text import did_you_mean
+from common.errors import OptionError
+from common.text import did_you_mean
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",

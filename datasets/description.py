@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from common.text import format_table, pluralise, printable, shorten_list
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
 from datasets.fit_choice import in_words
 from datasets.grouping.parts import line
 from datasets.image_dataset import ImageDataset
 from datasets.sampling import evenly
-from datasets.text import format_table, pluralise, printable, shorten_list
 
 SIZES_LOOKED_AT = 200
 

@@ -4,14 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from common.errors import DataError
+from common.shell import command
+from common.tables import read_rows
+from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.config import DataConfig, data_place
-from datasets.errors import DataError
 from datasets.options import named_set
-from datasets.shell import command
 from datasets.sources.reading import Reading
-from datasets.tables import read_rows
-from datasets.text import plain_path, pluralise
 
 
 def without_listed(reading: Reading, config: DataConfig, exclude: Path, *, check: str) -> Samples:

@@ -6,8 +6,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from common.errors import DataError
 from datasets.bundle import LEFT_OUT, TEST, Samples
-from datasets.errors import DataError
 from datasets.fitting import Fit, seen_share
 from datasets.images import image_size
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import DataError
+from common.files import NO_DOWNLOADS, replacing
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.errors import DataError
-from datasets.files import NO_DOWNLOADS, replacing
 
 CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
 """Kinds of hash, and the name of its column in split.csv. A path hash covers the size of a file, too."""

@@ -11,9 +11,9 @@ from PIL import Image
 from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
+from common.errors import DataError
 from datasets.bundle import BatchKey, ImageSet, Samples
 from datasets.cache import ImageCache
-from datasets.errors import DataError
 from datasets.images import image_size, picture_of, read_image, to_array
 from datasets.transforms import Pipeline
 

@@ -11,10 +11,10 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
+from common.errors import DataError
+from common.text import printable
 from datasets.bit_depth import UnsureValues, is_deep, largest_of, narrow_range, to_8_bits, unsure_tiff
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.errors import DataError
-from datasets.text import printable
 
 # As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
 # frame is read only where somebody names the file, on the command line or in a table.

@@ -5,13 +5,13 @@ from itertools import compress
 
 import numpy as np
 
+from common.errors import DataError
+from common.text import shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.classes_in_use import classes_in_use
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.images import require_used_range
 from datasets.loaders import read_samples
-from datasets.text import shorten_list
 
 
 def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:

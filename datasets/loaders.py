@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from common.shell import command
+from common.text import pluralise
 from datasets.augmentation import train_pipeline
 from datasets.bundle import (
     LEFT_OUT,
@@ -38,9 +40,7 @@ from datasets.images import require_used_range
 from datasets.options import named_set
 from datasets.processes import begin_loader
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
-from datasets.shell import command
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.text import pluralise
 from datasets.transforms import Pipeline
 from datasets.units import with_copies
 

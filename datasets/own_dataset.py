@@ -25,13 +25,13 @@ from torch.utils.data import (
     default_collate,
 )
 
+from common.errors import DataError
+from common.text import shorten_list
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.loaders import DEFAULT_BATCH_SIZE, loader_of
 from datasets.sampling import evenly
 from datasets.seeding import AUGMENT, mix
-from datasets.text import shorten_list
 
 
 class OwnDataset(ImageSet):

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.files import text_file
+from common.tables import csv_lines
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
-from datasets.files import text_file
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
-from datasets.tables import csv_lines
 
 KINDS = (CONTENT_HASH, PATH_HASH)
 """The names of the column of hashes."""

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import DataError
+from common.tables import read_rows
+from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
-from datasets.errors import DataError
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.split_file import KINDS, SplitRow, split_lines, split_table
-from datasets.tables import read_rows
-from datasets.text import plain_path, pluralise
 from datasets.units import joined
 
 

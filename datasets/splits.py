@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.errors import DataError, OptionError
+from common.text import pluralise, shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError, OptionError
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.text import pluralise, shorten_list
 from datasets.units import COPIES, are_copies
 
 if TYPE_CHECKING:

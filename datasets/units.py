@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm import tqdm
 
+from common.files import NO_DOWNLOADS, replacing
+from common.text import pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.checking import LEAST_SIDE
 from datasets.components import connected
-from datasets.files import NO_DOWNLOADS, replacing
 from datasets.identity import CONTENT_HASH, identified, keys_of
-from datasets.text import pluralise
 
 if TYPE_CHECKING:
     from datasets.checking.inspection import Inspection

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from common.errors import NoAttention
 from explanations.subject import NoMap, Subject
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
-from vit.errors import NoAttention
 
 
 class _Headed(nn.Module):

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from common.errors import NoAttention
 from explanations.perturbation import blurred
 from explanations.subject import NoMap, Subject, on_cells
 from vit.attention_maps import attention_weights
-from vit.errors import NoAttention
 
 ACTIVATIONS = (F.gelu, F.silu, F.relu)
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from common.errors import OptionError
 from explanations.along_a_path import integrated_attnlrp, integrated_layercam
 from explanations.attention import attention_rollout, chefer, last_attention
 from explanations.attnlrp import attnlrp
@@ -14,7 +15,6 @@ from explanations.layercam import layercam
 from explanations.mixtures import in_picture, is_mixture, parts_of, together
 from explanations.perturbation import occlusion
 from explanations.subject import NoMap, Subject, shares
-from vit.errors import OptionError
 
 
 @dataclass(frozen=True)

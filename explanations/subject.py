@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.errors import OptionError
+from common.errors import OptionError
 
 MAX_CELLS, MIN_CELLS, CELL = 14, 8, 16
 

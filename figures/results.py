@@ -13,7 +13,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from PIL import Image
 from torch import Tensor
 
-from datasets.files import write_bytes
+from common.files import write_bytes
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from datasets.shell import command
-from datasets.text import pluralise, read_text
+from common.errors import ConfigError, report_damage
+from common.shell import command
+from common.text import pluralise, read_text
 from trainers.config import from_dict
-from trainers.errors import ConfigError, report_damage
 from trainers.options.defaults import resolve_device
 from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by

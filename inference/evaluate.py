@@ -8,20 +8,19 @@ from typing import NamedTuple
 
 import torch
 
+from common.errors import CheckpointError, DataError
+from common.text import shorten_list
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.identity import identified
 from datasets.labelled import labelled_samples
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.split_file import fingerprint
-from datasets.text import shorten_list
 from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
-from trainers.errors import CheckpointError
 from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
 from trainers.seen.overlap import read_seen, said_at_start

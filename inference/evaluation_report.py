@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from datasets.files import text_file, write_text
-from datasets.tables import csv_text
-from datasets.text import format_table, printable
+from common.files import text_file, write_text
+from common.tables import csv_text
+from common.text import format_table, printable
 from datasets.units import units_of
 from figures.image_prediction import ImagePrediction
 from inference.predict import write_rows

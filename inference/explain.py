@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets.errors import DataError
+from common.errors import CheckpointError, ConfigError, DataError, NoAttention
+from common.text import printable
 from datasets.fitting import Box, view_of
 from datasets.images import image_size, read_image, to_array
-from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.images import Both, ImageFile, Unreadable, read_both
-from trainers.errors import CheckpointError, ConfigError
 from trainers.reporting import heat_maps as maps
 from trainers.reporting.console import say
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
-from vit.errors import NoAttention
 
 if TYPE_CHECKING:
     from explanations.faithfulness import Faithfulness

@@ -12,23 +12,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from common.errors import ConfigError, DataError, OptionError, import_optional
+from common.files import replacing
+from common.text import printable
 from datasets.bundle import BatchKey, ImageSet, image_set
-from datasets.errors import DataError, OptionError
-from datasets.files import replacing
 from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
-from datasets.text import printable
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
-from trainers.errors import ConfigError
 from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from uncertainty import exports
 from vit import ImageSpec, WeightsError
-from vit.errors import import_optional
 from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
 
 if TYPE_CHECKING:

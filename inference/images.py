@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL.Image import Image
 
-from datasets.errors import DataError
+from common.errors import DataError
 from datasets.images import is_image_name, read_image
 from datasets.transforms import Pipeline
 

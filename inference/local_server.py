@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
-from trainers.errors import ConfigError, Interrupted
+from common.errors import ConfigError, Interrupted
 from trainers.system.signals import signals
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from common.tables import csv_lines
+from common.text import printable
 from datasets.image_dataset import cpu_count
-from datasets.tables import csv_lines
-from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from datasets.errors import DataError
+from common.errors import DataError, OptionError
 from datasets.images import THE_IMAGE
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
@@ -17,9 +17,7 @@ from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import COVER, predict
-from trainers.errors import MISSING_PACKAGE
 from trainers.system.process import give_back_freed_memory
-from vit.errors import NoAttention, OptionError
 
 PAGE = Path(__file__).with_name("serve_page.html")
 WAITING = 16  # images that are held in memory at once; one of them is classified
@@ -93,7 +91,7 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     result |= verdict if classifier.answers is not None else {}
     try:
         explanation = explain(classifier, file)
-    except (OptionError, *MISSING_PACKAGE) as error:
+    except OptionError as error:
         return {**result, "note": str(error)}
     from figures.sheets import heat_sheet, png  # matplotlib takes a second to import
 
@@ -113,7 +111,7 @@ def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, A
 
     try:
         return page_of([classifier], [*named_pictures([ImageFile(THE_IMAGE, content)])])
-    except (DataError, *MISSING_PACKAGE, NoAttention) as error:
+    except (DataError, *NoAttention) as error:
         return {"error": str(error)}
 
 

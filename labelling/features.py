@@ -13,11 +13,11 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
+from common.errors import DataError
 from datasets.bundle import LEFT_OUT, TRAIN, Samples
 from datasets.checking.copies import groups_of_inspected
 from datasets.checking.inspection import inspections
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.identity import identified
 from datasets.loaders import evaluation_loader
 from labelling.pool import Pool

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import DataError
+from common.files import write_text
+from common.tables import csv_text, read_rows
+from common.text import printable
 from datasets.bundle import SPLITS, Samples
-from datasets.errors import DataError
-from datasets.files import write_text
-from datasets.tables import csv_text, read_rows
-from datasets.text import printable
 from labelling.pool import Label
 from review.table import Button, Examples, Reviewed, Shown, Wording, percent
 

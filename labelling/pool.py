@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import DataError
+from common.text import printable
 from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
 from datasets.config import DATASETS, Columns, DataConfig
-from datasets.errors import DataError
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from datasets.sources.archives import is_archive, mark_of, unpack
@@ -18,7 +19,6 @@ from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_c
 from datasets.sources.own_data import read_source
 from datasets.sources.reading import SPLIT_FOLDERS
 from datasets.sources.split_column import split_column
-from datasets.text import printable
 from inference.images import find_images
 
 UNLABELLED = ("unlabelled",)

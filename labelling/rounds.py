@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import ConfigError
+from common.shell import command
+from common.text import pluralise, printable
 from datasets.config import DataConfig
-from datasets.shell import command
-from datasets.text import pluralise, printable
 from labelling.choose import Chosen, choose, few_labels, free_rows, probabilities_of
 from labelling.features import ExtractedFeatures
 from labelling.picks import CENTRE, UNCERTAIN, Pick, read_labels, read_picks, read_skipped, write_picks
 from labelling.pool import Label, Pool, in_test, labels_of_set, read_pool
-from trainers.errors import ConfigError
 from trainers.reporting.console import say
 from trainers.storage.finished_run import read_run_config, untrusted_run
 

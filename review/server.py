@@ -6,7 +6,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DataError
+from common.errors import DataError
 from datasets.images import picture_of
 from figures.thumbnails import thumbnail
 from inference.local_server import LocalHandler, LocalServer

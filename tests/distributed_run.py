@@ -11,9 +11,9 @@ import torch
 from ignite.engine import Events
 
 import main
+from common.errors import ConfigError, Interrupted, TrainingError
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.system import distributed, process
 from vit.config import ModelConfig
 

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 
-from trainers.errors import ConfigError, Interrupted
+from common.errors import ConfigError, Interrupted
 
 
 def do(item: str) -> tuple[str, int]:

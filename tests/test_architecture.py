@@ -41,10 +41,10 @@ ROOMS = {
 TORCH_FREE = (
     "main.py",
     "vit/config.py",
-    "vit/errors.py",
+    "common/errors.py",
     "datasets/config.py",
     "trainers/config.py",
-    "trainers/errors.py",
+    "common/errors.py",
     "commands/arguments.py",
 )
 # The parts of a run: they take plain values, never a RunConfig, so a two-layer model tests them.
@@ -217,7 +217,7 @@ def test_a_type_checker_knows_all_that_a_package_hands_on(package):
     assert lazy == {name for name in imports(ROOT / package / "__init__.py") if name.startswith(f"{package}.")}
 
 
-FILES = {"datasets.files", "vit.tensor_files", "vit.torch_files", "vit.errors"}
+FILES = {"common.files", "vit.tensor_files", "vit.torch_files", "common.errors"}
 
 
 def test_the_mechanics_import_no_models_no_data_and_no_options():

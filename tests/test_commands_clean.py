@@ -26,11 +26,11 @@ from cleaning.clean import HeldOutPredictions, cross_validate_features, report_s
 from cleaning.label_issues import COPY, OUTLIER, label_issues
 from cleaning.review import SuspectsTable, nearest_of_classes, write_neighbours
 from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
+from common.errors import DataError
+from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
-from datasets.errors import DataError
 from datasets.loaders import split_samples
-from datasets.tables import read_rows
 from review.server import Review
 from review.table import percent
 from trainers.budget.local_weights import Ranked

@@ -10,6 +10,7 @@ from PIL import Image
 from small_run import call
 from test_trainers_start import tiny_run
 
+from common.errors import OPTION_ERRORS
 from datasets import DataConfig, DataError
 from datasets.loaders import open_samples
 from datasets.opened import OpenedImages
@@ -17,7 +18,6 @@ from datasets.splits import assign_splits
 from inference.evaluate import evaluate_run
 from labelling.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
-from trainers.errors import OPTION_ERRORS
 from trainers.run import train
 from trainers.seen.overlap import Overlap
 from trainers.setup import UserObjects, read_data

@@ -16,10 +16,10 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from small_run import call, make_run
 
+from common.errors import DataError
+from common.tables import read_rows
 from datasets import DataConfig
-from datasets.errors import DataError
 from datasets.loaders import split_samples
-from datasets.tables import read_rows
 from labelling.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
 from labelling.features import FeatureExtractor, extract_features, of_run, side_by_side
 from labelling.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks

@@ -19,12 +19,12 @@ from small_run import call, few_digits, labelled_photos, make_run
 from commands.arguments import parse
 from commands.compare import Options, parse_arm
 from commands.rank import arm_of
+from common.shell import PROGRAM
+from common.tables import read_rows
 from comparison import ranking
 from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, nearest, score_backbone
 from datasets.bundle import image_set
 from datasets.config import DataConfig
-from datasets.shell import PROGRAM
-from datasets.tables import read_rows
 from trainers import cached_features
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import PENALTIES

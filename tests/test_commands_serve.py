@@ -24,12 +24,12 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo
 
 import main
+from common.errors import MissingPackage
 from inference import serve
 from inference.classifier import open_classifier
 from inference.images import ImageFile
 from inference.predict import predict
 from inference.serve import ANSWERS, Server
-from trainers.errors import MISSING_PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -231,11 +231,10 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         browser.close()
 
 
-@pytest.mark.parametrize("missing", MISSING_PACKAGE)
 @pytest.mark.parametrize("path", ["/classify", "/page"])
-def test_a_package_that_is_missing_is_a_line_of_the_answer(server, tmp_path, monkeypatch, missing, path):
+def test_a_package_that_is_missing_is_a_line_of_the_answer(server, tmp_path, monkeypatch, path):
     def broken(*_args, **_options):
-        raise missing("pip install it")
+        raise MissingPackage("pip install it")
 
     monkeypatch.setattr(serve, "explain", broken)
     monkeypatch.setattr("inference.page.document.page_of", broken)

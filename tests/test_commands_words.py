@@ -12,11 +12,10 @@ from PIL import Image
 
 import main
 from commands.arguments import UsageError, options_of
+from common.errors import ConfigError, DataError
 from datasets.checking.inspection import inspect_file
-from datasets.errors import DataError
 from datasets.images import read_image
 from trainers.config import load_config, to_dict
-from trainers.errors import ConfigError
 from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 

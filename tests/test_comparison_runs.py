@@ -7,18 +7,17 @@ import torch
 from small_comparison import finished_run
 from test_trainers_start import tiny_run
 
+from common.errors import CheckpointError, DataError
+from common.tables import read_rows
 from comparison.analysis.results import compare_pairs
 from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
-from datasets.errors import DataError
 from datasets.split_reading import read_split
-from datasets.tables import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.predictions import predictions_of
-from trainers.errors import CheckpointError
 from trainers.run import train
 from trainers.storage.run_folder import read_json, write_json
 

@@ -12,9 +12,9 @@ from one_layer import one_layer
 from small_run import CLASSES, labelled_photos, make_run
 
 import main
-from datasets.errors import DataError
+from common.errors import DataError
+from common.tables import csv_text, read_rows
 from datasets.split_reading import read_split
-from datasets.tables import csv_text, read_rows
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint

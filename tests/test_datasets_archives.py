@@ -10,7 +10,7 @@ import zipfile
 import pytest
 from killed_runs import ROOT
 
-from datasets.errors import DataError
+from common.errors import DataError
 from datasets.sources import archives
 from datasets.sources.archives import unpack
 

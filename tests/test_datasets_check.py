@@ -19,11 +19,11 @@ from planted_faults import photograph, save
 
 from commands.arguments import parse
 from commands.check import CSV_COLUMNS, Options, main, printable
+from common.errors import DataError
+from common.tables import read_rows
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file, inspect_files
-from datasets.errors import DataError
 from datasets.sources.problems import KINDS
-from datasets.tables import read_rows
 
 
 def found_in(source, **options):

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from datasets.errors import DataError
+from common.errors import DataError
 from datasets.sources.fetch import Resource, download, obtain
 
 CONTENT = bytes(range(256)) * 4000

@@ -15,11 +15,11 @@ import pytest
 from small_run import labelled_photos, make_run, photo
 
 import main
+from common.files import count_entries, list_entries, temporary_path, write_bytes, write_text
 from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.files import count_entries, list_entries, temporary_path, write_bytes, write_text
 from datasets.split_file import write_split
 from figures.results import save
 from trainers.reporting.pictures_full import write_sprite, write_tsv

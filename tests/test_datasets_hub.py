@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from datasets.errors import DataError, MissingPackage
-from datasets.files import NO_DOWNLOADS
+from common.errors import DataError, MissingPackage
+from common.files import NO_DOWNLOADS
 from datasets.sources.own_data import read_source
 from tests.test_datasets_shards import folder, parquet  # noqa: F401 - a fixture
 

@@ -16,9 +16,9 @@ from small_run import labelled_photos, make_run
 from torchvision.transforms import v2
 
 import main
+from common.errors import DataError
 from datasets import images
 from datasets.checking.inspection import inspect_file
-from datasets.errors import DataError
 from datasets.images import FORMATS, MOST_GB, fit, image_size, read_image, to_array, to_mode
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 

@@ -15,15 +15,15 @@ from killed_runs import Crash, assert_same_content, crash_after, demanding_confi
 from small_images import image_folder
 from small_run import call
 
+from common.errors import DataError, MissingPackage
+from common.shell import command
 from datasets import build_dataloaders
 from datasets.bundle import samples_of
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
-from datasets.errors import DataError, MissingPackage
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
-from datasets.shell import command
 from datasets.sources.large import packing
 from datasets.sources.own_data import read_source
 from trainers.resume import resume

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from datasets.shell import PROGRAM, broken, command, quoted, typed
-from datasets.text import wrapped
+from common.shell import PROGRAM, broken, command, quoted, typed
+from common.text import wrapped
 
 ODD = [
     "plain", "two words", "quo'te", 'dou"ble', "größe 猫", "$HOME", "a;b", "*", "~", "back\\slash", "new\nline", "\t",

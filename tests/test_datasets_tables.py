@@ -10,20 +10,19 @@ import pytest
 from fake_sets import Spec, class_folders, save
 from small_comparison import arm_of
 
+from common.errors import ConfigError, DataError
+from common.tables import csv_lines, frame_of, frame_text
+from common.tables import read_table as read_own
+from common.text import read_text
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import Comparison, Condition
 from comparison.reporting.table import table_csv, table_frame
 from datasets import DataConfig, build_dataloaders, describe
 from datasets.checking.check import check_source
-from datasets.errors import DataError
 from datasets.sources.csv_table import read_table
 from datasets.split_reading import read_split
-from datasets.tables import csv_lines, frame_of, frame_text
-from datasets.tables import read_table as read_own
-from datasets.text import read_text
 from inference.classifier import read_class_names
 from trainers.config import load_config
-from trainers.errors import ConfigError
 from trainers.storage.run_folder import read_json, write_json
 from trainers.storage.run_result import RunResult
 

@@ -5,8 +5,8 @@ import io
 import subprocess
 import sys
 
-from datasets.tables import csv_text
-from datasets.text import did_you_mean, pluralise, printable, shorten_list
+from common.tables import csv_text
+from common.text import did_you_mean, pluralise, printable, shorten_list
 
 
 def test_the_nearest_name_is_offered_or_none():
@@ -33,9 +33,7 @@ def test_a_long_list_is_cut_and_counted():
 
 
 def test_errors_and_text_come_without_torch():
-    code = (
-        "import sys, datasets.text; from datasets import DataError; print(DataError.exit_code, 'torch' in sys.modules)"
-    )
+    code = "import sys, common.text; from datasets import DataError; print(DataError.exit_code, 'torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["3", "False"]
 

@@ -13,8 +13,8 @@ from test_docstrings import sources
 import main
 from commands.arguments import TrainOptions
 from commands.help import lines
+from common.text import wrapped
 from comparison.reporting import report
-from datasets.text import wrapped
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]

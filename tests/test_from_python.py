@@ -14,16 +14,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.datasets import FakeData
 
+from common.errors import ConfigError, WeightsError
 from datasets import DataConfig, DataError, build_dataloaders
 from trainers.auto_resume import train_or_resume
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.finished_run import load
 from vit import ImageSpec, ModelConfig
-from vit.errors import WeightsError
 
 
 def tensors(n, seed):

@@ -27,12 +27,11 @@ from torch.utils.data import (
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
+from common.errors import OPTION_ERRORS, ConfigError, DataError
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.own_dataset import own_dataloaders
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import OPTION_ERRORS, ConfigError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import UserObjects, prepare

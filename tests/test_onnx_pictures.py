@@ -13,13 +13,13 @@ from odd_pictures import FORMS, compared, make
 from PIL import Image
 from small_run import call, labelled_photos, make_run
 
+from common.errors import OptionError, WeightsError
 from datasets.transforms import preprocess
 from inference.classifier import Classifier, open_classifier
 from inference.export import compare_pictures
 from inference.images import ImageFile
 from inference.predict import predict
 from vit import ImageSpec
-from vit.errors import OptionError, WeightsError
 
 onnx = pytest.importorskip("onnx", reason="requirements-extras.txt is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")

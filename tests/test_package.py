@@ -102,7 +102,7 @@ def test_a_program_in_a_test_is_moved():
     assert Mover(ROOT).program(r"x\nfrom vit import y\nimport vit") == (
         r"x\nfrom vit_train.vit import y\nfrom vit_train import vit"
     )
-    several = Mover(ROOT).program("import sys, datasets.text; import os, json")
+    several = Mover(ROOT).program("import sys, common.text; import os, json")
     assert several == "import sys; import vit_train.datasets.text; from vit_train import datasets; import os, json"
 
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from test_datasets_files import full_disk
 from torch import nn
 
-from trainers.errors import CheckpointError
+from common.errors import CheckpointError
 from trainers.storage.checkpoint_file import CheckpointWriter, StateValue, checkpoints, read_checkpoint
 from vit.tensor_files import write_tree
 

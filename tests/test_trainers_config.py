@@ -8,9 +8,9 @@ import pytest
 
 from commands import compare, serve
 from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
+from common.errors import ConfigError
 from datasets.config import DataConfig
 from trainers.config import RunConfig, TrainConfig, from_dict, load_config, to_dict
-from trainers.errors import ConfigError
 from trainers.options import defaults
 from vit.config import ImageSpec, ModelConfig, ViTConfig
 

@@ -10,9 +10,9 @@ from killed_runs import Crash, assert_same_content, crash_after, run_content
 from test_trainers_start import tiny_run
 
 import main
-from datasets.files import replacing
+from common.errors import CheckpointError
+from common.files import replacing
 from trainers.auto_resume import train_or_resume
-from trainers.errors import CheckpointError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints

@@ -8,10 +8,10 @@ from ignite.engine import Events
 from ignite.handlers import FastaiLRFinder
 from torch import nn
 
+from common.errors import ConfigError, TrainingError
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.handlers import attach_learning_rate
 from trainers.engine.optim import build_optimizer
-from trainers.errors import ConfigError, TrainingError
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import torch
 from test_from_python import net, options, tensors
 from torch.utils.data import Dataset
 
-from trainers.errors import TrainingError
+from common.errors import TrainingError
 from trainers.run import train
 from trainers.run_status import diagnose_failure
 

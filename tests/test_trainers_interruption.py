@@ -16,10 +16,10 @@ from killed_runs import ROOT, Crash, crash, demanding_config, stopped_in_validat
 from small_images import image_folder
 
 import main
+from common.errors import Interrupted
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine import engines
-from trainers.errors import Interrupted
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.run_folder import read_json
@@ -298,7 +298,7 @@ loader.join()
 TWICE = """
 import os, signal, sys, time
 from trainers.system import signals as module
-from trainers.errors import Interrupted
+from common.errors import Interrupted
 from trainers.system.signals import signals
 
 module.ONE_REQUEST = float(sys.argv[1])

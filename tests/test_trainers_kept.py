@@ -8,9 +8,9 @@ import pytest
 from scipy.special import log_softmax, softmax
 from small_run import few_digits
 
+from common.errors import ConfigError
 from trainers.budget.kept import better, on_validation
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError
 from trainers.run import train
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_result import RunResult

@@ -14,17 +14,16 @@ from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_pre
 from small_run import few_digits
 
 from commands.train import with_weights
+from common.errors import ConfigError, MissingPackage
 from datasets.opened import OpenedImages
 from trainers import cached_features
 from trainers.budget import local_weights, ridge
 from trainers.budget.local_weights import Ranked
 from trainers.budget.ridge import predictions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError
 from trainers.run import train
 from vit import local_models
 from vit.config import ModelConfig
-from vit.errors import MissingPackage
 
 
 def config_of(folder: Path, **model) -> RunConfig:

@@ -15,7 +15,7 @@ from ignite.engine import Events
 from killed_runs import ROOT
 from test_trainers_start import tiny_run
 
-from trainers.errors import ConfigError
+from common.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import folder_lock

@@ -19,7 +19,7 @@ from killed_runs import ROOT, TIMING_FIELDS
 from slurm_node import slurm_node, why_not
 from small_run import call
 
-from trainers.errors import TrainingError
+from common.errors import TrainingError
 from trainers.multirun import slurm
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 

@@ -14,6 +14,7 @@ from small_run import few_digits
 from torch import nn
 
 import main
+from common.errors import ConfigError
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
@@ -21,7 +22,6 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer
-from trainers.errors import ConfigError
 from trainers.reporting.console import without_effect
 from trainers.resume import resume
 from trainers.run import train

@@ -21,9 +21,10 @@ from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
 from torchvision.models import resnet18
 
+from common.errors import Interrupted
+from common.text import printable
 from datasets.config import DataConfig
 from datasets.fitting import view_of
-from datasets.text import printable
 from figures.heat_maps import brightness, overlay, upsampled
 from figures.results import confusion_figure, escape, readable, reliability_figure
 from figures.sheets import (
@@ -37,7 +38,6 @@ from figures.sheets import (
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.evaluation import Scores
 from trainers.engine.predictions import predictions_of
-from trainers.errors import Interrupted
 from trainers.reporting import pictures
 from trainers.reporting.pictures_full import hardest, position_embeddings
 from trainers.reporting.tensorboard import recall_scalars

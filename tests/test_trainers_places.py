@@ -11,10 +11,10 @@ from fake_sets import class_folders, zip_folder
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import call
 
+from common.errors import ConfigError
 from comparison.analysis.runs import read_run
 from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.errors import ConfigError
 from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config

@@ -17,6 +17,7 @@ from small_run import few_digits
 
 import main
 import trainers.run
+from common.errors import ConfigError
 from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
@@ -31,7 +32,6 @@ from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace, forecast, measure
 from trainers.budget.plan import planned, without_luck
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
-from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
 from trainers.run import train
 from trainers.setup import head_of, prepare

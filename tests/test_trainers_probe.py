@@ -10,13 +10,13 @@ from ignite.engine import Events
 from killed_runs import Crash, crash, signal_in
 from small_run import few_digits
 
+from common.errors import CheckpointError, ConfigError, Interrupted
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import cached_features, checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine import feature_sets
 from trainers.engine.feature_sets import features_of
-from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare

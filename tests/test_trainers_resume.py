@@ -30,12 +30,12 @@ from killed_runs import (
     stopped_in_validation,
 )
 
-from datasets.files import temporary_path
+from common.errors import CheckpointError, ConfigError, Interrupted
+from common.files import temporary_path
 from trainers import checkpointing, run
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.config import to_dict
 from trainers.engine import handlers
-from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.options.recipes import recipe_config
 from trainers.resume import resume
 from trainers.run import train

@@ -12,8 +12,8 @@ from killed_runs import ROOT, Crash, crash_after
 from small_run import call
 from test_trainers_start import tiny_run
 
+from common.errors import ConfigError
 from datasets import DataError
-from trainers.errors import ConfigError
 from trainers.resume import open_run, resume
 from trainers.run import train
 from trainers.run_start import processor_name

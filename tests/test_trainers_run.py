@@ -13,13 +13,12 @@ from killed_runs import TIMING_FIELDS
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from datasets.errors import DataError
+from common.errors import ConfigError, DataError, TrainingError
 from inference.evaluate import evaluate_run
 from trainers import run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.engine import handlers
 from trainers.engine.evaluation import score_split
-from trainers.errors import ConfigError, TrainingError
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from small_run import call
 
+from common.errors import DataError, WeightsError
+from common.tables import read_rows
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.loaders import build_dataloaders
 from datasets.options import words
 from datasets.split_reading import read_split
-from datasets.tables import read_rows
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -30,7 +30,6 @@ from trainers.storage.finished_run import load
 from trainers.storage.run_folder import read_json
 from vit import Blueprint, build_model
 from vit.config import ModelConfig
-from vit.errors import WeightsError
 
 CLASSES = ("a", "b")
 

@@ -18,9 +18,9 @@ from other_process import do
 from small_run import few_digits
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
+from common.errors import ConfigError, Interrupted, TrainingError
 from trainers.budget import sharing
 from trainers.config import RunConfig, TrainConfig
-from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.multirun.worker_pool import side_by_side
 from trainers.setup import prepare
 from vit.config import ModelConfig

@@ -10,10 +10,10 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash, crash_after, run_content
 from small_run import few_digits
 
+from common.errors import CheckpointError, ConfigError, TrainingError
 from trainers import checkpointing
 from trainers.auto_resume import train_or_resume
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import CheckpointError, ConfigError, TrainingError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints

@@ -10,13 +10,13 @@ from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_images import image_folder
 from torch.nn import functional as F
 
+from common.errors import ConfigError
 from datasets.bundle import BatchKey
 from datasets.config import DataConfig
 from trainers.budget import pace
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.distillation import TEMPERATURE, Student, soft_loss
-from trainers.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare, trainer_of

@@ -7,14 +7,13 @@ import pytest
 from killed_runs import Crash, crash_after
 from small_run import call, few_digits
 
+from common.errors import ConfigError, MissingPackage
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import distributed
 from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
-from vit.errors import MissingPackage
 
 TRACKERS = ("mlflow", "wandb", "clearml")
 

@@ -19,6 +19,7 @@ from sklearn.covariance import oas
 from small_images import image_folder
 from small_run import call
 
+from common.errors import WeightsError
 from inference.classifier import open_classifier
 from inference.images import find_images
 from inference.predict import predict
@@ -34,7 +35,6 @@ from uncertainty.features import in_one, recorded
 from uncertainty.gaussian import fit_gaussian, principal_axes, shrinkage
 from uncertainty.risk import accuracy_by_coverage, answered
 from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
-from vit.errors import WeightsError
 from vit.factory import build_model
 
 

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
+from common.errors import WeightsError
 from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.checkpoints import load_weights
 from vit.config import ImageSpec, ViTConfig
-from vit.errors import WeightsError
 from vit.fast import VisionTransformer
 from vit.weight_files import fetch, read_weights
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vit.errors import MissingPackage, import_optional
+from common.errors import MissingPackage, import_optional
 
 HINT = "models named timm:... need the package timm: pip install timm"
 

@@ -8,11 +8,11 @@ import torch
 from torch.nn.functional import interpolate
 
 import vit
+from common.errors import OptionError
 from explanations.methods import heat_maps
 from inference.classifier import Classifier
 from inference.export import export
 from vit import ModelConfig, build_model, image_spec
-from vit.errors import OptionError
 from vit.mixture import Network, name_of, networks_in, resizing
 from vit.parts import inputs_of, parts
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import OptionError
 from vit import fast
 from vit.config import Shape, ViTConfig
-from vit.errors import OptionError
 from vit.fast import explicit_attention
 from vit.model import (
     MLP,

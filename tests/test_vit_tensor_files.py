@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from vit.errors import WeightsError
+from common.errors import WeightsError
 from vit.tensor_files import BLANK, read_tensors, read_tree, require_seal, seal, write_tree
 from vit.torch_files import read_torch_file
 from vit.weight_files import read_weights

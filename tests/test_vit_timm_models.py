@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.errors import MissingPackage, WeightsError
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.convolutions import quick_on_processors
-from vit.errors import MissingPackage, WeightsError
 from vit.factory import kind_of
 from vit.param_groups import param_groups
 from vit.parts import parts

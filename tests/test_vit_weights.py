@@ -8,6 +8,7 @@ import pytest
 import safetensors
 import torch
 
+from common.errors import WeightsError
 from datasets import DataConfig, build_dataloaders
 from datasets.loaders import sample_of
 from trainers.config import RunConfig
@@ -15,7 +16,6 @@ from trainers.engine.evaluation import score_split
 from trainers.setup import prepare
 from vit import build_model, image_spec
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
-from vit.errors import WeightsError
 from vit.factory import weights_path
 from vit.weight_files import read_weights
 

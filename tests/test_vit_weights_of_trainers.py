@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common.errors import WeightsError
 from vit.checkpoints import load_weights
-from vit.errors import WeightsError
 from vit.factory import build_model
 from vit.fast import VisionTransformer
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from common.errors import WeightsError
+from common.files import replacing
 from datasets.bundle import DataBundle
-from datasets.files import replacing
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import batch_sampler
 from datasets.split_file import fingerprint_of_split
@@ -23,7 +24,6 @@ from trainers.config import to_dict
 from trainers.engine.feature_sets import FeatureDataset, features_of
 from trainers.setup import RunSetup, head_of
 from trainers.storage.data_folder import data_folder
-from vit.errors import WeightsError
 from vit.parts import parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
 

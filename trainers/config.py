@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 
+from common.errors import OPTION_ERRORS, ConfigError
+from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
 from datasets.options import flag
-from datasets.text import decode_text, did_you_mean, printable
-from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import InPlans, ModelConfig, known_keywords, require, require_finite
 
 _ESCAPE = r'\\(?:["\\]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'

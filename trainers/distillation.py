@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import ConfigError
+from common.files import replacing
+from common.text import pluralise
 from datasets.bundle import DataBundle, image_set
-from datasets.files import replacing
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from datasets.split_file import fingerprint
-from datasets.text import pluralise
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.engine.feature_sets import features_of
-from trainers.errors import ConfigError
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import load
 from trainers.system import heartbeat

@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from common.errors import CheckpointError, ConfigError
+from common.files import remove_leftovers
 from datasets import DataBundle
 from datasets.bundle import samples_of
-from datasets.files import remove_leftovers
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import best_row
-from trainers.errors import CheckpointError, ConfigError
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs

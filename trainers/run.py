@@ -10,9 +10,10 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from common.errors import ConfigError, Interrupted, TrainingError
+from common.files import write_text
 from datasets.bundle import SPLITS, DataBundle, Samples, samples_of
 from datasets.description import data_report
-from datasets.files import write_text
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
 from datasets.units import units_of
@@ -21,7 +22,6 @@ from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
-from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.options import defaults
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early

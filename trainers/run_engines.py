@@ -13,8 +13,8 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.optim import Optimizer
 
+from common.text import pluralise
 from datasets.loaders import sample_of
-from datasets.text import pluralise
 from trainers.checkpointing import BestCheckpoint, ResumeCheckpoint
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers

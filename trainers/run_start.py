@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from common.files import folder_aside
 from datasets.bundle import samples_of
-from datasets.files import folder_aside
 from datasets.split_file import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.seen.overlap import write_seen

@@ -11,9 +11,9 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from datasets.shell import command
+from common.errors import Interrupted, TrainingError, first_line, out_of_memory
+from common.shell import command
 from trainers.engine import handlers
-from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
 from trainers.run_start import discard
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import checkpoints

@@ -4,8 +4,8 @@ split.csv tell."""
 from pathlib import Path
 from typing import Any
 
+from common.errors import DataError
 from datasets.bundle import DataBundle
-from datasets.errors import DataError
 from datasets.split_file import fingerprint, write_split
 from datasets.split_reading import changes_since
 from trainers.reporting.console import say

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from common.errors import OPTION_ERRORS, CheckpointError, ConfigError, DataError
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples, samples_of
-from datasets.errors import DataError
 from datasets.fit_choice import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
@@ -27,7 +27,6 @@ from trainers.engine.batches_of_one import refuse_batches_of_one
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
-from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
 from trainers.options import defaults
 from trainers.seen.overlap import Overlap
 from trainers.system import distributed

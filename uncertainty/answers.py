@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from datasets.files import replacing
+from common.errors import WeightsError
+from common.files import replacing
 from uncertainty import conformal, unknown
 from uncertainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
 from uncertainty.directions import Directions
@@ -33,7 +34,6 @@ from uncertainty.unknown import (
     fit_threshold,
     fit_unlikeness,
 )
-from vit.errors import WeightsError
 from vit.tensor_files import read_tree, write_tree
 
 FILE = "answers.safetensors"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.errors import OptionError
+from common.errors import OptionError
 from vit.parts import parts
 
 UNLIKE = "unlike"

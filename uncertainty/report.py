@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.files import text_file, write_bytes
-from datasets.tables import csv_lines
-from datasets.text import printable
+from common.files import text_file, write_bytes
+from common.tables import csv_lines
+from common.text import printable
 from datasets.units import units_of
 from uncertainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
 from uncertainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights

@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors
+    from common.errors import WeightsError
     from vit.attention_maps import attention_weights, relevance, rollout
     from vit.checkpoints import load_weights
     from vit.config import ImageSpec, ModelConfig, ViTConfig
-    from vit.errors import WeightsError
     from vit.factory import MODELS, Blueprint, build_model, image_spec
     from vit.fast import VisionTransformer, attention_path
     from vit.freezing import freeze

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import NoAttention, OptionError
 from vit.config import grid_side
-from vit.errors import NoAttention, OptionError
 from vit.fast import explicit_attention
 from vit.model import VisionTransformer
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import OptionError, WeightsError
 from vit.config import grid_side
-from vit.errors import OptionError, WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
 from vit.origins import ORIGINS, Origin

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import tyro
 
-from vit.errors import OptionError
+from common.errors import OptionError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from common.errors import WeightsError, import_optional
 from vit.config import ImageSpec
-from vit.errors import WeightsError, import_optional
 from vit.key_maps import to_torchvision
 from vit.logs import log_level
 from vit.model import VisionTransformer

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from common.errors import OptionError, WeightsError
 from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
@@ -27,7 +28,6 @@ from vit.config import (
     ImageSpec,
     ModelConfig,
 )
-from vit.errors import OptionError, WeightsError
 
 if TYPE_CHECKING:
     from vit.weight_files import WeightFile

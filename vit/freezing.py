@@ -5,7 +5,7 @@ from functools import partial
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vit.errors import OptionError
+from common.errors import OptionError
 from vit.parts import parts
 
 

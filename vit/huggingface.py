@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from common.errors import NoAttention, OptionError, WeightsError, import_optional
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.convolutions import quick_on_processors
-from vit.errors import NoAttention, OptionError, WeightsError, import_optional
 from vit.hub import hub_access
 from vit.parts import Parts
 

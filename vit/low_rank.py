@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from vit.errors import OptionError
+from common.errors import OptionError
 from vit.parts import parts
 
 # The Linears that make queries and values, as in the paper; where one makes queries, keys and values, that one.

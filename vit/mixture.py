@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import OptionError
 from vit.config import HALF, MIX_PREFIX, ImageSpec, ModelConfig, default_weights, refuse_options
-from vit.errors import OptionError
 from vit.parts import Parts, parts
 
 _LACKS = (

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, compose, numpy_helper, parser
 
+from common.errors import OptionError
 from vit.config import ImageSpec
-from vit.errors import OptionError
 
 PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
 MORE = ("unlike",)

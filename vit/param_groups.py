@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.errors import OptionError
+from common.errors import OptionError
 from vit.parts import parts
 
 _EMBEDDINGS = (

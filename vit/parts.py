@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from common.errors import OptionError
 from vit.config import grid_side
-from vit.errors import OptionError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vit.errors import WeightsError
+from common.errors import WeightsError
 
 SEAL, BLANK = "sha256", "0" * 64
 """The name under which a file's metadata hold its SHA-256, and what stands there while that is computed."""

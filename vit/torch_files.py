@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vit.errors import WeightsError
+from common.errors import WeightsError
 
 _DTYPES = {type(np.dtype(code)) for code in "?US" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]}
 _NAMED = {

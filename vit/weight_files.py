@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.errors import WeightsError
 from vit.config import WEIGHT_SOURCES, ImageSpec
-from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, Family
 from vit.tensor_files import read_tensors, refuse_pointer, tree_of
 from vit.torch_files import read_torch_file

@@ -2,9 +2,9 @@
 
 from itertools import combinations
 
+from common.text import pluralise
 from comparison.analysis.results import ArmResult, ConditionResult
 from comparison.analysis.runs import Comparison
-from datasets.text import pluralise
 
 
 def headline(comparison: Comparison, result: ConditionResult, *, where: str = "") -> str:

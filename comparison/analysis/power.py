@@ -2,8 +2,8 @@
 
 from scipy.stats import norm
 
+from common.text import pluralise
 from comparison.analysis.statistics import LEVEL, Estimate, Spread, images_text, quantile
-from datasets.text import pluralise
 from trainers.engine.intervals import Clusters, numbered
 
 POWER = 0.8

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from common.errors import exit_code
 from comparison.analysis.improving import improvement_at_end
 from comparison.analysis.power import seeds_or_images_needed
 from comparison.analysis.runs import Arm, Comparison, Condition, FinishedRun
@@ -27,7 +28,6 @@ from comparison.analysis.statistics import (
 from trainers.config import from_dict
 from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.engine.metrics import expected_calibration_error, macro_f1
-from trainers.errors import exit_code
 from trainers.reporting.console import say
 from trainers.storage.finished_run import untrusted_run
 from uncertainty.risk import answered as share_answered

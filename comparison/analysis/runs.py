@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from common.errors import CheckpointError, DataError
+from common.shell import command
+from common.tables import read_rows
+from common.text import pluralise, shorten_list
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
-from datasets.errors import DataError
-from datasets.shell import command
 from datasets.split_file import SplitRow
 from datasets.split_reading import clusters_of, groups_in, read_split
-from datasets.tables import read_rows
-from datasets.text import pluralise, shorten_list
 from datasets.units import united
 from trainers.config import to_dict
 from trainers.engine.intervals import Design, design_of
-from trainers.errors import CheckpointError
 from trainers.storage.finished_run import find_run, read_given_config, read_history
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json

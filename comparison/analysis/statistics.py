@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom, t
 from torch import Tensor
 
-from datasets.text import pluralise
+from common.text import pluralise
 from trainers.engine.intervals import LEVEL, Clusters, design_of, numbered, summed
 from trainers.engine.metrics import confidence_bins
 

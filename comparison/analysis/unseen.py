@@ -7,18 +7,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import DataError, MissingPackage
+from common.text import pluralise
 from comparison.analysis.runs import FinishedRun
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
-from datasets.text import pluralise
 from trainers.config import RunConfig
 from trainers.reporting import console
 from trainers.seen.overlap import read_seen, said_at_start
 from trainers.seen.search import seen_images, sentences, unknown
 from trainers.seen.starts import Start, starts_of
 from vit import Blueprint, WeightsError
-from vit.errors import MissingPackage
 
 JUDGED = "train and val"
 

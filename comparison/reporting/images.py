@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from common.errors import DataError
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, FinishedRun
 from datasets.bundle import Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from figures.thumbnails import thumbnail

@@ -12,6 +12,9 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from common.errors import exit_code
+from common.files import folder_aside, write_bytes, write_text
+from common.text import printable
 from comparison.analysis.advice import headline
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Comparison
@@ -20,12 +23,9 @@ from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, col
 from comparison.reporting.events import write_events
 from comparison.reporting.images import disagreement
 from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, notes, table_csv, table_md, table_of
-from datasets.files import folder_aside, write_bytes, write_text
-from datasets.text import printable
 from figures.thumbnails import data_uri
 from inference.classifier import open_classifier
 from inference.page.document import page_of, validation_pictures
-from trainers.errors import exit_code
 from trainers.reporting.console import say
 from trainers.storage.run_folder import SNAPSHOTS
 

@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from common.tables import csv_text, frame_of
+from common.text import ellipsis, format_table, printable
 from comparison.analysis.advice import headline
 from comparison.analysis.improving import RULE
 from comparison.analysis.power import power_line
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
-from datasets.tables import csv_text, frame_of
-from datasets.text import ellipsis, format_table, printable
 from trainers.reporting.console import duration
 from vit.config import WHAT_THEY_ARE
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from common.errors import ConfigError
 from comparison.names import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
@@ -17,7 +18,6 @@ from datasets.splits import subset_training
 from trainers.budget.pace import Pace
 from trainers.budget.sharing import memory_of, sharing
 from trainers.config import RunConfig, to_dict
-from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.reporting.console import say
 from trainers.resume import is_finished

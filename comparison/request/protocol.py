@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from common.shell import command, typed
+from common.text import pluralise
 from comparison.analysis.runs import labels_text
 from comparison.request.plan import ComparisonPlan
 from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
-from datasets.shell import command, typed
-from datasets.text import pluralise
 from datasets.units import units_of
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console

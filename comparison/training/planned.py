@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from common.files import write_text
+from common.shell import command
 from comparison.request.plan import ComparisonPlan
 from comparison.training.train_arms import Task, Training, share_features
-from datasets.files import write_text
-from datasets.shell import command
 from trainers.config import to_dict
 from trainers.resume import is_finished
 from trainers.storage.run_folder import write_json

@@ -3,8 +3,8 @@
 import shutil
 from collections.abc import Mapping
 
+from common.text import ellipsis, printable
 from comparison.request.plan import ComparisonPlan
-from datasets.text import ellipsis, printable
 from trainers.reporting import console
 from trainers.run_status import RunResult
 from trainers.storage.run_folder import read_json

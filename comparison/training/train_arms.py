@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.errors import Diverged, TrainingError
 from comparison.analysis.runs import Arm, Condition, labels_text, read_run, require_same_data
 from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
@@ -16,7 +17,6 @@ from comparison.training.run_lines import RunLines
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.handlers import metric_of
-from trainers.errors import Diverged, TrainingError
 from trainers.multirun.slurm import runner
 from trainers.reporting import console
 from trainers.resume import is_finished, resume

@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from datasets.text import pluralise
+from common.text import pluralise
 
 THINGS = frozenset((
     "patient", "subject", "person", "individual", "participant", "case", "donor", "identity", "animal", "specimen",

@@ -12,16 +12,16 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import DataError
+from common.shell import quoted
+from common.text import pluralise, printable
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.errors import DataError
 from datasets.grouping.candidates import CandidateGrouping
 from datasets.grouping.evidence import Likeness, Thumbnails, likeness, looked_at
 from datasets.grouping.exif import has_bursts
 from datasets.grouping.option import BURST, FOLDER, folders, normal, with_groups
 from datasets.grouping.pattern import pattern_of
 from datasets.grouping.search import candidates, of_each_class
-from datasets.shell import quoted
-from datasets.text import pluralise, printable
 
 NAMES_LOOKED_AT, BLOCK = 20_000, 1_000
 """Names that are looked at, of a larger set in blocks of neighbours, for names of one group lie side by side."""

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
+from common.errors import DataError
+from common.text import printable
 from datasets.bundle import Samples
-from datasets.errors import DataError
 from datasets.grouping.exif import SECONDS, bursts, cameras, days
 from datasets.sources.reading import SPLIT_FOLDERS
-from datasets.text import printable
 
 FOLDER, BURST, CAMERA, DAY = "folder", "burst", "camera", "day"
 """The words that take for groups: folders; photographs of one camera, seconds apart; of one camera; of one day. A

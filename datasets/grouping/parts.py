@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from common.errors import DataError
+from common.text import pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.grouping.torn import named_groups, torn
-from datasets.text import pluralise
 from datasets.units import units_of
 
 MOST = 0.5

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from common.text import pluralise
 from datasets.bundle import SPLITS, Samples
 from datasets.sources.problems import Problem
-from datasets.text import pluralise
 from datasets.units import are_copies
 
 

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import DataError
 from datasets.bundle import Samples
 from datasets.checking.inspection import Inspection
-from datasets.errors import DataError
 from datasets.facts import CORNERS, EDGES, FRAME, GREY, HUE, PIXELS, ImageFacts
 from datasets.facts import LIGHT as BRIGHTNESS
 from datasets.grouping.option import folders

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from common.errors import DataError
+from common.text import printable
 from datasets.bundle import Samples
-from datasets.errors import DataError
 from datasets.images import picture_of
 from datasets.shortcuts.trait import Shortcut
 from datasets.shortcuts.words import FACTS
-from datasets.text import printable
 
 SHOWN = 3
 """Shortcuts on a sheet."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from common.text import pluralise
 from datasets.bundle import SPLITS, TRAIN, Samples
 from datasets.facts import ImageFacts
-from datasets.text import pluralise
 
 MOST_KNOWN = 0.5
 """Share of the images of a part whose EXIF must tell."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from common.text import printable
 from datasets.shortcuts.columns import NUMBER, Fact
 from datasets.shortcuts.tree import Told, binned, bound, stump
-from datasets.text import printable
 
 
 class Trait(NamedTuple):

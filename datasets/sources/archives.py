@@ -11,8 +11,8 @@ from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from datasets.errors import DataError
-from datasets.files import folder_aside, require_writable_data_root
+from common.errors import DataError
+from common.files import folder_aside, require_writable_data_root
 
 # Photographs hardly compress; raw pixels reach 5 to 1. What claims more than this is refused before it fills the disk.
 MAX_RATIO = 100

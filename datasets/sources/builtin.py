@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from common.errors import DataError
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
-from datasets.errors import DataError
 from datasets.sources.reading import Reading
 
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")

@@ -6,17 +6,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from common.errors import DataError
+from common.shell import quoted
+from common.tables import cells_of, layout_of, opened_as, unguarded
+from common.text import decode_text, plain_path, pluralise, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.errors import DataError
 from datasets.grouping.columns import group_column, torn_apart
 from datasets.grouping.option import by_column, column_of, normal
-from datasets.shell import quoted
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.sources.split_column import split_column
 from datasets.sources.table_files import TableFiles
-from datasets.tables import cells_of, layout_of, opened_as, unguarded
-from datasets.text import decode_text, plain_path, pluralise, shorten_list
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {

@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datasets.errors import DataError
-from datasets.files import commit_file, require_writable_data_root
+from common.errors import DataError
+from common.files import commit_file, require_writable_data_root
 from datasets.sources.archives import unpack
 
 _CHUNK = 2**18

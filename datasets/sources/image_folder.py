@@ -4,13 +4,13 @@ import os
 from itertools import product
 from pathlib import Path
 
+from common.errors import DataError
+from common.files import list_entries, stamp
+from common.text import shorten_list
 from datasets.bundle import SPLITS
-from datasets.errors import DataError
-from datasets.files import list_entries, stamp
 from datasets.images import is_image_name
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word, training_notes
-from datasets.text import shorten_list
 
 BESIDE_CLASSES = 0.25
 """Images beside the folder of the classes, at most, as a share of those in it."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from common.errors import DataError, UnknownDataSet
+from common.shell import command
+from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
-from datasets.errors import DataError, UnknownDataSet
 from datasets.images import is_image_name
 from datasets.options import operand
-from datasets.shell import command
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
@@ -19,7 +20,6 @@ from datasets.sources.large.hub import obtain_from_hub
 from datasets.sources.large.index import indexed
 from datasets.sources.large.shards import shards_at, shards_in
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
-from datasets.text import did_you_mean, shorten_list
 
 EXPECTED = (
     "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"

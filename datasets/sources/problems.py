@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from common.text import pluralise
 from datasets.config import IMBALANCE
-from datasets.text import pluralise
 
 Severity = Literal["error", "warning"]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import DataError
+from common.shell import command
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
-from datasets.errors import DataError
 from datasets.options import operand
-from datasets.shell import command
 from datasets.sources.problems import Problem, class_problems
 
 SPLIT_FOLDERS: dict[str, str] = {

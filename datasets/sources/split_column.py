@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from datasets.errors import DataError
+from common.errors import DataError
+from common.text import shorten_list
 from datasets.sources.reading import SPLIT_FOLDERS
-from datasets.text import shorten_list
 
 MEANINGS = SPLIT_FOLDERS | {
     "trainval": "train", "dev": "val", "devel": "val", "development": "val", "eval": "val", "evaluation": "val",

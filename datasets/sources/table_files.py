@@ -5,10 +5,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from common.text import plain_path
 from datasets.images import is_image_name
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS
-from datasets.text import plain_path
 
 MOST_NAMES = 200_000
 """Files that are looked at for one of the name of a cell."""

@@ -21,10 +21,10 @@ from markupsafe import Markup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.text import pluralise
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
 from datasets.sampling import evenly
-from datasets.text import pluralise
 from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
 from inference.classifier import Classifier

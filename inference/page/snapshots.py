@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from common.errors import report_damage
 from inference.classifier import Classifier
 from trainers.config import RunConfig
 from trainers.engine.randomness import seed_everything
-from trainers.errors import report_damage
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
 from trainers.storage.run_folder import SNAPSHOTS

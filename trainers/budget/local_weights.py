@@ -13,23 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import ConfigError, MissingPackage, WeightsError
+from common.text import format_table
 from datasets.bundle import image_set
 from datasets.opened import OpenedImages
-from datasets.text import format_table
 from datasets.units import units_of
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ridge import predictions
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import design_of, wilson
-from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
 from trainers.system import heartbeat
 from vit import ModelConfig
-from vit.errors import MissingPackage, WeightsError
 from vit.factory import image_spec
 from vit.local_models import local_pretrained_models
 

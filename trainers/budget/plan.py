@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from common.errors import ConfigError
+from common.text import pluralise
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
-from datasets.text import pluralise
 from trainers.budget import side_by_side
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tuning, trial
@@ -20,7 +21,6 @@ from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_
 from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.config import RunConfig
-from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup

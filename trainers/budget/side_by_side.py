@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.text import format_table
 from datasets.bundle import image_set
 from datasets.opened import OpenedImages
-from datasets.text import format_table
 from datasets.units import units_of
 from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, run_of
 from trainers.budget.decisions import recalled, remember

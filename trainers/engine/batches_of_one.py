@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from common.errors import ConfigError
 from datasets.bundle import DataBundle
 from datasets.sampling import batch_sampler
 from trainers.engine.own_module import evaluating, one_image
-from trainers.errors import ConfigError
 
 
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from common.errors import ConfigError, Diverged
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
-from trainers.errors import ConfigError, Diverged
 
 Batch = tuple[Tensor, ...]
 """Images and labels; in the training of a student, what its teacher says of each image."""

@@ -11,8 +11,8 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from datasets.files import replacing, text_file
-from datasets.tables import csv_lines
+from common.files import replacing, text_file
+from common.tables import csv_lines
 from trainers.engine.engines import create_evaluator
 from trainers.engine.handlers import best_row
 from trainers.engine.metrics import SCALARS

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from common.errors import ConfigError
 from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
 from trainers.engine.engines import autocast
-from trainers.errors import ConfigError
 from vit.parts import inputs_of, parts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import SGD, AdamW, Optimizer
 
-from trainers.errors import ConfigError
+from common.errors import ConfigError
 
 COOLDOWN = 0.3
 """Share of the steps in which the schedule of that name falls."""

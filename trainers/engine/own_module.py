@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.errors import ConfigError, exit_code, first_line
 from datasets.bundle import BatchKey, DataBundle, image_set
-from trainers.errors import ConfigError, exit_code, first_line
 
 
 def one_image(data: DataBundle) -> Tensor:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.errors import ConfigError
 from datasets.bundle import image_set
 from datasets.units import units_of
 from trainers.engine.temperature import Floats, losses, sharpness
-from trainers.errors import ConfigError
 from trainers.heads import choice
 from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge, one_thread
 from trainers.heads.kept import BestHead, Keep, fitted_once

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 
+from common.errors import DataError
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.grouping.option import with_groups
 from datasets.loaders import evaluation_loader, read_samples
 from datasets.units import units_of

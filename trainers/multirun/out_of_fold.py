@@ -13,14 +13,13 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
+from common.errors import ConfigError, DataError
 from datasets.bundle import Samples, image_set, samples_of
-from datasets.errors import DataError
 from datasets.opened import OpenedImages
 from datasets.shared_split import PRETRAINED_ON, have_seen
 from trainers.budget.local_weights import MOST_IMAGES, rank
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
 from trainers.reporting.console import duration, say
 from trainers.setup import prepare

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datasets.files import write_text
+from common.files import write_text
+from common.tables import frame_text
 from datasets.opened import OpenedImages
-from datasets.tables import frame_text
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
 from trainers.budget.sharing import Sharing, memory_of, sharing

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigError, Interrupted, TrainingError, first_line, import_optional
 from trainers.budget.sharing import Sharing
-from trainers.errors import ConfigError, Interrupted, TrainingError, first_line
 from trainers.multirun.worker_pool import side_by_side
 from trainers.reporting.console import say
 from trainers.resume import is_finished
@@ -24,7 +24,6 @@ from trainers.storage.run_folder import read_if_whole, write_json
 from trainers.system import process
 from trainers.system.distributed import as_text_and_code, attempt, raise_elsewhere
 from trainers.system.signals import signals
-from vit.errors import import_optional
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15

@@ -17,8 +17,8 @@ from multiprocessing import connection as pipes
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from common.errors import Interrupted, TrainingError
 from datasets.processes import STOPPING, leave_signals_to_parent
-from trainers.errors import Interrupted, TrainingError
 from trainers.system import process
 from trainers.system.signals import signals
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from common.errors import ConfigError
 from datasets.augmentation import PRESETS
 from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from trainers.config import RunConfig
-from trainers.errors import ConfigError
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, TIMM_PREFIX
 from vit.factory import kind_of

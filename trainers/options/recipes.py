@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigError
 from trainers.config import RunConfig, from_dict, to_dict
-from trainers.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from tqdm import tqdm
 import datasets
 import trainers
 import vit
+from common.shell import typed
+from common.text import pluralise, printable, wrapped
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.opened import OpenedImages
-from datasets.shell import typed
-from datasets.text import pluralise, printable, wrapped
 from trainers.config import RunConfig
 from trainers.reporting.few_images import FEW, cannot_tell
 from trainers.setup import RunSetup

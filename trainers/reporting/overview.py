@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.shell import command
+from common.text import printable
 from datasets.options import named_set
-from datasets.shell import command
-from datasets.text import printable
 from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class

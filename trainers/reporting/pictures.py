@@ -17,11 +17,12 @@ import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
+from common.errors import NoAttention
+from common.files import replacing
+from common.text import pluralise
 from datasets.bundle import BatchKey, ImageSet
-from datasets.files import replacing
 from datasets.fitting import view_of
 from datasets.sampling import batch_sampler, evenly
-from datasets.text import pluralise
 from figures.attention import distance_figure
 from figures.image_prediction import ImagePrediction, ranked_classes
 from figures.results import confusion_figure, reliability_figure
@@ -36,7 +37,6 @@ from trainers.setup import RunSetup
 from trainers.storage.run_folder import SNAPSHOTS
 from uncertainty.figure import coverage_picture
 from vit.attention_maps import maps_of
-from vit.errors import NoAttention
 from vit.low_rank import merged_state
 from vit.tensor_files import write_tree
 

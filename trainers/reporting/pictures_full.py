@@ -14,11 +14,11 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
 
+from common.files import replacing, write_text
+from common.tables import csv_text
+from common.text import printable
 from datasets.bundle import BatchKey
-from datasets.files import replacing, write_text
 from datasets.sampling import evenly
-from datasets.tables import csv_text
-from datasets.text import printable
 from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores

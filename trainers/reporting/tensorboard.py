@@ -31,7 +31,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams, text
 
-from datasets.files import write_bytes
+from common.files import write_bytes
 from trainers.engine.handlers import StepClock, Sums
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")

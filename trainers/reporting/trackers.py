@@ -9,14 +9,13 @@ from typing import Any
 from ignite.engine import Engine, Events
 from ignite.handlers import clearml_logger, mlflow_logger, wandb_logger
 
+from common.errors import ConfigError, first_line, import_optional
 from datasets.config import data_name
 from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import UNTRAINED
-from trainers.errors import ConfigError, first_line
 from trainers.reporting import console, tensorboard
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import read_if_whole, write_json
-from vit.errors import import_optional
 
 FILE = "tracker.json"
 """File of a run with its id in the tracker, by which a resumed run goes on there."""

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.errors import WeightsError
 from datasets.bundle import Samples
 from datasets.identity import identified, keys_of
 from datasets.split_file import KINDS
-from vit.errors import WeightsError
 
 TRAINED, SELECTED = "trained", "selected"
 """Uses of an image: to learn from (train), or to choose the epoch by (val)."""

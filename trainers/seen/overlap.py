@@ -7,8 +7,8 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from datasets.files import text_file
-from datasets.tables import csv_lines, read_rows
+from common.files import text_file
+from common.tables import csv_lines, read_rows
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, Seen
 from trainers.storage.run_folder import read_if_whole
 

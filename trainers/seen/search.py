@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import DataError
+from common.shell import quoted
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
 from datasets.identity import identified
-from datasets.shell import quoted
 from trainers.seen.hashes import RECORD, SELECTED, TRAINED, Seen, from_tree, is_made_up, seen_in
 from trainers.seen.overlap import COUNTS, Overlap, SeenImage, read_seen, said_at_start
 from trainers.seen.starts import Start

@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from datasets.files import commit_file, temporary_path
-from trainers.errors import CheckpointError
-from vit.errors import WeightsError
+from common.errors import CheckpointError, WeightsError
+from common.files import commit_file, temporary_path
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
 FORMAT_VERSION = 2

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.files import count_entries, write_text
 from datasets.config import data_name, data_place
-from datasets.files import count_entries, write_text
 from trainers.config import OutputConfig
 
 MARKER = ".set.json"

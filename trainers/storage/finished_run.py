@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from datasets.files import NO_DOWNLOADS
-from datasets.tables import read_rows
+from common.errors import CheckpointError, report_damage
+from common.files import NO_DOWNLOADS
+from common.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
-from trainers.errors import CheckpointError, report_damage
 from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of, read_checkpoint

@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from common.errors import ConfigError, DataError
+from common.shell import command
 from datasets.config import DATASETS, HUB_PREFIX, DataConfig
-from datasets.errors import DataError
-from datasets.shell import command
 from trainers.config import RunConfig
-from trainers.errors import ConfigError
 from trainers.storage.run_folder import read_if_whole, working_directory
 
 

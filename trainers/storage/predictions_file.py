@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from datasets.errors import DataError
-from datasets.tables import read_table
-from datasets.text import shorten_list
+from common.errors import DataError
+from common.tables import read_table
+from common.text import shorten_list
 from trainers.engine.many_classes import dense_probabilities
 from trainers.engine.predictions import Predictions
 from trainers.storage.run_folder import read_json

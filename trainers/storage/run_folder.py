@@ -9,10 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from datasets.files import write_text
-from datasets.tables import csv_text
+from common.errors import CheckpointError, ConfigError
+from common.files import write_text
+from common.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
-from trainers.errors import CheckpointError, ConfigError
 from trainers.storage.data_folder import data_folder
 from vit.config import MIX_PREFIX
 

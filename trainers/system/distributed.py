@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from trainers.errors import ConfigError, FailedElsewhere, Interrupted, exit_code
+from common.errors import ConfigError, FailedElsewhere, Interrupted, exit_code
 from trainers.system.process import variable
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from trainers.errors import ConfigError
+from common.errors import ConfigError
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from common.errors import Interrupted
 from datasets.processes import STOPPING
-from trainers.errors import Interrupted
 
 SENT_AGAIN = ("SIGHUP", "SIGXCPU")
 """A terminal that closes sends the first twice, a limit on processor time the second every second: no impatience."""

@@ -7,14 +7,14 @@ from typing import cast
 
 import numpy as np
 
+from common.errors import ConfigError
+from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, samples_of
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import Loader
 from datasets.sampling import OrderedBatchSampler, batch_sampler, evenly
-from datasets.text import pluralise
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
-from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.reporting import console
 from trainers.run import execute

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from ignite.engine import Engine, Events
 
+from common.errors import ConfigError, TrainingError
 from datasets.loaders import stop_workers
 from trainers.budget.pace import measure
 from trainers.config import RunConfig
 from trainers.engine.handlers import attach_learning_rate, endless_batches
-from trainers.errors import ConfigError, TrainingError
 from trainers.reporting import console
 from trainers.setup import prepare, trainer_of
 from trainers.storage.data_folder import claimed_folder

@@ -5,10 +5,10 @@ import re
 import shutil
 from pathlib import Path
 
+from common.errors import DataError, MissingPackage
+from common.files import require_writable_data_root
+from common.text import shorten_list
 from datasets.config import HUB_PREFIX
-from datasets.errors import DataError, MissingPackage
-from datasets.files import require_writable_data_root
-from datasets.text import shorten_list
 
 REVISION = "refs/convert/parquet"
 """Revision to which the hub itself writes each set anew: a folder for each subset, in it one for each split."""

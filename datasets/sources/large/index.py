@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from common.errors import DataError
+from common.files import NO_DOWNLOADS, replacing, stamp
 from datasets.bundle import PathTable, Samples
-from datasets.errors import DataError
-from datasets.files import NO_DOWNLOADS, replacing, stamp
 from datasets.sources.large.shards import Members
 from datasets.sources.problems import Problem
 from datasets.sources.reading import Reading

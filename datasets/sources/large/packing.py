@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from common.errors import DataError
+from common.files import flush, folder_aside
 from datasets.bundle import SPLITS, UNSPLIT, Samples
-from datasets.errors import DataError
-from datasets.files import flush, folder_aside
 from datasets.identity import file_sizes
 from datasets.images import picture_of
 from datasets.sources.large.shards import CLASS_NAMES, add

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from common.errors import DataError, MissingPackage
+from common.files import folder_aside, require_writable_data_root
 from datasets.config import Columns
-from datasets.errors import DataError, MissingPackage
-from datasets.files import folder_aside, require_writable_data_root
 from datasets.grouping.option import column_of, normal
 from datasets.sources.csv_table import column_names
 from datasets.sources.large.shards import CLASS_NAMES, add

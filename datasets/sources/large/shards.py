@@ -22,16 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from common.errors import DataError
+from common.files import stamp
+from common.text import decode_text, pluralise, read_text, shorten_list
 from datasets.bundle import SPLITS, PathTable
 from datasets.config import Columns
-from datasets.errors import DataError
-from datasets.files import stamp
 from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import decode_text, pluralise, read_text, shorten_list
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
-from datasets.errors import DataError
-from datasets.text import WIDE
+from common.errors import DataError
+from common.text import WIDE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,27 +1,59 @@
-"""Errors that can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing
-heavy."""
+"""Exceptions with exit codes: the command line turns each class into its code and one line. Imports nothing heavy."""
 
+import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-
-from datasets.errors import MissingPackage as DataMissingPackage
-from datasets.errors import OptionError as DataOptionError
-from vit.errors import MissingPackage, OptionError
+from typing import Any
 
 
-class ConfigError(ValueError):
+class OptionError(ValueError):
     """An option, or a combination of options, that cannot work."""
 
     exit_code = 2
 
 
-OPTION_ERRORS = (ConfigError, DataOptionError, OptionError)
+class ConfigError(ValueError):
+    """An option of a run, or a combination of options, that cannot work."""
+
+    exit_code = 2
+
+
+OPTION_ERRORS = (ConfigError, OptionError)
 """Classes of errors for an option that cannot work."""
-MISSING_PACKAGE = (DataMissingPackage, MissingPackage)
-"""Classes of errors for a package that is not installed."""
+
+
+class NoAttention(OptionError):
+    """A model without attention weights, or with some that are no map over the patches of an image."""
+
+
+class MissingPackage(OptionError):
+    """A package that is needed is not installed, or broken; one line says how to get it."""
+
+
+class UnknownDataSet(OptionError):
+    """A name that is neither a built-in set nor a path."""
+
+
+class DataError(ValueError):
+    """The data, not the call, is at fault: one line that names the file or folder and says what would work."""
+
+    exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        # A loader process re-raises with its whole traceback as the message; keep the line that was meant for people.
+        if message.startswith("Caught DataError in DataLoader worker"):
+            message = message.rstrip().rpartition("DataError: ")[2]
+        super().__init__(message)
+
+
+class WeightsError(ValueError):
+    """A file of weights that cannot be had, read, or loaded into this model; its message is one line, for people."""
+
+    exit_code = 3
 
 
 class CheckpointError(ValueError):
@@ -106,3 +138,21 @@ def exit_code(error: Exception) -> int:
     if isinstance(error, FileNotFoundError):
         return 3
     return 4 if isinstance(error, OSError) or out_of_memory(error) else 1
+
+
+def import_optional(name: str, hint: str) -> Any:
+    """Import a module of an optional package.
+
+    Raises MissingPackage with `hint`, the line that says how to get it; of one that is installed and does not load,
+    with its own words in front.
+    """
+    import logging
+
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime tells its maker of the models it opens
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
+    try:
+        return import_module(name)
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        found = "" if absent else f"{name} is installed, but importing it fails: {error}; "
+        raise MissingPackage(f"{found}{hint}") from error

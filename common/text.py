@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from datasets.errors import DataError
-from datasets.shell import broken, is_command
+from common.errors import DataError
+from common.shell import broken, is_command
 
 WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NOT_SURELY_WESTERN = re.compile(rb"[\x80-\xbf\xd7\xf7]|[\x80-\xff]{3}")

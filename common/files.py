@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TextIO
 
-from datasets.errors import DataError
+from common.errors import DataError
 
 _ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
