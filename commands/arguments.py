@@ -16,11 +16,10 @@ import tyro
 from commands.first_screen import ASKED, FirstScreen, is_fixed
 from common.errors import OPTION_ERRORS
 from common.files import text_file
+from common.options import flag, require_counts
 from common.text import did_you_mean
 from datasets.config import DataConfig, Group, Name
-from datasets.options import flag
 from trainers.config import Device, RunConfig, load_config, set_in
-from vit.config import require_counts
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier

@@ -12,11 +12,12 @@ from commands import arguments
 from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
 from common.files import write_bytes
+from common.options import operand
 from common.shell import command
 from common.tables import csv_text
 from common.text import format_table, pluralise, printable, wrapped
 from datasets.config import Columns, data_place
-from datasets.options import operand, words
+from datasets.options import words
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 

@@ -16,11 +16,11 @@ from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
 from commands.first_screen import FirstScreen
 from commands.json_output import JsonOption, json_document
+from common.options import flag, require, require_counts, require_finite
 from common.text import pluralise
 from datasets.config import DATASETS, DataConfig
-from datasets.options import flag
 from trainers.config import RunConfig, TrainConfig
-from vit.config import ModelConfig, require, require_counts, require_finite
+from vit.config import ModelConfig
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport

@@ -9,9 +9,9 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ModelOptions, UsageError
+from common.options import require_counts
 from common.text import pluralise, printable, wrapped
 from datasets.config import Name
-from vit.config import require_counts
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import tyro
 
 from commands.first_screen import FirstScreen, is_fixed
-from datasets.options import flag
+from common.options import flag
 
 WORDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 INDENT = 24

@@ -7,12 +7,12 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import UsageError
+from common.options import require, require_counts
 from common.shell import command
 from common.text import wrapped
 from datasets.config import Name
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
-from vit.config import require, require_counts
 
 
 @dataclass(frozen=True)

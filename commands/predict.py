@@ -14,9 +14,9 @@ import tyro
 
 from commands.arguments import ModelOptions, UsageError, output_file
 from commands.json_output import JsonOption, json_document
+from common.options import require_counts
 from common.shell import command
 from common.text import wrapped
-from vit.config import require_counts
 
 if TYPE_CHECKING:
     from figures.image_prediction import ImagePrediction

@@ -10,9 +10,10 @@ import tyro
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
 from common.errors import WeightsError
+from common.options import require
 from common.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
-from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig, require
+from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 """Options that must be given beside a model's name for the weights of a run to fit."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ModelOptions
-from vit.config import require, require_counts, require_finite
+from common.options import require, require_counts, require_finite
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, get_type_hints
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
+from common.options import flag
 from common.shell import command, typed
 from common.text import pluralise, printable, wrapped
 from datasets.config import DATASETS
-from datasets.options import flag
 from trainers.config import RunConfig, load_config
 from vit.config import InPlans, embedded_weights
 

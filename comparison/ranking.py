@@ -26,7 +26,7 @@ from comparison.analysis.statistics import holm, is_claim, paired_difference
 from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
-from datasets.bundle import image_set, samples_of
+from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.options import words
 from datasets.units import units_of
@@ -91,7 +91,7 @@ def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[
     starts, unseen, rows = starts_of_arms(arms.values()), None, []
     for model, setup in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
         start = time.perf_counter()
-        unseen = images_to_judge(samples_of(setup.data), starts, base.data) if unseen is None else unseen
+        unseen = images_to_judge(setup.data.samples, starts, base.data) if unseen is None else unseen
         right = {key: found[:, unseen] for key, found in score_backbone(setup, fitting_shots(setup, shots)).items()}
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in setup.model.requires_grad_(True).parameters())
@@ -113,7 +113,7 @@ def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:
 def units_of_scored(setup: RunSetup) -> Clusters:
     """Return the units of the images of train, then of val."""
     rows = [image_set(setup.data.dataloaders[split]).indices for split in SCORED_ON]
-    return units_of(samples_of(setup.data), np.concatenate(rows))
+    return units_of(setup.data.samples, np.concatenate(rows))
 
 
 def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:

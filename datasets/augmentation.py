@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from common.errors import OptionError
-from datasets.bundle import ImageSpecLike
+from common.image_spec import ImageSpec
 from datasets.fitting import padded_size
 from datasets.images import Size
 from datasets.seeding import AUGMENT, mix, uniforms
@@ -43,7 +43,7 @@ class CropFlip(Pipeline):
     Where evaluation shows the whole picture (`pad`, `squash`), it is moved by up to a sixteenth of the side, over the
     border's colour: as far as the window moves over a larger image, and no end of it is lost for long."""
 
-    def __init__(self, spec: ImageSpecLike, *, mirror: bool) -> None:
+    def __init__(self, spec: ImageSpec, *, mirror: bool) -> None:
         super().__init__(spec)
         self.mirror = mirror
         self.padding, self.around = 0, [0] * len(self.border)
@@ -145,7 +145,7 @@ class RandAugment(Pipeline):
 
     batched = False
 
-    def __init__(self, spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float) -> None:
+    def __init__(self, spec: ImageSpec, *, mirror: bool, magnitude: int, erase: float) -> None:
         super().__init__(spec)
         self.mirror, self.magnitude, self.erase = mirror, magnitude, erase
         self.grey = self.border  # where an operation leaves nothing
@@ -187,7 +187,7 @@ class RandAugment(Pipeline):
         return self.normalise(torch.stack(batch))
 
 
-def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> Pipeline:
+def train_pipeline(preset: str, spec: ImageSpec, *, mirror: bool = True) -> Pipeline:
     """The augmentation of the training split under a preset of PRESETS."""
     if preset == "none":
         return Pipeline(spec)

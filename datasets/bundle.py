@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -40,6 +40,11 @@ class DataBundle(NamedTuple):
     dataloaders: dict[str, DataLoader]
     class_names: tuple[str, ...]
     dataset_sizes: dict[str, int]
+
+    @property
+    def samples(self) -> Samples:
+        """Return the sample table that all loaders share."""
+        return image_set(next(iter(self.dataloaders.values()))).samples
 
 
 class BatchKey(NamedTuple):
@@ -85,27 +90,6 @@ class ImageSet(ABC):
     @abstractmethod
     def native_size(self, index: int) -> tuple[int, int]:
         """(width, height) of a picture as it comes."""
-
-
-class ImageSpecLike(Protocol):
-    """The attributes of the model's ImageSpec that data needs; `datasets` does not import `vit`."""
-
-    @property
-    def image_size(self) -> int: ...
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-    @property
-    def std(self) -> tuple[float, ...]: ...
-    @property
-    def interpolation(self) -> str: ...
-    @property
-    def in_channels(self) -> int: ...
-    @property
-    def crop_fraction(self) -> float: ...
-    @property
-    def fit(self) -> str: ...
-    @property
-    def decoding(self) -> str: ...
 
 
 class PathTable(Sequence[str]):
@@ -214,8 +198,3 @@ class Samples:
 def image_set(loader: DataLoader) -> ImageSet:
     """The data set of a loader as what it is here."""
     return cast("ImageSet", loader.dataset)
-
-
-def samples_of(bundle: DataBundle) -> Samples:
-    """The sample table that all loaders of a bundle share."""
-    return image_set(next(iter(bundle.dataloaders.values()))).samples

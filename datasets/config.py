@@ -1,18 +1,16 @@
 """Options of the images: their source, their splits, and how they are fed. No torch here: `python main.py --help`
 imports this file."""
 
-import dataclasses
-import functools
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
 from common.errors import OptionError
-from common.text import did_you_mean
+from common.options import known_keywords
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -64,26 +62,7 @@ OTHER_NAMES = {
 """Names that the command line and other libraries have for these options."""
 
 
-def known_keywords(config_class: type["DataConfig"]) -> type["DataConfig"]:
-    """Let a keyword that is no option get one line, with the one that was meant, in place of a TypeError."""
-    known = [field.name for field in dataclasses.fields(config_class)]
-    initialise = config_class.__init__
-
-    @functools.wraps(initialise)
-    def checked(self: "DataConfig", *values: Any, **given: Any) -> None:
-        for name in given:
-            if name not in known:
-                meant = OTHER_NAMES.get(name)
-                hint = f"; did you mean {meant}?" if meant else did_you_mean(name, known)
-                hint += f" Known: {', '.join(known)}" if hint == "." else ""
-                raise OptionError(f"DataConfig has no option {name!r}{hint}")
-        initialise(self, *values, **given)
-
-    config_class.__init__ = checked  # type: ignore[method-assign]
-    return config_class
-
-
-@known_keywords
+@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class DataConfig:
     """A labelled set of images."""

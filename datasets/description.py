@@ -3,7 +3,7 @@
 import numpy as np
 
 from common.text import format_table, pluralise, printable, shorten_list
-from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
+from datasets.bundle import SPLITS, DataBundle, image_set
 from datasets.fit_choice import in_words
 from datasets.grouping.parts import line
 from datasets.image_dataset import ImageDataset
@@ -14,7 +14,7 @@ SIZES_LOOKED_AT = 200
 
 def describe(bundle: DataBundle) -> list[str]:
     """Lines: the set and its classes, images per split, class sizes, image sizes, and everything worth knowing."""
-    samples = samples_of(bundle)
+    samples = bundle.samples
     names = bundle.class_names
     splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
     counts = samples.counts("train")
@@ -30,7 +30,7 @@ def describe(bundle: DataBundle) -> list[str]:
 
 def data_report(bundle: DataBundle) -> str:
     """All of `describe`, then images per class and split as a table, then every image that was skipped."""
-    samples = samples_of(bundle)
+    samples = bundle.samples
     names = ["class", *map(printable, bundle.class_names), "all"]
     columns = []
     for split, size in bundle.dataset_sizes.items():

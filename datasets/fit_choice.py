@@ -1,12 +1,12 @@
 """`--fit auto`: which fit suits the shapes of the training images, and how much of each picture the model then sees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from common.errors import DataError
+from common.image_spec import ImageSpec
 from datasets.bundle import LEFT_OUT, TEST, Samples
 from datasets.fitting import Fit, seen_share
 from datasets.images import image_size
@@ -21,20 +21,6 @@ ALIKE = 1.5
 """Factor within which nine tenths of the pictures' proportions must lie: squashing then distorts all of them alike."""
 MILD = 2.2
 """Largest ratio of the sides at which pictures are squashed: docs/evidence/benchmarks.md, "Whole pictures"."""
-
-
-@dataclass(frozen=True)
-class Square:
-    """The geometry of an ImageSpec, for a model of any size."""
-
-    image_size: int = 224
-    crop_fraction: float = 1.0
-    fit: str = "crop"
-    mean: tuple[float, ...] = (0.5,)
-    std: tuple[float, ...] = (0.5,)
-    interpolation: str = "bilinear"
-    in_channels: int = 1
-    decoding: str = "full"
 
 
 _CHOSEN: WeakKeyDictionary[Samples, Fit] = WeakKeyDictionary()
@@ -84,9 +70,9 @@ def in_words(fit: str, sizes: np.ndarray) -> str:
     return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one{why}"
 
 
-def seen(sizes: np.ndarray, fit: str) -> np.ndarray:
+def seen(sizes: np.ndarray, fit: Fit) -> np.ndarray:
     """(n,): the share of each picture that a model sees."""
-    spec, (different, which) = replace(Square(), fit=fit), np.unique(sizes, axis=0, return_inverse=True)
+    spec, (different, which) = ImageSpec(fit=fit), np.unique(sizes, axis=0, return_inverse=True)
     return np.array([seen_share(width, height, spec) for width, height in different.tolist()])[which]
 
 

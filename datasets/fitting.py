@@ -7,7 +7,7 @@ shows them.
 
 from typing import Literal, NamedTuple
 
-from datasets.bundle import ImageSpecLike
+from common.image_spec import ImageSpec
 
 Fit = Literal["crop", "pad", "squash"]
 
@@ -21,7 +21,7 @@ class Box(NamedTuple):
     bottom: float
 
 
-def resized_size(width: int, height: int, spec: ImageSpecLike) -> tuple[int, int]:
+def resized_size(width: int, height: int, spec: ImageSpec) -> tuple[int, int]:
     """(width, height) that a picture has once it is resized, before anything is cut off or filled."""
     side = spec.image_size
     if spec.fit == "squash":
@@ -39,7 +39,7 @@ def padded_size(width: int, height: int, side: int) -> tuple[int, int]:
     return max(1, (2 * side * width + long) // (2 * long)), max(1, (2 * side * height + long) // (2 * long))
 
 
-def view_of(width: int, height: int, spec: ImageSpecLike) -> Box:
+def view_of(width: int, height: int, spec: ImageSpec) -> Box:
     """The part of a picture that the model's whole input shows, in pixels of the picture.
 
     The input's column x, 0 to S, is the picture's `left + x / S * (right - left)`, and rows likewise; so a map over the
@@ -53,14 +53,14 @@ def view_of(width: int, height: int, spec: ImageSpecLike) -> Box:
     return Box(left * across, top * down, (left + side) * across, (top + side) * down)
 
 
-def offset(length: int, spec: ImageSpecLike) -> int:
+def offset(length: int, spec: ImageSpec) -> int:
     """Pixels of a side of the resized picture that lie before the input; below 0 where the input begins earlier."""
     if spec.fit == "pad":
         return -((spec.image_size - length) // 2)
     return round((length - spec.image_size) / 2)
 
 
-def seen_share(width: int, height: int, spec: ImageSpecLike) -> float:
+def seen_share(width: int, height: int, spec: ImageSpec) -> float:
     """The share of a picture's pixels that the model ever sees outside of random crops: 1 but for `crop`."""
     box = view_of(width, height, spec)
     across = min(box.right, width) - max(box.left, 0.0)

@@ -16,20 +16,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from common.image_spec import ImageSpec
 from common.shell import command
 from common.text import pluralise
 from datasets.augmentation import train_pipeline
-from datasets.bundle import (
-    LEFT_OUT,
-    SPLITS,
-    BatchKey,
-    DataBundle,
-    ImageSet,
-    ImageSpecLike,
-    Samples,
-    image_set,
-    samples_of,
-)
+from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
@@ -97,7 +88,7 @@ def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
 
 
 def build_dataloaders(
-    config: DataConfig, spec: ImageSpecLike, *, seed: int = 0, rank: int = 0, world_size: int = 1
+    config: DataConfig, spec: ImageSpec, *, seed: int = 0, rank: int = 0, world_size: int = 1
 ) -> DataBundle:
     """Build one DataLoader per split of a labelled image set.
 
@@ -115,7 +106,7 @@ def build_dataloaders(
 
 
 def dataloaders_of(
-    samples: Samples, config: DataConfig, spec: ImageSpecLike, *, seed: int = 0, rank: int = 0, world_size: int = 1
+    samples: Samples, config: DataConfig, spec: ImageSpec, *, seed: int = 0, rank: int = 0, world_size: int = 1
 ) -> DataBundle:
     """Build loaders of a table that has a split for every image. Raises DataError: a split has none."""
     samples = require_complete(subset_training(samples, config))
@@ -189,7 +180,7 @@ def split_opened(samples: Samples, config: DataConfig) -> Samples:
 def class_weights(bundle: DataBundle) -> torch.Tensor:
     """float32 (classes,): proportional to 1 / images of the class, their mean over the images 1. None is more than
     IMBALANCE times another: docs/evidence/benchmarks.md, "Unequal classes"."""
-    counts = samples_of(bundle).counts("train")
+    counts = bundle.samples.counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
 
@@ -217,7 +208,7 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int = 0, **share: int) 
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
-def evaluation_loader(samples: Samples, split: str, spec: ImageSpecLike, config: DataConfig) -> DataLoader:
+def evaluation_loader(samples: Samples, split: str, spec: ImageSpec, config: DataConfig) -> DataLoader:
     """All images of a split for this process, as evaluation sees them."""
     return loader_of(ImageDataset(samples, split, Pipeline(spec)), config)
 

@@ -1,17 +1,9 @@
-"""Options of a dataclass as words on the command line. No torch here."""
+"""The options that name a set of images, as words on the command line. No torch here."""
 
 import dataclasses
-import typing
-from pathlib import Path
 
+from common.options import flag, operand
 from datasets.config import DataConfig
-
-
-def flag(config_class: type, name: str) -> str:
-    """The command-line name of a field: its tyro name where it has one, else the field's own."""
-    hint = typing.get_type_hints(config_class, include_extras=True)[name]
-    named = (extra.name for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "name", None))
-    return next(named, name.replace("_", "-"))
 
 
 def words(data: DataConfig) -> list[object]:
@@ -28,11 +20,6 @@ def named_set(data: DataConfig) -> list[object]:
     the set and the options that say how it is read."""
     known = DataConfig(data.source, data.root, data.path_column, data.label_column, data.group)
     return words(known)[1:]
-
-
-def operand(text: str) -> str | Path:
-    """A name or path that a person gave, as a word that is never taken for an option."""
-    return Path(text) if text.startswith("-") else text
 
 
 def _pair(option: str, value: object) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from common.files import text_file
 from common.tables import csv_lines
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 
 KINDS = (CONTENT_HASH, PATH_HASH)
@@ -36,7 +36,7 @@ class SplitRow(NamedTuple):
 
 def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
     """One row per image in use, in the order of the set."""
-    samples = identified(samples_of(bundle))
+    samples = identified(bundle.samples)
     columns = _columns(samples)
     return tuple(
         SplitRow(path, label, split, digest, samples.hash_kind, group)
@@ -61,7 +61,7 @@ def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `--split` reads back."""
     with text_file(Path(path)) as file:
-        file.writelines(split_lines(data if isinstance(data, Samples) else samples_of(data)))
+        file.writelines(split_lines(data if isinstance(data, Samples) else data.samples))
 
 
 def split_lines(samples: Samples) -> Iterator[str]:
@@ -73,12 +73,12 @@ def split_lines(samples: Samples) -> Iterator[str]:
 
 def fingerprint(bundle: DataBundle) -> str:
     """16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data."""
-    return _fingerprint(samples_of(bundle))
+    return _fingerprint(bundle.samples)
 
 
 def fingerprint_of_split(bundle: DataBundle, split: str) -> str:
     """Fingerprint the images of one split alone, whatever the others are."""
-    samples = identified(samples_of(bundle))
+    samples = identified(bundle.samples)
     others = np.where(samples.splits == SPLITS.index(split), samples.splits, LEFT_OUT).astype(np.int8)
     return _fingerprint.__wrapped__(samples.replace(splits=others))
 

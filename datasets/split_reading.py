@@ -10,7 +10,7 @@ import numpy as np
 from common.errors import DataError
 from common.tables import read_rows
 from common.text import plain_path, pluralise
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.split_file import KINDS, SplitRow, split_lines, split_table
 from datasets.units import joined
@@ -79,7 +79,7 @@ def _is_written_as(path: Path, bundle: DataBundle) -> bool:
     with open(path, "rb") as file:
         there = hashlib.file_digest(file, "blake2b")
     made = hashlib.blake2b()
-    for line in split_lines(samples_of(bundle)):
+    for line in split_lines(bundle.samples):
         made.update(line.encode("utf-8", "surrogateescape"))
     return there.digest() == made.digest()
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from datasets.bundle import ImageSpecLike
+from common.image_spec import ImageSpec
 from datasets.fitting import offset, resized_size
 from datasets.images import Size, fit, resized, to_array
 
@@ -21,7 +21,7 @@ class Pipeline:
 
     batched = True  # False: works image by image, worth a loader process
 
-    def __init__(self, spec: ImageSpecLike) -> None:
+    def __init__(self, spec: ImageSpec) -> None:
         self.spec = spec
         self.size = spec.image_size
         self.interpolation = spec.interpolation
@@ -84,7 +84,7 @@ class Pipeline:
         return torch.addcmul(self._bias, pixels.float(), self._scale)
 
 
-def preprocess(image: Image.Image, spec: ImageSpecLike) -> torch.Tensor:
+def preprocess(image: Image.Image, spec: ImageSpec) -> torch.Tensor:
     """One image of mode RGB or L -> float32 (C, S, S), exactly as in evaluation."""
     pipeline = Pipeline(spec)
     return pipeline([pipeline.store(image)], seed=0, epoch=0, draws=np.zeros(1, np.int64))[0]

@@ -111,7 +111,7 @@ def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, A
 
     try:
         return page_of([classifier], [*named_pictures([ImageFile(THE_IMAGE, content)])])
-    except (DataError, *NoAttention) as error:
+    except (DataError, OptionError) as error:
         return {"error": str(error)}
 
 

@@ -13,12 +13,13 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 import main
+from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.seen.hashes import NOTHING, RECORD, to_tree
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter
 from trainers.storage.run_folder import write_run_config
-from vit.config import VIT_SHAPES, ImageSpec, ModelConfig
+from vit.config import VIT_SHAPES, ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
 
 CLASSES = ("ant", "bee", "cat")

@@ -11,6 +11,7 @@ from small_run import call
 from test_trainers_start import tiny_run
 
 from common.errors import OPTION_ERRORS
+from common.image_spec import MAX_SIDE, ImageSpec
 from datasets import DataConfig, DataError
 from datasets.loaders import open_samples
 from datasets.opened import OpenedImages
@@ -22,7 +23,7 @@ from trainers.run import train
 from trainers.seen.overlap import Overlap
 from trainers.setup import UserObjects, read_data
 from trainers.system import distributed
-from vit.config import MAX_SIDE, ImageSpec, ModelConfig
+from vit.config import ModelConfig
 
 OPEN = "train --data digits --labels-per-class 3 --epochs 1 --output-dir {folder}/out "
 TRAIN = f"{OPEN}--device cpu --model vit_micro_2 "

@@ -13,7 +13,7 @@ from small_run import call
 from commands import train
 from commands.arguments import TrainOptions, flags, parse_train_options
 from commands.help import bare
-from datasets.options import flag
+from common.options import flag
 from trainers.config import RunConfig
 
 SECTIONS = {name: hint for name, hint in get_type_hints(RunConfig).items() if dataclasses.is_dataclass(hint)}

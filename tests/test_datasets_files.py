@@ -16,6 +16,7 @@ from small_run import labelled_photos, make_run, photo
 
 import main
 from common.files import count_entries, list_entries, temporary_path, write_bytes, write_text
+from common.image_spec import ImageSpec
 from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
 from datasets import build_dataloaders
@@ -26,7 +27,6 @@ from trainers.reporting.pictures_full import write_sprite, write_tsv
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv
 from trainers.tools.lr_finder import draw
-from vit.config import ImageSpec
 
 pytestmark = pytest.mark.drawn
 

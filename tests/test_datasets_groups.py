@@ -14,7 +14,6 @@ from PIL import Image
 from commands import check, pack
 from commands.arguments import parse
 from datasets import DataConfig, DataError, build_dataloaders, describe
-from datasets.bundle import samples_of
 from datasets.checking.check import check_source
 from datasets.config import Columns
 from datasets.loaders import read_samples, split_samples
@@ -290,7 +289,7 @@ def test_split_csv_has_the_groups(tmp_path):
     bundle = build_dataloaders(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"), Spec())
     write_split(tmp_path / "split.csv", bundle)
     assert "group" in (tmp_path / "split.csv").read_text().splitlines()[0]
-    assert samples_of(bundle).groups is not None
+    assert bundle.samples.groups is not None
 
 
 def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):

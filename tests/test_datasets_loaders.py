@@ -14,7 +14,7 @@ import torch
 from fake_sets import Spec, class_folders, write_table
 
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
-from datasets.bundle import LEFT_OUT, samples_of
+from datasets.bundle import LEFT_OUT
 from datasets.cache import ImageCache, available_memory
 from datasets.loaders import how_to_start, with_table
 from datasets.sources.large.packing import pack
@@ -61,7 +61,7 @@ def test_skipped_images_are_found_before_training_and_listed(tmp_path):
     bundle = build(damaged(tmp_path), on_bad_image="skip")
     assert sum(bundle.dataset_sizes.values()) == 22
     assert bundle.dataset_sizes["test"] == 4  # the test split is still drawn
-    assert [name for line in samples_of(bundle).skipped for name in ("a/003.jpg", "b/007.jpg") if name in line] == [
+    assert [name for line in bundle.samples.skipped for name in ("a/003.jpg", "b/007.jpg") if name in line] == [
         "a/003.jpg",
         "b/007.jpg",
     ]
@@ -109,7 +109,7 @@ def test_memory_of_loader_processes_cannot_grow_with_the_files_they_have_read(tm
             files = sorted(source.glob("*/*"))
             source = write_table(source / "t.csv", [(str(file), file.parent.name) for file in files])
         if form == "shards":
-            pack(samples_of(build(source)), tmp_path / f"{count} packed")
+            pack(build(source).samples, tmp_path / f"{count} packed")
             source = tmp_path / f"{count} packed"
         return build(source, cache="off", workers=1).dataloaders["train"]
 
@@ -229,7 +229,7 @@ def test_a_subset_leaves_val_alone_and_changes_the_fingerprint(folder):
     whole, part = build(folder), build(folder, labels_per_class=3)
     assert part.dataset_sizes == {"train": 6, "val": 9}
     assert fingerprint(part) != fingerprint(whole)
-    assert samples_of(part).class_names == whole.class_names
+    assert part.samples.class_names == whole.class_names
 
 
 def test_every_pass_from_python_is_a_new_epoch(folder):
@@ -265,7 +265,7 @@ def test_a_program_that_reads_images_with_loader_processes_comes_to_its_end(tmp_
 
 def test_a_table_with_fewer_images_keeps_decoded_ones_in_memory_too(folder):
     bundle = build(folder, cache="on")
-    samples = samples_of(bundle)
+    samples = bundle.samples
     fewer = with_table(bundle, samples.with_splits({LEFT_OUT: samples.indices("val")[:2]}))
     first = batches(fewer, "val")
     assert fewer.dataloaders["val"].dataset.cache.used

@@ -16,9 +16,9 @@ from small_images import image_folder
 from small_run import call
 
 from common.errors import DataError, MissingPackage
+from common.image_spec import ImageSpec
 from common.shell import command
 from datasets import build_dataloaders
-from datasets.bundle import samples_of
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.identity import identified
@@ -28,7 +28,7 @@ from datasets.sources.large import packing
 from datasets.sources.own_data import read_source
 from trainers.resume import resume
 from trainers.run import train
-from vit.config import ImageSpec, ModelConfig
+from vit.config import ModelConfig
 
 SPEC = ImageSpec(image_size=16)
 
@@ -198,7 +198,7 @@ def test_a_pattern_without_a_file_is_said(tmp_path):
 
 def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, capsys):
     shards = shards_of(folder, tmp_path / "shards")
-    damaged = samples_of(build_dataloaders(DataConfig(source=str(folder), workers=0), SPEC)).file(0)
+    damaged = build_dataloaders(DataConfig(source=str(folder), workers=0), SPEC).samples.file(0)
     content = (shards / "set-train-0.tar").read_bytes()
     at = content.index(damaged.read_bytes())
     (shards / "set-train-0.tar").write_bytes(
@@ -208,10 +208,8 @@ def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, cap
     assert (code, "zero bytes" in out) == (3, True)
     assert "set-train-0.tar/cat00.jpg" in (tmp_path / "check.csv").read_text()
     bundle = build_dataloaders(DataConfig(source=str(shards), cache="off", workers=0, on_bad_image="skip"), SPEC)
-    assert (
-        samples_of(bundle).skipped[0].startswith(f"cannot read image {shards}/set-train-0.tar/cat00.jpg: not an image")
-    )
-    assert np.bincount(samples_of(bundle).splits + 2).tolist() == [1, 0, 12, 9]
+    assert bundle.samples.skipped[0].startswith(f"cannot read image {shards}/set-train-0.tar/cat00.jpg: not an image")
+    assert np.bincount(bundle.samples.splits + 2).tolist() == [1, 0, 12, 9]
 
 
 def packed(capsys, source, out):
@@ -234,7 +232,7 @@ def test_what_pack_writes_is_the_set_and_twice_the_same_bytes(tmp_path, folder, 
         assert contents(out) == contents(packed(capsys, source, tmp_path / f"{source.name} 2"))
         assert len(contents(out)) >= 4
         configs = [DataConfig(source=str(where), workers=0) for where in (source, out)]
-        files, members = (samples_of(build_dataloaders(config, SPEC)) for config in configs)
+        files, members = (build_dataloaders(config, SPEC).samples for config in configs)
         assert members.class_names == files.class_names
         assert members.labels.tolist() == files.labels.tolist()
         assert members.splits.tolist() == files.splits.tolist()

@@ -10,7 +10,7 @@ from fake_sets import Spec, class_folders
 from sklearn.model_selection import StratifiedKFold
 
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
-from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples, samples_of
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.split_file import fingerprint_of_split
 from datasets.splits import assign_splits, require_complete, subset_training
 
@@ -217,7 +217,7 @@ def test_a_split_is_known_by_its_own_images_whatever_the_others_are():
 
 def test_the_fingerprint_of_one_split_keeps_no_pictures_in_memory():
     bundle = build_dataloaders(DataConfig(workers=0), Spec())
-    held = weakref.ref(samples_of(bundle).pixels)
+    held = weakref.ref(bundle.samples.pixels)
     assert fingerprint_of_split(bundle, "val") == fingerprint_of_split(bundle, "val")
     del bundle
     gc.collect()

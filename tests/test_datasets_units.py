@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.neighbors import KNeighborsClassifier
 
 from datasets import DataConfig, build_dataloaders, identity, split_table, units
-from datasets.bundle import UNSPLIT, PathTable, Samples, samples_of
+from datasets.bundle import UNSPLIT, PathTable, Samples
 from datasets.identity import CONTENT_HASH, identified
 from datasets.loaders import split_samples
 from datasets.splits import assign_splits, subset_training
@@ -147,7 +147,7 @@ def test_copies_are_counted_in_one_line_and_stay_in_one_split(tmp_path):
         (folder / f"{name}_again.png").write_bytes((folder / f"{name}.png").read_bytes())
     bundle = build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec())
     assert "4 images are copies of one another, 2 pictures; each picture stays in one split with its copies" in (
-        samples_of(bundle).notes
+        bundle.samples.notes
     )
     rows = {row.path: row for row in split_table(bundle)}
     for name in ("a/003", "b/007"):

@@ -20,6 +20,7 @@ from ignite.engine import Engine, Events
 from small_run import call, few_digits, make_run, photo, stir
 from torchvision.models import VisionTransformer as Torchvision
 
+from common.image_spec import ImageSpec
 from inference.classifier import Classifier, open_classifier
 from inference.page import document as page
 from inference.page import perturbations as changes
@@ -29,7 +30,7 @@ from trainers.run import train
 from trainers.run_engines import Run
 from vit import build_model
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
-from vit.config import ImageSpec, ModelConfig, ViTConfig
+from vit.config import ModelConfig, ViTConfig
 from vit.fast import VisionTransformer
 from vit.huggingface import HuggingFaceClassifier
 

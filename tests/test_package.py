@@ -103,7 +103,7 @@ def test_a_program_in_a_test_is_moved():
         r"x\nfrom vit_train.vit import y\nfrom vit_train import vit"
     )
     several = Mover(ROOT).program("import sys, common.text; import os, json")
-    assert several == "import sys; import vit_train.datasets.text; from vit_train import datasets; import os, json"
+    assert several == "import sys; import vit_train.common.text; from vit_train import common; import os, json"
 
 
 def test_requirements_files_are_the_one_list():

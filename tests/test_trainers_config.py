@@ -9,10 +9,11 @@ import pytest
 from commands import compare, serve
 from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
 from common.errors import ConfigError
+from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.options import defaults
-from vit.config import ImageSpec, ModelConfig, ViTConfig
+from vit.config import ModelConfig, ViTConfig
 
 
 def parse(*argv):

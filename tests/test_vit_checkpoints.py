@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
 from common.errors import WeightsError
+from common.image_spec import ImageSpec
 from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.checkpoints import load_weights
-from vit.config import ImageSpec, ViTConfig
+from vit.config import ViTConfig
 from vit.fast import VisionTransformer
 from vit.weight_files import fetch, read_weights
 

@@ -22,8 +22,9 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 import vit
 from common.errors import WeightsError
+from common.image_spec import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from vit import torchvision_models
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig
+from vit.config import MODEL_NAMES, ModelConfig
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
 from vit.freezing import freeze
 from vit.param_groups import param_groups

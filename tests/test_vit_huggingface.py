@@ -21,9 +21,10 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, 
 from transformers.utils import logging as transformers_logging
 
 from common.errors import OptionError, WeightsError
+from common.image_spec import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 from datasets.transforms import Pipeline
 from vit.attention_maps import attention_weights, maps_of
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
+from vit.config import ModelConfig
 from vit.factory import build_model, image_spec
 from vit.hub import hub_answers
 from vit.param_groups import param_groups

@@ -10,7 +10,6 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from torch import nn
 
-from datasets.bundle import samples_of
 from trainers.config import to_dict
 from trainers.engine.handlers import best_row
 from trainers.seen.hashes import RECORD, seen_in, to_tree
@@ -28,7 +27,7 @@ def identity(setup: RunSetup) -> dict[str, StateValue]:
         "image_spec": to_dict(setup.spec),
         "config": to_dict(setup.config),
         "torch_version": str(torch.__version__),
-        RECORD: to_tree(setup.overlap.before | seen_in(samples_of(setup.data))),
+        RECORD: to_tree(setup.overlap.before | seen_in(setup.data.samples)),
     }
     return {name: StateValue(value) for name, value in facts.items()}
 

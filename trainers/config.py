@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, Self
 import tyro
 
 from common.errors import OPTION_ERRORS, ConfigError
+from common.options import flag, known_keywords, require, require_finite
 from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
-from datasets.options import flag
-from vit.config import InPlans, ModelConfig, known_keywords, require, require_finite
+from vit.config import InPlans, ModelConfig
 
 _ESCAPE = r'\\(?:["\\]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'
 _BACKSLASH = re.compile(rf"""^[^'"#\n]*"(?:[^"\\\n]|{_ESCAPE})*(?!{_ESCAPE})\\""", re.MULTILINE)

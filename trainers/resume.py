@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 from common.errors import CheckpointError, ConfigError
 from common.files import remove_leftovers
 from datasets import DataBundle
-from datasets.bundle import samples_of
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, to_dict
@@ -114,7 +113,7 @@ def open_run(
         require_images(run_dir, config)
     setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
     if meta is None and checkpoint is not None:
-        refuse_exchanged(samples_of(setup.data), setup.overlap)
+        refuse_exchanged(setup.data.samples, setup.overlap)
     known = distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
     if meta is not None:
         announce_changes(meta, setup)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from common.errors import ConfigError, Interrupted, TrainingError
 from common.files import write_text
-from datasets.bundle import SPLITS, DataBundle, Samples, samples_of
+from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
@@ -228,7 +228,7 @@ def conclude(run: Run) -> RunResult:
     if distributed.is_main_process():
         write_results(run, best, scores)
     test = scores["test"].metrics if "test" in scores else None
-    sizes, designs = setup.data.dataset_sizes, dict(in_groups(samples_of(setup.data), scores))
+    sizes, designs = setup.data.dataset_sizes, dict(in_groups(setup.data.samples, scores))
     return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, sizes, designs)
 
 

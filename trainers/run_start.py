@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from common.files import folder_aside
-from datasets.bundle import samples_of
 from datasets.split_file import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.seen.overlap import write_seen
@@ -82,7 +81,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
         "class_names": list(setup.data.class_names),
         "processes": distributed.world_size(),
         "seen": setup.overlap.summary,
-        "skipped_images": list(samples_of(setup.data).skipped),
+        "skipped_images": list(setup.data.samples.skipped),
         "requested": requested,
     }
 

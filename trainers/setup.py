@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from common.errors import OPTION_ERRORS, CheckpointError, ConfigError, DataError
 from datasets.augmentation import BatchMix
-from datasets.bundle import DataBundle, Samples, samples_of
+from datasets.bundle import DataBundle, Samples
 from datasets.fit_choice import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
@@ -214,7 +214,7 @@ def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: 
         loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
         sets = [loader.dataset for loader in loaders.values() if isinstance(loader.dataset, ImageDataset)]
         made = sets[0].pipeline.spec if sets else spec
-        return dataclasses.replace(spec, fit=made.fit, decoding=made.decoding)  # type: ignore[arg-type]
+        return dataclasses.replace(spec, fit=made.fit, decoding=made.decoding)
     model = config.model
     fit = chosen_fit(images.split(config.data)) if model.fit == "auto" else model.fit
     return dataclasses.replace(spec, fit=fit, decoding="scaled" if model.decoding == "auto" else model.decoding)
@@ -294,8 +294,8 @@ def read_data(
 
         data = own_dataloaders(given.dataloaders, config.data, **share)
     if given.dataloaders is not None:
-        samples, overlap = look(samples_of(data))
-        data = data if samples is samples_of(data) else with_table(data, samples)
+        samples, overlap = look(data.samples)
+        data = data if samples is data.samples else with_table(data, samples)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
         raise ConfigError(

@@ -1,24 +1,21 @@
-"""Options of a model, and how its images are prepared. No torch here: `python main.py --help` imports this file."""
+"""Options of a model. No torch here: `python main.py --help` imports this file."""
 
 import dataclasses
 import difflib
-import functools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict
 
 import tyro
 
 from common.errors import OptionError
+from common.options import known_keywords, refuse_unknown, require, require_counts, require_finite
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-HALF = (0.5, 0.5, 0.5)
-T = TypeVar("T")
 OTHER_NAMES = {
     "img_size": "image_size", "in_chans": "in_channels", "channels": "in_channels", "num_channels": "in_channels",
     "dim": "embed_dim", "hidden_size": "embed_dim", "hidden_dim": "embed_dim", "heads": "num_heads",
@@ -31,70 +28,6 @@ InFiles = tyro.conf.Fixed
 """Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
 InPlans = "in plans"
 """Marks an option of a model or of its training that a plan obeys; by the others a person says how to train."""
-MAX_SIDE = 4096
-"""Pixels: a batch of 32 such pictures takes 6 GB."""
-
-
-def refuse_unknown(whose: str, given: Iterable[str], known: Sequence[str], other_names: Mapping[str, str]) -> None:
-    """Refuse keywords that are no options, with the one that was meant: the same under its name in `other_names`, or
-    the nearest. Raises OptionError."""
-    for name in (name for name in given if name not in known):
-        meant = other_names.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
-        hint = f"; did you mean {meant}?" if meant else f". Known: {', '.join(known)}"
-        raise OptionError(f"{whose} has no option {name!r}{hint}")
-
-
-def known_keywords(other_names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A decorator of dataclasses: a keyword that is none of its fields gets one line in place of a TypeError."""
-
-    def decorate(config_class: type[T]) -> type[T]:
-        known = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
-        initialise = config_class.__init__
-
-        @functools.wraps(initialise)
-        def checked(self: T, *values: Any, **given: Any) -> None:
-            refuse_unknown(config_class.__name__, given, known, other_names)
-            initialise(self, *values, **given)
-
-        config_class.__init__ = checked  # type: ignore[assignment]
-        return config_class
-
-    return decorate
-
-
-@known_keywords(OTHER_NAMES)
-@dataclass(frozen=True)
-class ImageSpec:
-    """Preprocessing that turns an image into a model's input: one for train, val, evaluate, predict and export.
-
-    An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
-    channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.
-    """
-
-    image_size: int = 224
-    mean: tuple[float, ...] = HALF
-    std: tuple[float, ...] = HALF
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
-    in_channels: int = 3
-    crop_fraction: float = 1.0
-    """Fraction for `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is
-    kept."""
-    fit: Literal["crop", "pad", "squash"] = "crop"
-    """Way in which a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
-    proportions are given up (squash)."""
-    decoding: Literal["full", "scaled"] = "full"
-    """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
-
-    def __post_init__(self) -> None:
-        require_finite(self)
-        if not 1 <= self.image_size <= MAX_SIDE:
-            raise OptionError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
-        require(self, "be positive", lambda deviations: min(deviations, default=1) > 0, "std")
-        if not len(self.mean) == len(self.std) == self.in_channels:
-            raise OptionError(
-                f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"
-            )
-        require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "crop_fraction")
 
 
 @known_keywords(OTHER_NAMES)
@@ -317,27 +250,6 @@ def grid_side(tokens: int) -> int:
     """Patches per side, where tokens are one class token and a square grid of patches; else 0."""
     side = math.isqrt(max(tokens - 1, 0))
     return side if side * side == tokens - 1 else 0
-
-
-def require_finite(config: Any) -> None:
-    """Refuse options that are infinite or no number: NaN passes every check for too small or too large."""
-    for name, value in vars(config).items():
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise OptionError(f"{name}={number} must be finite")
-
-
-def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str) -> None:
-    """Refuse options that are given and do not hold; `wanted` says what they must, such as `be at least 1`."""
-    for field in fields:
-        value = getattr(config, field)
-        if value is not None and not holds(value):
-            raise OptionError(f"{field}={value} must {wanted}")
-
-
-def require_counts(config: Any, *fields: str) -> None:
-    """Refuse options that count something and are below 1."""
-    require(config, "be at least 1", lambda count: count >= 1, *fields)
 
 
 def _check_probabilities(config: ViTConfig | ModelConfig) -> None:

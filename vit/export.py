@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import WeightsError, import_optional
-from vit.config import ImageSpec
+from common.image_spec import ImageSpec
 from vit.key_maps import to_torchvision
 from vit.logs import log_level
 from vit.model import VisionTransformer

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.errors import OptionError, WeightsError
+from common.image_spec import ImageSpec
 from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
@@ -25,7 +26,6 @@ from vit.config import (
     TIMM_PREFIX,
     TORCHVISION_MODELS,
     VIT_SHAPES,
-    ImageSpec,
     ModelConfig,
 )
 

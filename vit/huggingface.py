@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import NoAttention, OptionError, WeightsError, import_optional
-from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
+from common.image_spec import HALF, ImageSpec
+from vit.config import HF_PREFIX, ModelConfig, refuse_options
 from vit.convolutions import quick_on_processors
 from vit.hub import hub_access
 from vit.parts import Parts

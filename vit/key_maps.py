@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vit.config import ImageSpec, grid_side
+from common.image_spec import ImageSpec
+from vit.config import grid_side
 
 Tensors = dict[str, Tensor]
 PositionRule = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilinear_corners"]

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import OptionError
-from vit.config import HALF, MIX_PREFIX, ImageSpec, ModelConfig, default_weights, refuse_options
+from common.image_spec import HALF, ImageSpec
+from vit.config import MIX_PREFIX, ModelConfig, default_weights, refuse_options
 from vit.parts import Parts, parts
 
 _LACKS = (

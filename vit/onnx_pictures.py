@@ -16,7 +16,7 @@ import onnx
 from onnx import ModelProto, compose, numpy_helper, parser
 
 from common.errors import OptionError
-from vit.config import ImageSpec
+from common.image_spec import ImageSpec
 
 PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
 MORE = ("unlike",)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from common.errors import MissingPackage, OptionError, WeightsError, import_optional
-from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
+from common.image_spec import ImageSpec
+from vit.config import TIMM_PREFIX, ModelConfig, refuse_options
 from vit.convolutions import quick_on_processors
 from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps

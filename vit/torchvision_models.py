@@ -8,7 +8,8 @@ from torch import nn
 from torchvision import models
 
 from common.errors import OptionError
-from vit.config import ImageSpec, ModelConfig, nearest_sizes, refuse_options
+from common.image_spec import ImageSpec
+from vit.config import ModelConfig, nearest_sizes, refuse_options
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import fetch
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from common.errors import WeightsError
-from vit.config import WEIGHT_SOURCES, ImageSpec
+from common.image_spec import ImageSpec
+from vit.config import WEIGHT_SOURCES
 from vit.key_maps import FAMILIES, Family
 from vit.tensor_files import read_tensors, refuse_pointer, tree_of
 from vit.torch_files import read_torch_file

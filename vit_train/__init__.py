@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainers.version import VERSION as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors
+    from common.image_spec import ImageSpec
     from comparison.compare import compare_arms
     from datasets.bundle import DataBundle
     from datasets.config import DataConfig
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from trainers.storage.finished_run import load
     from trainers.storage.run_result import RunResult
     from vit.checkpoints import load_weights
-    from vit.config import ImageSpec, ModelConfig
+    from vit.config import ModelConfig
     from vit.factory import build_model, image_spec
     from vit.fast import VisionTransformer
 
@@ -36,7 +37,8 @@ _EXPORTS = {
     "trainers.run": ("train",),
     "trainers.storage.finished_run": ("RunResult", "load"),
     "vit.checkpoints": ("load_weights",),
-    "vit.config": ("ImageSpec", "ModelConfig"),
+    "common.image_spec": ("ImageSpec",),
+    "vit.config": ("ModelConfig",),
     "vit.factory": ("build_model", "image_spec"),
     "vit.fast": ("VisionTransformer",),
 }

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from common.errors import DataError, UnknownDataSet
+from common.options import operand
 from common.shell import command
 from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.images import is_image_name
-from datasets.options import operand
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder

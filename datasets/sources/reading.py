@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from common.errors import DataError
+from common.options import operand
 from common.shell import command
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
-from datasets.options import operand
 from datasets.sources.problems import Problem, class_problems
 
 SPLIT_FOLDERS: dict[str, str] = {

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from common.errors import ConfigError, DataError
-from datasets.bundle import Samples, image_set, samples_of
+from datasets.bundle import Samples, image_set
 from datasets.opened import OpenedImages
 from datasets.shared_split import PRETRAINED_ON, have_seen
 from trainers.budget.local_weights import MOST_IMAGES, rank
@@ -69,7 +69,7 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     rows = np.concatenate([image_set(loader).indices for loader in setup.data.dataloaders.values()])
     order = np.argsort(rows)
     values = np.concatenate([part * (parts[0].std() / part.std()) for part in parts], axis=1)
-    return samples_of(setup.data), rows[order], values[order]
+    return setup.data.samples, rows[order], values[order]
 
 
 def fold_of_each(labels: Ints, groups: Ints, *, folds: int) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.errors import ConfigError
 from common.text import pluralise
-from datasets.bundle import LEFT_OUT, DataBundle, samples_of
+from datasets.bundle import LEFT_OUT, DataBundle
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import Loader
 from datasets.sampling import OrderedBatchSampler, batch_sampler, evenly
@@ -59,7 +59,7 @@ def dry_run(config: RunConfig) -> RunResult:
 def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
     """Restrict a setup to a few batches of the images of each split."""
     train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1}
-    samples, loaders = samples_of(setup.data), dict(setup.data.dataloaders)
+    samples, loaders = setup.data.samples, dict(setup.data.dataloaders)
     for split, loader in loaders.items():
         rows = samples.indices(split)
         some = evenly(len(rows), BATCHES * batch_sampler(loader).batch_size)

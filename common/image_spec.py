@@ -1,0 +1,51 @@
+"""Preprocessing of a model's images, as a value that models, data and exports share. No torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.errors import OptionError
+from common.options import known_keywords, require, require_finite
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+MAX_SIDE = 4096
+"""Pixels: a batch of 32 such pictures takes 6 GB."""
+OTHER_NAMES = {
+    "img_size": "image_size", "in_chans": "in_channels", "channels": "in_channels", "num_channels": "in_channels",
+}  # fmt: skip
+"""Names that timm, vit-pytorch and transformers have for these options."""
+
+
+@known_keywords(OTHER_NAMES)
+@dataclass(frozen=True)
+class ImageSpec:
+    """Preprocessing that turns an image into a model's input: one for train, val, evaluate, predict and export.
+
+    An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
+    channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.
+    """
+
+    image_size: int = 224
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    in_channels: int = 3
+    crop_fraction: float = 1.0
+    """Fraction for `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is
+    kept."""
+    fit: Literal["crop", "pad", "squash"] = "crop"
+    """Way in which a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
+    proportions are given up (squash)."""
+    decoding: Literal["full", "scaled"] = "full"
+    """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if not 1 <= self.image_size <= MAX_SIDE:
+            raise OptionError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
+        require(self, "be positive", lambda deviations: min(deviations, default=1) > 0, "std")
+        if not len(self.mean) == len(self.std) == self.in_channels:
+            raise OptionError(
+                f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"
+            )
+        require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "crop_fraction")
