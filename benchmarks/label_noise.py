@@ -31,11 +31,11 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from cleaning.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
-from cleaning.suspects import DROP
 from datasets.bundle import Samples
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
+from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
+from inference.labels.suspects import DROP
 from trainers.budget import local_weights
 from trainers.config import RunConfig
 from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold

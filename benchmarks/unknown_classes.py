@@ -22,10 +22,10 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.environment import describe
 from datasets.transforms import Pipeline
+from inference.certainty.features import in_one, recorded
+from inference.certainty.gaussian import LEAST
+from inference.certainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from inference.images import find_images, read_pixels
-from uncertainty.features import in_one, recorded
-from uncertainty.gaussian import LEAST
-from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from vit import build_model, image_spec
 from vit.config import ModelConfig, default_weights
 

@@ -74,11 +74,11 @@ def review_command(options: Options) -> str:
 
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
-    from cleaning import clean
-    from cleaning.label_issues import cleanlab_filter
-    from cleaning.review import SuspectsTable
-    from cleaning.suspects import read_suspects, write_cleaned
-    from review.server import Review
+    from inference.labels import clean
+    from inference.labels.label_issues import cleanlab_filter
+    from inference.labels.review import SuspectsTable
+    from inference.labels.server import Review
+    from inference.labels.suspects import read_suspects, write_cleaned
     from trainers.reporting.console import say
 
     folder, config = options.folder, options.config()

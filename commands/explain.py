@@ -92,10 +92,10 @@ def _write_page(options: Options) -> int:
 def _draw_all(options: Options) -> int:
     import torch
 
-    from figures.attention import distance_figure
-    from figures.results import save
     from inference.explain import explain, faithfulness_of, write_pictures
     from inference.images import Unreadable, find_images
+    from trainers.reporting.figures.attention import distance_figure
+    from trainers.reporting.figures.results import save
 
     classifier = options.open()
     folder, distances, code, worth = options.output or classifier.folder / "explain", [], 0, ""

@@ -77,10 +77,10 @@ def review_command(options: Options) -> str:
 
 def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
-    from labelling import rounds
-    from labelling.features import extract_features, of_run, pretrained
-    from labelling.picks import PicksTable
-    from review.server import Review
+    from inference.labels import rounds
+    from inference.labels.features import extract_features, of_run, pretrained
+    from inference.labels.picks import PicksTable
+    from inference.labels.server import Review
     from trainers.storage.finished_run import find_run
 
     folder, run_dir = options.folder, find_run(options.run, options.output_dir) if options.run else None

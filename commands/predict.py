@@ -19,9 +19,9 @@ from common.shell import command
 from common.text import wrapped
 
 if TYPE_CHECKING:
-    from figures.image_prediction import ImagePrediction
     from inference.classifier import Classifier
     from inference.predict import ExampleSheet, Tally
+    from trainers.reporting.figures.image_prediction import ImagePrediction
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def write(images: Iterable[ImagePrediction], options: Options, *, judged: bool) 
 
 
 def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
-    from figures.sheets import prediction_sheet, save
+    from trainers.reporting.figures.sheets import prediction_sheet, save
 
     shown = spread.chosen()
     title = f"{len(shown)} of {of:,} images: of each class the least and the most certain"

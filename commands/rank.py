@@ -76,7 +76,6 @@ def main(options: Options) -> int:
 
 def local_arms() -> list[str]:
     """The backbones that need no download, and last those that plans take, side by side."""
-    import vit
     from vit.factory import image_spec
     from vit.local_models import local_pretrained_models
 
@@ -84,8 +83,7 @@ def local_arms() -> list[str]:
     large = [model for model in models if model.name != "vit_nano_8"]
     together = [f"{model.name}@{model.image_size or image_spec(model).image_size}" for model in large]
     alone = [arm_text(vars(model)) for model in models]
-    there = len(large) > 1 and (Path(vit.__file__).parent / "mixture.py").is_file()
-    return [*alone, MIX_PREFIX + "+".join(together)] if there else alone
+    return [*alone, MIX_PREFIX + "+".join(together)] if len(large) > 1 else alone
 
 
 def arm_of(word: str) -> str:

@@ -22,7 +22,6 @@ from common.errors import ConfigError
 from common.files import write_bytes, write_text
 from common.shell import command
 from common.tables import csv_text
-from comparison.analysis.statistics import holm, is_claim, paired_difference
 from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
@@ -30,7 +29,6 @@ from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.options import words
 from datasets.units import units_of
-from figures.results import png
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
 from trainers.budget.sharing import memory_of
@@ -38,7 +36,9 @@ from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.options import defaults
+from trainers.reporting.figures.results import png
 from trainers.setup import RunSetup
+from trainers.statistics import holm, is_claim, paired_difference
 from trainers.storage.data_folder import claimed_folder
 
 DRAWS = 20

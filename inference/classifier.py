@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from common.errors import ConfigError, report_damage
 from common.shell import command
 from common.text import pluralise, read_text
+from inference.certainty.answers import read_answers
+from inference.certainty.exports import answers_in
 from trainers.config import from_dict
 from trainers.options.defaults import resolve_device
 from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
-from uncertainty.answers import read_answers
-from uncertainty.exports import answers_in
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIX_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -51,7 +51,7 @@ class Classifier:
     seen: Seen | None = None
     """Images that it was trained on; None where its maker does not say."""
     answers: Any = None
-    """Result of its evaluation (`uncertainty.answers.Answers`); None: no promise goes with its answers."""
+    """Result of its evaluation (`inference.certainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""

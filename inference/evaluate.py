@@ -17,6 +17,8 @@ from datasets.labelled import labelled_samples
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.split_file import fingerprint
 from datasets.units import with_copies
+from inference.certainty.answers import read_answers
+from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from trainers.config import RunConfig
@@ -31,8 +33,6 @@ from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import load, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
-from uncertainty.answers import read_answers
-from uncertainty.features import recorded
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 

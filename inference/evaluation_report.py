@@ -13,15 +13,15 @@ from common.files import text_file, write_text
 from common.tables import csv_text
 from common.text import format_table, printable
 from datasets.units import units_of
-from figures.image_prediction import ImagePrediction
+from inference.certainty.report import report
 from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.intervals import Design, design_of
 from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
 from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.engine.temperature import sharpness
+from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.storage.run_folder import read_json, write_json
-from uncertainty.report import report
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
 
@@ -48,8 +48,8 @@ class Evaluation:
     """Metrics that training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
     answers: dict[str, Any] = field(default_factory=dict)
-    """Numbers that say how far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where
-    nothing is said."""
+    """Numbers that say how far its answers can be relied on (`numbers_of` in inference/certainty/report.py); empty
+    where nothing is said."""
     said: Sequence[str] = ()
     """Findings in sentences."""
 
@@ -61,7 +61,11 @@ def write_evaluation(
 
     With `fit` a temperature is fitted to these scores and saved as temperature.json; else the saved one is used.
     """
-    from figures.results import confusion_figure, reliability_figure, save  # matplotlib takes a second to import
+    from trainers.reporting.figures.results import (  # matplotlib takes a second to import
+        confusion_figure,
+        reliability_figure,
+        save,
+    )
 
     folder.mkdir(parents=True, exist_ok=True)
     outputs = scores.outputs

@@ -16,17 +16,17 @@ from common.text import printable
 from datasets.fitting import Box, view_of
 from datasets.images import image_size, read_image, to_array
 from datasets.transforms import Pipeline
-from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.images import Both, ImageFile, Unreadable, read_both
 from trainers.reporting import heat_maps as maps
 from trainers.reporting.console import say
+from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 
 if TYPE_CHECKING:
-    from explanations.faithfulness import Faithfulness
+    from trainers.reporting.explanations.faithfulness import Faithfulness
 
 DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
 DECODED = 400  # and those that decoding left at least, or it is decoded again
@@ -176,9 +176,9 @@ def write_pictures(
 ) -> str:
     """The pictures of one image, whose number begins their names, with the maps that are `shown` and a `note`; a line
     that says what it was taken for."""
-    from figures.attention import heads_figure  # matplotlib takes a second to import
-    from figures.results import save
-    from figures.sheets import DPI, heat_sheet
+    from trainers.reporting.figures.attention import heads_figure  # matplotlib takes a second to import
+    from trainers.reporting.figures.results import save
+    from trainers.reporting.figures.sheets import DPI, heat_sheet
 
     image, attention = explanation.image, explanation.attention
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)

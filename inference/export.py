@@ -19,13 +19,13 @@ from datasets.bundle import BatchKey, ImageSet, image_set
 from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
+from inference.certainty import exports
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
-from uncertainty import exports
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
 

@@ -18,10 +18,10 @@ from common.tables import csv_lines
 from common.text import printable
 from datasets.image_dataset import cpu_count
 from datasets.transforms import Pipeline
-from figures.image_prediction import ImagePrediction, ranked_classes
+from inference.certainty.answers import Judge
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
-from uncertainty.answers import Judge
+from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 

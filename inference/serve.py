@@ -11,12 +11,12 @@ from jinja2 import Template
 
 from common.errors import DataError, OptionError
 from datasets.images import THE_IMAGE
-from figures.thumbnails import data_uri
 from inference.classifier import Classifier
 from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import COVER, predict
+from trainers.reporting.figures.thumbnails import data_uri
 from trainers.system.process import give_back_freed_memory
 
 PAGE = Path(__file__).with_name("serve_page.html")
@@ -93,7 +93,7 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
         explanation = explain(classifier, file)
     except OptionError as error:
         return {**result, "note": str(error)}
-    from figures.sheets import heat_sheet, png  # matplotlib takes a second to import
+    from trainers.reporting.figures.sheets import heat_sheet, png  # matplotlib takes a second to import
 
     assert not isinstance(explanation, Unreadable)
     figure = heat_sheet(explanation.image, explanation.drawn())

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from comparison.analysis.statistics import is_claim, paired_difference
 from trainers.engine.intervals import design_of, wilson
+from trainers.statistics import is_claim, paired_difference
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -22,17 +22,17 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
-from cleaning.clean import HeldOutPredictions, cross_validate_features, report_suspects
-from cleaning.label_issues import COPY, OUTLIER, label_issues
-from cleaning.review import SuspectsTable, nearest_of_classes, write_neighbours
-from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.loaders import split_samples
-from review.server import Review
-from review.table import percent
+from inference.labels.clean import HeldOutPredictions, cross_validate_features, report_suspects
+from inference.labels.label_issues import COPY, OUTLIER, label_issues
+from inference.labels.review import SuspectsTable, nearest_of_classes, write_neighbours
+from inference.labels.server import Review
+from inference.labels.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
+from inference.labels.table import percent
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
@@ -495,8 +495,8 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 
 
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
-    from cleaning import clean
     from comparison.analysis.runs import FinishedRun
+    from inference.labels import clean
 
     data = DataConfig("digits", folds=2, fold=1)
     samples = clean.read_samples(data)

@@ -13,11 +13,11 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin
 from small_run import CLASSES, call, make_run, photo, stir
 from torch import nn
 
-from figures.attention import heads_figure
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
 from inference.images import ImageFile
 from inference.predict import predict
+from trainers.reporting.figures.attention import heads_figure
 from vit.export import describe
 
 pytestmark = pytest.mark.drawn

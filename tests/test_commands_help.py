@@ -130,7 +130,7 @@ def complaint(options_class: type, *words: str) -> str:
 
 def test_explain_lists_the_methods_that_there_are():
     from commands.explain import Options
-    from explanations.methods import BEST_FIRST, METHODS
+    from trainers.reporting.explanations.methods import BEST_FIRST, METHODS
 
     text = next(option.text for option in options_of(Options) if option.name == "--method")
     listed = text.partition(": ")[2].partition(" [")[0].replace(" or ", " ")

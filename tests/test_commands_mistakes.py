@@ -17,7 +17,7 @@ from datasets.loaders import open_samples
 from datasets.opened import OpenedImages
 from datasets.splits import assign_splits
 from inference.evaluate import evaluate_run
-from labelling.picks import Pick, PicksTable, write_picks
+from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
 from trainers.run import train
 from trainers.seen.overlap import Overlap

@@ -20,11 +20,11 @@ from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
 from datasets.loaders import split_samples
-from labelling.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from labelling.features import FeatureExtractor, extract_features, of_run, side_by_side
-from labelling.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
-from labelling.pool import Label, read_pool
-from review.server import Review
+from inference.labels.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
+from inference.labels.features import FeatureExtractor, extract_features, of_run, side_by_side
+from inference.labels.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
+from inference.labels.pool import Label, read_pool
+from inference.labels.server import Review
 from vit import Blueprint, ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +135,7 @@ def photos(tmp_path, monkeypatch):
         path = tmp_path / "photos" / f"day{number % 3}" / f"{number:02d}{'d' if dark else 'b'}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
-    monkeypatch.setattr("labelling.features.pretrained", small_network)
+    monkeypatch.setattr("inference.labels.features.pretrained", small_network)
     return tmp_path / "photos"
 
 
@@ -319,7 +319,7 @@ def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_pat
         passes.append(1)
         return features_of(*arguments, **options)
 
-    monkeypatch.setattr("labelling.features.features_of", counting)
+    monkeypatch.setattr("inference.labels.features.features_of", counting)
     pool = read_pool("photos", tmp_path, {}, written=tmp_path)
     first = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")
     again = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")

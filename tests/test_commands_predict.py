@@ -21,10 +21,10 @@ from datasets.images import read_image
 from datasets.labelled import labelled_samples
 from datasets.loaders import evaluation_loader
 from datasets.transforms import preprocess
-from figures.image_prediction import ImagePrediction
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import ExampleSheet, predict
+from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.storage.finished_run import load
 
 
@@ -212,8 +212,8 @@ def test_the_grid_holds_as_many_pictures_as_are_asked_for(run, tmp_path, capsys)
 
 
 def test_captions_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
-    from figures.results import RIGHT, UNKNOWN, WRONG
-    from figures.sheets import caption
+    from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG
+    from trainers.reporting.figures.sheets import caption
 
     captions = [caption(ImagePrediction("f/a.png", (("x", 0.9), ("y", 0.1)), label)) for label in ("x", "y", None)]
     assert [lines[0] for lines in captions] == [("x (90.0%)", colour) for colour in (RIGHT, WRONG, UNKNOWN)]

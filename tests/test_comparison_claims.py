@@ -9,8 +9,8 @@ from small_comparison import arm_of, comparison_of
 from comparison.analysis.power import power_line
 from comparison.analysis.results import analyse, compare_pairs
 from comparison.analysis.runs import Arm, Condition, FinishedRun
-from comparison.analysis.statistics import LEVEL, holm, paired_difference
 from comparison.reporting.table import notes
+from trainers.statistics import LEVEL, holm, paired_difference
 
 CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
 

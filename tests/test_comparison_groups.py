@@ -11,9 +11,9 @@ from small_comparison import arm_of, comparison_of, finished_run
 from comparison.analysis.power import ASSUMED, assumed, power_line, smallest_difference
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import Condition, read_run
-from comparison.analysis.statistics import estimate, minus, paired_difference, sign_flip, verdict
 from comparison.ranking import RankedBackbone
 from comparison.reporting.table import notes, terminal_table
+from trainers.statistics import estimate, minus, paired_difference, sign_flip, verdict
 
 
 def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from comparison.analysis.power import half_width, power_line, smallest_difference
-from comparison.analysis.statistics import LEVEL, Spread, estimate
+from trainers.statistics import LEVEL, Spread, estimate
 
 
 def runs(*shares, images=1000, seeds=10, seed=0):

@@ -6,7 +6,10 @@ import torch
 from scipy.stats import norm
 from sklearn.metrics import confusion_matrix
 
-from comparison.analysis.statistics import (
+from inference.evaluation_report import reliability
+from trainers.engine.intervals import wilson
+from trainers.engine.metrics import expected_calibration_error, macro_f1
+from trainers.statistics import (
     calibration_bins,
     holm,
     is_claim,
@@ -14,9 +17,6 @@ from comparison.analysis.statistics import (
     sign_flip,
     verdict,
 )
-from inference.evaluation_report import reliability
-from trainers.engine.intervals import wilson
-from trainers.engine.metrics import expected_calibration_error, macro_f1
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])

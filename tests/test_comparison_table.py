@@ -9,10 +9,10 @@ from small_comparison import arm_of, comparison_of
 
 from comparison.analysis import results
 from comparison.analysis.results import gflops
-from comparison.analysis.statistics import holm, minus, sign_flip
 from comparison.reporting import table
 from comparison.reporting.table import WIDTH
 from trainers.engine.intervals import wilson
+from trainers.statistics import holm, minus, sign_flip
 from vit.factory import build_model
 from vit.summary import summarise
 

@@ -22,7 +22,7 @@ from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.split_file import write_split
-from figures.results import save
+from trainers.reporting.figures.results import save
 from trainers.reporting.pictures_full import write_sprite, write_tsv
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv

@@ -294,8 +294,8 @@ def test_split_csv_has_the_groups(tmp_path):
 
 def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
-    from cleaning import clean
-    from cleaning.suspects import write_cleaned
+    from inference.labels import clean
+    from inference.labels.suspects import write_cleaned
 
     samples = split_samples(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"))
     rows = np.flatnonzero(samples.splits >= 0)

@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from common.errors import OptionError
-from explanations import attnlrp, faithfulness, layercam, mixtures, perturbation
-from explanations.faithfulness import Faithfulness, costs_of, from_json, measure, paired, to_json
-from explanations.integrated_gradients import attributions
-from explanations.methods import METHODS, heat_maps
-from explanations.subject import NoMap, Subject, cells, shares
 from trainers.reporting import heat_maps as hook
+from trainers.reporting.explanations import attnlrp, faithfulness, layercam, mixtures, perturbation
+from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, from_json, measure, paired, to_json
+from trainers.reporting.explanations.integrated_gradients import attributions
+from trainers.reporting.explanations.methods import METHODS, heat_maps
+from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
 from vit.factory import build_model
 
 SIDE = 32

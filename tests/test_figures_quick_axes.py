@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from figures.quick_axes import Axes, Canvas, count_steps, share_steps
-from figures.results import BLUE, RIGHT
-from uncertainty.figure import PALE, coverage_picture
-from uncertainty.risk import accuracy_by_coverage
+from trainers.coverage import accuracy_by_coverage
+from trainers.reporting.figures.coverage import PALE, coverage_picture
+from trainers.reporting.figures.quick_axes import Axes, Canvas, count_steps, share_steps
+from trainers.reporting.figures.results import BLUE, RIGHT
 
 
 def pixels(png: bytes) -> np.ndarray:

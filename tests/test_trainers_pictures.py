@@ -25,9 +25,13 @@ from common.errors import Interrupted
 from common.text import printable
 from datasets.config import DataConfig
 from datasets.fitting import view_of
-from figures.heat_maps import brightness, overlay, upsampled
-from figures.results import confusion_figure, escape, readable, reliability_figure
-from figures.sheets import (
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.engine.evaluation import Scores
+from trainers.engine.predictions import predictions_of
+from trainers.reporting import pictures
+from trainers.reporting.figures.heat_maps import brightness, overlay, upsampled
+from trainers.reporting.figures.results import confusion_figure, escape, readable, reliability_figure
+from trainers.reporting.figures.sheets import (
     Tile,
     batch_sheet,
     png,
@@ -35,10 +39,6 @@ from figures.sheets import (
     sheet,
     tile_picture,
 )
-from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine.evaluation import Scores
-from trainers.engine.predictions import predictions_of
-from trainers.reporting import pictures
 from trainers.reporting.pictures_full import hardest, position_embeddings
 from trainers.reporting.tensorboard import recall_scalars
 from trainers.resume import resume
@@ -73,7 +73,7 @@ def averaged_run(folder: Path, *, tb: str = "standard") -> RunConfig:
 def maps_of_one_point():
     """What a map along several points is worth, tests/test_explanations.py has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("explanations.along_a_path.POINTS", (1.0,))
+        patch.setattr("trainers.reporting.explanations.along_a_path.POINTS", (1.0,))
         yield
 
 

@@ -10,10 +10,10 @@ from small_run import few_digits
 import main
 from commands.arguments import parse_train_options
 from common.errors import ConfigError
-from figures import results
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, recipe_config
+from trainers.reporting.figures import results
 from trainers.storage.run_folder import read_json
 from trainers.tools.dry_run import dry_run
 from trainers.tools.lr_finder import HIGHEST, LOWEST, draw, smooth, suggest

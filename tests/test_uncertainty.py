@@ -20,21 +20,21 @@ from small_images import image_folder
 from small_run import call
 
 from common.errors import WeightsError
+from inference.certainty import answers as answers_file
+from inference.certainty import conformal, unknown
+from inference.certainty import gaussian as gaussian_of_features
+from inference.certainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
+from inference.certainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
+from inference.certainty.directions import fit_directions
+from inference.certainty.features import in_one, recorded
+from inference.certainty.gaussian import fit_gaussian, principal_axes, shrinkage
+from inference.certainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from inference.classifier import open_classifier
 from inference.images import find_images
 from inference.predict import predict
 from inference.serve import classify
+from trainers.coverage import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_of
-from uncertainty import answers as answers_file
-from uncertainty import conformal, unknown
-from uncertainty import gaussian as gaussian_of_features
-from uncertainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
-from uncertainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
-from uncertainty.directions import fit_directions
-from uncertainty.features import in_one, recorded
-from uncertainty.gaussian import fit_gaussian, principal_axes, shrinkage
-from uncertainty.risk import accuracy_by_coverage, answered
-from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from vit.factory import build_model
 
 

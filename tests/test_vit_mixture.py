@@ -9,9 +9,9 @@ from torch.nn.functional import interpolate
 
 import vit
 from common.errors import OptionError
-from explanations.methods import heat_maps
 from inference.classifier import Classifier
 from inference.export import export
+from trainers.reporting.explanations.methods import heat_maps
 from vit import ModelConfig, build_model, image_spec
 from vit.mixture import Network, name_of, networks_in, resizing
 from vit.parts import inputs_of, parts

@@ -13,7 +13,12 @@ from common.errors import exit_code
 from comparison.analysis.improving import improvement_at_end
 from comparison.analysis.power import seeds_or_images_needed
 from comparison.analysis.runs import Arm, Comparison, Condition, FinishedRun
-from comparison.analysis.statistics import (
+from trainers.config import from_dict
+from trainers.coverage import answered as share_answered
+from trainers.engine.intervals import Clusters, design_of, wilson
+from trainers.engine.metrics import expected_calibration_error, macro_f1
+from trainers.reporting.console import say
+from trainers.statistics import (
     LEVEL,
     PairedDifference,
     calibration_bins,
@@ -25,12 +30,7 @@ from comparison.analysis.statistics import (
     sign_flip,
     verdict,
 )
-from trainers.config import from_dict
-from trainers.engine.intervals import Clusters, design_of, wilson
-from trainers.engine.metrics import expected_calibration_error, macro_f1
-from trainers.reporting.console import say
 from trainers.storage.finished_run import untrusted_run
-from uncertainty.risk import answered as share_answered
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, Condition, FinishedRun
-from comparison.analysis.statistics import calibration_bins
-from figures.results import GREY, draw_counts, escape, png, shorten, tidy
+from trainers.reporting.figures.results import GREY, draw_counts, escape, png, shorten, tidy
+from trainers.statistics import calibration_bins
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MOST_CLASSES = 40  # of a confusion matrix that can be read

@@ -16,10 +16,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, Condition
-from comparison.analysis.statistics import LEVEL
 from comparison.names import slugs
 from comparison.reporting.drawing import ReportFigure
 from trainers.reporting.tensorboard import add_png, add_text, failures_kept
+from trainers.statistics import LEVEL
 
 METRICS = ("accuracy", "loss")
 MEANS, ENDS = "0_mean_by_images_seen", "0_spread_by_images_seen"

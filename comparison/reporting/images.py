@@ -14,8 +14,8 @@ from datasets.bundle import Samples
 from datasets.config import DataConfig
 from datasets.images import picture_of
 from datasets.loaders import read_samples
-from figures.thumbnails import thumbnail
 from trainers.config import from_dict
+from trainers.reporting.figures.thumbnails import thumbnail
 from trainers.storage.finished_run import untrusted_run
 from trainers.storage.places import data_placed
 

@@ -23,10 +23,10 @@ from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, col
 from comparison.reporting.events import write_events
 from comparison.reporting.images import disagreement
 from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, notes, table_csv, table_md, table_of
-from figures.thumbnails import data_uri
 from inference.classifier import open_classifier
 from inference.page.document import page_of, validation_pictures
 from trainers.reporting.console import say
+from trainers.reporting.figures.thumbnails import data_uri
 from trainers.storage.run_folder import SNAPSHOTS
 
 LISTED_PAIRS = 10  # of classes that an arm confuses

@@ -13,8 +13,8 @@ from comparison.analysis.improving import RULE
 from comparison.analysis.power import power_line
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
 from comparison.analysis.runs import Comparison, Condition
-from comparison.analysis.statistics import estimate, minus
 from trainers.reporting.console import duration
+from trainers.statistics import estimate, minus
 from vit.config import WHAT_THEY_ARE
 
 if TYPE_CHECKING:

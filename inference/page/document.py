@@ -26,13 +26,13 @@ from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
 from datasets.sampling import evenly
 from datasets.transforms import Pipeline
-from figures.thumbnails import thumbnail
 from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.page.perturbations import Perturbation, logits_under, perturbations_of
 from inference.page.residual_stream import entering, logit_lens, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.console import say
+from trainers.reporting.figures.thumbnails import thumbnail
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance

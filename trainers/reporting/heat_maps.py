@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from common.errors import CheckpointError
 from datasets.bundle import BatchKey
 from datasets.sampling import evenly
-from explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
-from explanations.methods import MIXTURE, heat_maps
-from explanations.subject import NoMap
+from trainers.reporting.explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
+from trainers.reporting.explanations.methods import MIXTURE, heat_maps
+from trainers.reporting.explanations.subject import NoMap
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.run_folder import read_if_whole, write_json
 

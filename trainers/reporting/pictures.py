@@ -23,19 +23,19 @@ from common.text import pluralise
 from datasets.bundle import BatchKey, ImageSet
 from datasets.fitting import view_of
 from datasets.sampling import batch_sampler, evenly
-from figures.attention import distance_figure
-from figures.image_prediction import ImagePrediction, ranked_classes
-from figures.results import confusion_figure, reliability_figure
-from figures.sheets import batch_sheet, png, prediction_sheet
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
 from trainers.engine.predictions import Predictions
 from trainers.reporting import console, heat_maps
+from trainers.reporting.figures.attention import distance_figure
+from trainers.reporting.figures.coverage import coverage_picture
+from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
+from trainers.reporting.figures.results import confusion_figure, reliability_figure
+from trainers.reporting.figures.sheets import batch_sheet, png, prediction_sheet
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import SNAPSHOTS
-from uncertainty.figure import coverage_picture
 from vit.attention_maps import maps_of
 from vit.low_rank import merged_state
 from vit.tensor_files import write_tree

@@ -19,12 +19,12 @@ from common.tables import csv_text
 from common.text import printable
 from datasets.bundle import BatchKey
 from datasets.sampling import evenly
-from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities
 from trainers.engine.metrics import per_class
 from trainers.reporting import pictures
+from trainers.reporting.figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.reporting.tensorboard import RunLoggers, tag_of
 from trainers.setup import RunSetup
 from vit.parts import inputs_of, parts, position_embeddings

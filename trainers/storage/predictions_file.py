@@ -3,7 +3,7 @@
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,26 @@ def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
     return tuple(paths[row] for row in order), labels[order], predicted[order], probabilities[order]
 
 
+class SplitPredictions(NamedTuple):
+    """Predictions of a run on a split, by `SavedPredictions`, with the names of its classes."""
+
+    class_names: tuple[str, ...]
+    paths: tuple[str, ...]
+    labels: np.ndarray
+    predicted: np.ndarray
+    probabilities: np.ndarray
+
+
+def predictions_of(run_dir: Path, split: str) -> SplitPredictions:
+    """Read what a finished run predicted on a split. Raises DataError: it has no such split, or a file is damaged."""
+    table = run_dir / "eval" / f"{split}_predictions.csv"
+    path = table if table.is_file() else table.with_suffix(".npz")
+    if not path.is_file():
+        raise DataError(f"{run_dir} has no predictions of {split!r}: there is no {table}")
+    names = tuple(read_json(run_dir / "meta.json", class_names=list)["class_names"])
+    return SplitPredictions(names, *read_predictions(path, names))
+
+
 def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
     """A row per image of a split of a finished run: path, label, predicted, and a column `p(NAME)` for each class.
 
@@ -38,12 +58,7 @@ def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    table = run_dir / "eval" / f"{split}_predictions.csv"
-    path = table if table.is_file() else table.with_suffix(".npz")
-    if not path.is_file():
-        raise DataError(f"{run_dir} has no predictions of {split!r}: there is no {table}")
-    names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
-    paths, labels, predicted, probabilities = read_predictions(path, names)
+    names, paths, labels, predicted, probabilities = predictions_of(run_dir, split)
     # Names stay Python's own objects: the text of pandas cannot hold one that is no Unicode.
     frame = pd.DataFrame(probabilities, columns=pd.Index([f"p({name})" for name in names], dtype=object))
     columns = {"path": paths, "label": np.array(names)[labels], "predicted": np.array(names)[predicted]}

@@ -84,7 +84,7 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
 def draw(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from figures.results import save
+    from trainers.reporting.figures.results import save
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()

@@ -1,0 +1,196 @@
+"""Report of an evaluation on its answers: in sentences, as a table of images, as a picture, and as numbers.
+
+N images, K columns of probabilities: of all classes, or of a large pass the likeliest of each image.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.files import text_file, write_bytes
+from common.tables import csv_lines
+from common.text import printable
+from datasets.units import units_of
+from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
+from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
+from inference.certainty.features import in_one
+from trainers.coverage import RIGHT, answered
+
+JOINT = " | "
+"""Between the classes of a set in a table."""
+LEAST_OF_CLASS = 20
+"""Images of a class from which its own share of false alarms is said."""
+
+
+class AnswersReport(NamedTuple):
+    """Findings of an evaluation about its answers."""
+
+    numbers: dict[str, Any]
+    """See `numbers_of`."""
+    lines: list[str]
+    files: list[Path]
+
+
+def report(
+    folder: Path,
+    name: str,
+    outputs: Any,
+    kept: Sequence[tuple[Tensor, ...]],
+    dataset: Any,
+    class_names: Sequence[str],
+    *,
+    answers: Answers | None,
+    fit_for: str | None = None,
+    temperature: float | None = None,
+) -> AnswersReport:
+    """Hold answers against a pass over N labelled images, or with `fit_for`, the name of the weights, fit them to it
+    and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`.
+
+    outputs: the `Predictions` of the pass; kept: what `recorded` gave; dataset: its `samples`, `indices` and `path`.
+    """
+    units, features = units_of(dataset.samples, dataset.indices), in_one(kept, len(outputs.labels))
+    scores, files = None, []
+    if fit_for is not None and (outputs.whole or features is not None):
+        answers, scores = fit_answers(outputs, features, units, weights=fit_for, temperature=temperature)
+        files.append(write_answers(folder, answers))
+    elif answers is not None:
+        scores = scores_of(answers, outputs, features)
+    shares, classes = columns_of(outputs)
+    cut = None if answers is None else answers.cuts.get(LEVEL)
+    sets = None if cut is None else sets_of(shares, cut)
+    threshold = None if answers is None else answers.thresholds.get(RATE)
+    unlike = None if threshold is None or scores is None else scores > threshold
+    if answers is not None:
+        rows = table_rows(outputs, dataset, class_names, classes, sets, unlike)
+        files.append(write_table(folder / f"{name}_answers.csv", rows))
+    files.append(draw(folder / f"{name}_answers.png", shares.max(axis=1), outputs.correct.numpy(), sets, title=name))
+    numbers = numbers_of(answers, outputs, unlike, units)
+    if unlike is not None:
+        numbers["unknown_by_class"] = unknown_by_class(unlike, outputs.labels.numpy(), class_names)
+    said = [*lines(answers, numbers, fitted=fit_for is not None)]
+    return AnswersReport(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
+
+
+def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
+    """(N,): how unlike the validation images; None where a part of the score is not there."""
+    score = answers.unlikeness
+    scales = score.scales
+    needs_logits = scales.energy is not None or scales.odds is not None
+    if (needs_logits and not outputs.whole) or (scales.distance is not None and features is None):
+        return None
+    return score(outputs.logits, features).double().numpy()
+
+
+def columns_of(outputs: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Probabilities (N, K), and the classes (N, K) that they are of."""
+    if not outputs.whole:
+        return outputs.probabilities.double().numpy(), outputs.classes.numpy()
+    shares = outputs.logits.double().softmax(dim=1).numpy()
+    return shares, np.broadcast_to(np.arange(shares.shape[1]), shares.shape)
+
+
+def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, units: NDArray) -> dict[str, Any]:
+    """Shares as fractions. `sets`: for each level that can be promised the share of images whose set has the right
+    class, and the mean number of classes. `unknown`: the share of images called unlike the validation images. Of groups
+    of images each weighs as one image."""
+    shares, _ = columns_of(outputs)
+    weights = unit_weights(units)
+    weights = weights / weights.sum()
+    found: dict[str, Any] = {"right": RIGHT, "answered": answered(shares.max(axis=1), outputs.correct.numpy())}
+    if answers is None:
+        return found
+    own = own_probabilities(outputs)
+    sets = {}
+    for level, cut in answers.cuts.items():
+        held = (own >= cut) | outputs.correct.numpy()
+        sizes = sets_of(shares, cut).sum(axis=1)
+        sets[f"{level:g}"] = {"cut": cut, "cover": float(weights @ held), "size": float(weights @ sizes)}
+    found |= {"fitted_on": answers.images, "units": answers.units, "sets": sets}
+    return found | {"false_alarms": RATE, "unknown": None if unlike is None else float(weights @ unlike)}
+
+
+def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
+    """The sentences: what silence buys, what the sets hold, what is called unknown; what it assumes comes last."""
+    share, right = numbers["answered"], f"{RIGHT:.0%} right"
+    if share == 1:
+        yield f"{right:>17}  on all of these images"
+    elif share:
+        yield f"{right:>17}  on the {share:.1%} of these images that it is surest of; the others are for a person"
+    else:
+        yield f"{right:>17}  on none of these images, however sure it is"
+    if answers is None:
+        return
+    for level in LEVELS:
+        if (found := numbers["sets"].get(f"{level:g}")) is not None:
+            here = "" if fitted else f"; here {found['cover']:.1%} do"
+            head = f"{level:.0%} sets"
+            size = f"{found['size']:.2f} classes each"
+            yield f"{head:>17}  hold the right class in at least {level:.0%} of images, with {size}{here}"
+    if (lack := answers.without(LEVELS, RATE)) is not None:
+        yield f"{'too few':>17}  {lack}"
+    if numbers["unknown"] is not None:
+        here = "each left out of the fit" if fitted else f"{RATE:.0%} are to be"
+        share = f"{numbers['unknown']:.1%} of these images are called"
+        yield f"{'unknown':>17}  {share} unlike the validation images ({here})"
+    yield (
+        f"{'promised':>17}  with {CONFIDENCE:.0%} probability, from {answers.images:,} validation images, for images of"
+        " the same source; of another source nothing is promised"
+    )
+
+
+def unknown_by_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str]) -> dict[str, float]:
+    """The share of the images of each class that are called unknown, of the classes that have images."""
+    return {class_names[label]: float(unlike[labels == label].mean()) for label in np.unique(labels)}
+
+
+def worst_class(unlike: NDArray | None, labels: NDArray, class_names: Sequence[str]) -> Iterator[str]:
+    """The class whose own images are called unknown most often."""
+    if unlike is None:
+        return
+    images = np.bincount(labels, minlength=len(class_names))
+    alarms = np.bincount(labels, weights=unlike, minlength=len(class_names))
+    shares = np.divide(alarms, images, out=np.zeros(len(images)), where=images >= LEAST_OF_CLASS)
+    worst = int(shares.argmax())
+    if shares[worst] > 2 * RATE:
+        of = f"{alarms[worst]:.0f} of {images[worst]:,}"
+        yield f"{'':>17}  most of them of class {printable(class_names[worst])}: {of} are called unknown"
+
+
+def table_rows(
+    outputs: Any,
+    dataset: Any,
+    class_names: Sequence[str],
+    classes: NDArray[np.int64],
+    sets: NDArray[np.bool_] | None,
+    unlike: NDArray[np.bool_] | None,
+) -> Iterator[list[str]]:
+    """A row per image: path, label, predicted, the set, and whether it is unknown; empty where nothing is promised."""
+    shares, _ = columns_of(outputs)
+    predicted, labels = outputs.predicted.tolist(), outputs.labels.tolist()
+    for row, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
+        names = ""
+        if sets is not None:
+            order = np.argsort(-shares[row], kind="stable")
+            names = JOINT.join(class_names[classes[row, place]] for place in order[sets[row][order]])
+        known = "" if unlike is None else ("yes" if unlike[row] else "no")
+        cells = (dataset.path(row), class_names[label], class_names[guess], names, known)
+        yield [printable(cell) for cell in cells]
+
+
+def write_table(path: Path, rows: Iterator[list[str]]) -> Path:
+    with text_file(path) as file:
+        file.writelines(csv_lines(("path", "label", "predicted", "set", "unknown"), rows))
+    return path
+
+
+def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> Path:
+    """Accuracy on the images that it is surest of, and the sizes of the sets."""
+    from trainers.reporting.figures.coverage import coverage_picture  # matplotlib takes a second to import
+
+    sizes, title = None if sets is None else sets.sum(axis=1), f"{title}: {len(correct):,} images"
+    write_bytes(path, coverage_picture(confidence, correct, title=title, sizes=sizes, level=LEVEL))
+    return path

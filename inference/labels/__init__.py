@@ -1,0 +1,1 @@
+"""Labels: doubtful ones found and decided, and the pictures to label next."""

@@ -1,0 +1,102 @@
+"""Images with doubtful labels as a table that a person edits, and the table to train on that follows from it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from common.errors import DataError
+from common.files import write_text
+from common.tables import csv_text, read_rows
+from common.text import did_you_mean
+from datasets.bundle import SPLITS, Samples
+from datasets.images import picture_of
+from datasets.units import are_copies
+from inference.labels.table import percent
+
+KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
+
+
+class Suspect(NamedTuple):
+    """One row of suspects.csv."""
+
+    path: str
+    label: str
+    suggested: str
+    confidence: str
+    """The probability of the suggested class."""
+    kind: str
+    other: str
+    """Path of a copy that has the suggested label; empty for other kinds of suspect."""
+    decision: str
+    """keep, drop, or relabel:NAME."""
+    decided: str
+    """Author of the decision: nobody (empty), so the decision is a proposal; or `person`."""
+
+
+def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:
+    write_text(path, csv_text(Suspect._fields, suspects))
+
+
+def read_suspects(path: Path, samples: Samples) -> list[Suspect]:
+    """The rows of suspects.csv. Raises DataError: a decision that is none, or an image that the set does not have."""
+    label_of = {name: samples.class_names[label] for name, label in zip(samples.paths, samples.labels, strict=True)}
+    suspects = [Suspect(*(row[name] for name in Suspect._fields)) for row in read_rows(path, Suspect._fields)]
+    for suspect in suspects:
+        require_decision(suspect, samples.class_names)
+        if label_of.get(suspect.path) != suspect.label:
+            raise DataError(
+                f"{path}: {samples.name} has no {suspect.path!r} with the label {suspect.label!r} now; remove"
+                f" {path} to look anew"
+            )
+    return suspects
+
+
+def require_decision(suspect: Suspect, class_names: Sequence[str]) -> None:
+    """Raise DataError where the decision is not one of those that there are."""
+    name = suspect.decision.removeprefix(RELABEL)
+    if suspect.decision.startswith(RELABEL) and name not in class_names:
+        raise DataError(f"{suspect.path!r}: {suspect.decision!r} names no class{did_you_mean(name, class_names)}")
+    if not suspect.decision.startswith(RELABEL) and suspect.decision not in (KEEP, DROP):
+        raise DataError(f"{suspect.path!r}: decision {suspect.decision!r} is not keep, drop or relabel:NAME")
+
+
+def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
+    """The table of all images that are not dropped, for `--data`: path, label, split, what was changed and why, and the
+    group where there are groups.
+
+    Test images stay as they are. Pictures of a set without files are written beside the table, once."""
+    for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
+        file = path.parent / "images" / f"{samples.paths[row]}.png"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            picture_of(samples, row).save(file)
+    try:
+        header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
+        write_text(path, csv_text(header, cleaned(samples, suspects)), errors="strict")
+    except UnicodeEncodeError as error:
+        raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
+
+
+def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str, ...]]:
+    of = {suspect.path: suspect for suspect in suspects}
+    for row in np.flatnonzero(samples.splits >= 0).tolist():
+        path, label, split = samples.paths[row], samples.class_names[samples.labels[row]], SPLITS[samples.splits[row]]
+        suspect, change = of.get(path) if split != "test" else None, ""
+        if suspect is not None and suspect.decision == DROP:
+            continue
+        if suspect is not None and suspect.decision.startswith(RELABEL):
+            label = suspect.decision.removeprefix(RELABEL)
+            thinks = f"the model thinks {suspect.suggested}, {percent(float(suspect.confidence))}"
+            change = f"was {suspect.label}; {suspect.kind}, {thinks}"
+        file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
+        group = samples.group_of(row)
+        cells = (file, label, split, change)
+        yield (*cells, "" if are_copies(group) else group) if samples.grouped_by else cells
+
+
+def has_files(samples: Samples) -> bool:
+    """Return whether each picture is a file of its own: not in memory, nor inside a shard."""
+    return samples.pixels is None and samples.members is None

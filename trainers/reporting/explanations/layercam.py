@@ -1,0 +1,54 @@
+"""LayerCAM (Jiang et al. 2021, IEEE TIP 30, doi:10.1109/TIP.2021.3089943): heat maps of convolutional networks.
+
+Of a layer with activations A (B, K, h, w) and gradients g of the class's score by them, the map is
+`ReLU(sum over k of ReLU(g_k) * A_k)` (eq. 6-8): every place has its own weights, so that layers before the last have
+maps, too. The layer that is asked is the deepest one with enough cells to point at something.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.reporting.explanations.subject import NoMap, Subject
+
+FEWEST = 4
+"""Cells per side that the layer has at least, where the network has such a layer: the last one of a network for 224 px
+has 7 there, and 2 at 64 px, which point at nothing."""
+
+
+def layercam(subject: Subject) -> Tensor:
+    """The map (B, h, w)."""
+    activations, logits = deepest(subject)
+    with torch.enable_grad():
+        [gradients] = torch.autograd.grad(subject.odds(logits).sum(), activations)
+    return layer_map(activations.detach(), gradients)
+
+
+def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
+    """Two (B, K, h, w) -> (B, h, w)."""
+    return (gradients.clamp(min=0) * activations).sum(dim=1).clamp(min=0)
+
+
+def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
+    """One pass: the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, or of the
+    finest if none has so many; and the logits that come from them. Raises NoMap: there are no feature maps."""
+    height, width = subject.images.shape[2:]
+    taken: dict[int, Tensor] = {}
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.dim() == 4 and output.requires_grad:
+            rows, columns = output.shape[2:]
+            # Not the (B, h, w, K) of a Swin Transformer: feature maps have the proportions of the images.
+            if 1 < rows < height and abs(rows * width - columns * height) < max(height, width):
+                taken[rows] = output
+
+    with ExitStack() as hooks, torch.enable_grad():
+        for module in subject.network.modules():
+            hooks.enter_context(module.register_forward_hook(keep))
+        logits = subject.differentiable()
+    reached = {rows: kept for rows, kept in taken.items() if len(kept) == len(subject.images)}
+    if not reached:
+        raise NoMap(f"{type(subject.network).__name__} has no feature maps (B, K, h, w): LayerCAM has nothing to show")
+    return reached[min((rows for rows in reached if rows >= FEWEST), default=max(reached))], logits

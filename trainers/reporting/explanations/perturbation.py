@@ -1,0 +1,73 @@
+"""Taking parts of a picture away: the map that this gives by itself, and what measures every other one."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainers.reporting.explanations.subject import Subject, cells
+
+BATCH = 32
+
+
+def blurred(images: Tensor) -> Tensor:
+    """(B, C, S, S) -> the same without anything finer than a quarter of the side: a Gaussian of an eighth of the side.
+
+    What stands in for a part that is taken away. A grey square would be an object of its own, with sharp edges that
+    no training image had; a blurred one has the colours of its neighbourhood, and nothing else is left to see.
+    """
+    side = images.size(-1)
+    sigma = side / 8
+    reach = max(1, min(math.ceil(3 * sigma), side - 1))
+    axis = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
+    kernel = (-(axis**2) / (2 * sigma**2)).exp()
+    kernel /= kernel.sum()
+    channels = images.size(1)
+    rows = kernel.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    for weights, padding in ((rows, (0, 0, reach, reach)), (rows.mT, (reach, reach, 0, 0))):
+        images = F.conv2d(F.pad(images, padding, mode="reflect"), weights, groups=channels)
+    return images
+
+
+def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
+    """Images (B, C, S, S) with `instead` of the same shape in the cells (B, N, N) that `removed` marks."""
+    mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
+    return torch.where(mask, instead, images)  # one image under many masks, or as many of both
+
+
+def occlusion(subject: Subject) -> Tensor:
+    """Measure what each cell is worth (Zeiler and Fergus 2014, section 4.2): by how much the log odds of the class fall
+    without a window of 2 x 2 cells, the mean over the windows that a cell is in. It needs no gradients, so it is a map
+    of a program, too (ONNX, .pt2); it takes a pass for each window."""
+    side = cells(subject.images.size(-1))
+    instead, windows = blurred(subject.images), _windows(side)  # (W, N, N)
+    maps = []
+    with torch.no_grad():
+        for row in range(len(subject.images)):
+            image, blank = subject.images[row : row + 1], instead[row : row + 1]
+            falls = []
+            for part in windows.split(BATCH):
+                many = replace(subject, classes=subject.classes[row].expand(len(part)))
+                covered = without(image, part.to(image.device), blank)
+                falls.append(many.odds(many(covered).float()).cpu())
+            one = replace(subject, classes=subject.classes[row : row + 1])
+            fall = one.odds(one(image).float()).cpu() - torch.cat(falls)
+            maps.append((fall[:, None, None] * windows).sum(dim=0) / windows.sum(dim=0))
+    return torch.stack(maps)
+
+
+def _windows(side: int) -> Tensor:
+    """Every window of 2 x 2 cells: float32 (W, N, N), 1 inside."""
+    windows = torch.zeros(side - 1, side - 1, side, side)
+    for row in range(side - 1):
+        for column in range(side - 1):
+            windows[row, column, row : row + 2, column : column + 2] = 1
+    return windows.flatten(0, 1)
+
+
+def probabilities(subject: Subject, images: Tensor) -> Tensor:
+    """float32 (B,): that of each image's class."""
+    logits = subject(images).float()
+    return logits.softmax(dim=1).gather(1, subject.classes[:, None].to(logits.device))[:, 0]

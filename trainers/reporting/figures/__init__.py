@@ -1,0 +1,1 @@
+"""Pictures: arrays in, figures and PNG out."""

@@ -1,0 +1,177 @@
+"""Pictures of a training run: sheets of images with captions, maps of the weights. Each is a matplotlib Figure.
+
+A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from textwrap import wrap
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.nn import functional as F
+
+from datasets.fitting import Box
+from trainers.reporting.figures import results
+from trainers.reporting.figures.heat_maps import overlay
+from trainers.reporting.figures.image_prediction import ImagePrediction
+from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
+
+DPI = 100
+TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
+LARGE = 300  # the same where an image stands alone
+GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
+LETTER = 6.4  # pixels a letter of a caption takes on average
+DIM = "#57606a"
+
+
+class Tile(NamedTuple):
+    """One image (uint8 (h, w, 3)) of a sheet, and the lines below it: text and colour."""
+
+    picture: np.ndarray
+    caption: tuple[tuple[str, str], ...]
+
+
+png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
+
+
+def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
+    """uint8 (C, h, w) -> (t, t, 3) with t near `side`, on white where it is no square: small pixels stay squares, large
+    images are shrunk smoothly."""
+    return squared(scaled(pixels, side))
+
+
+def scaled(pixels: np.ndarray, side: int) -> np.ndarray:
+    """uint8 (C, h, w) -> (h', w', 3), whose longer side is near `side`."""
+    rgb = pixels if pixels.shape[0] == 3 else np.repeat(pixels[:1], 3, axis=0)
+    picture = Image.fromarray(np.ascontiguousarray(rgb.transpose(1, 2, 0)))
+    longer = max(picture.size)
+    if longer <= side // 2:
+        return np.asarray(ImageOps.scale(picture, round(side / longer), Image.Resampling.NEAREST))
+    return np.asarray(ImageOps.contain(picture, (side, side), Image.Resampling.BICUBIC))
+
+
+def squared(picture: np.ndarray) -> np.ndarray:
+    """uint8 (h, w, 3) -> the same in the middle of a white square."""
+    longer = max(picture.shape[:2])
+    return np.asarray(ImageOps.pad(Image.fromarray(picture), (longer, longer), color="white"))
+
+
+def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarray:
+    """An image under a map (G, G) of it: (h, w, 3), whose longer side is near `side`."""
+    assert image.pixels is not None
+    picture = scaled(image.pixels, side)
+    view = image.view
+    if view is not None:
+        across, down = picture.shape[1] / image.pixels.shape[2], picture.shape[0] / image.pixels.shape[1]
+        view = Box(view.left * across, view.top * down, view.right * across, view.bottom * down)
+    return overlay(picture, values, view)
+
+
+def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
+    """Tiles, each with its caption, under a title of one line or more; in short rows, for TensorBoard's cards are
+    narrow."""
+    rows = math.ceil(len(tiles) / columns)
+    height, width = (max(tile.picture.shape[side] for tile in tiles) for side in (0, 1))
+    lines = max(len(tile.caption) for tile in tiles)
+    step_x, step_y = width + GAP, height + lines * LINE + GAP
+    canvas_width = columns * step_x + GAP
+    titles = [line for part in title.split("\n") for line in wrap(part, round(canvas_width / 7.6))]
+    top = TITLE + LINE * (len(titles) - 1)
+    canvas = np.full((top + rows * step_y, canvas_width, 3), 255, np.uint8)
+    figure = Figure(figsize=(canvas_width / DPI, len(canvas) / DPI), dpi=DPI)
+
+    def write(x: int, y: int, text: str, *, size: float, colour: str) -> None:
+        place = x / canvas_width, 1 - y / len(canvas)
+        figure.text(*place, escape(text), fontsize=size, color=colour, ha="left", va="top")
+
+    for number, line in enumerate(titles):
+        write(GAP, 9 + number * LINE, line, size=9, colour=UNKNOWN)
+    for number, (picture, caption) in enumerate(tiles):
+        x, y = GAP + number % columns * step_x, top + number // columns * step_y
+        canvas[y : y + len(picture), x : x + picture.shape[1]] = picture
+        for place, (text, colour) in enumerate(caption):
+            write(x, y + len(picture) + 3 + place * LINE, text, size=8, colour=colour)
+    figure.figimage(canvas)
+    return figure
+
+
+def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: int = 2) -> Figure:
+    """Images, each above its heat map if it has one, with what they were taken for, their label and their file."""
+    tiles = []
+    for image in images:
+        assert image.pixels is not None
+        picture = tile_picture(image.pixels)
+        if image.heat is not None:
+            gap = np.full((4, picture.shape[1], 3), 255, np.uint8)
+            picture = np.concatenate([picture, gap, squared(heat_picture(image, image.heat, TILE))])
+        tiles.append(Tile(picture, caption(image)))
+    return sheet(tiles, title=title, columns=columns)
+
+
+def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
+    """An image, what it was taken for, and maps (title, (G, G)) over it side by side, under a title of some lines."""
+    assert image.pixels is not None
+    taken_for = f"{shorten(image.predicted, 30)} {image.probability:.0%}"
+    tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
+    for name, values in maps:
+        words = wrap(name if values.any() else f"{name}: nothing", round(tiles[0].picture.shape[1] / LETTER))
+        tiles.append(Tile(heat_picture(image, values, LARGE), tuple((line, UNKNOWN) for line in words)))
+    return sheet(tiles, title=title, columns=len(tiles))
+
+
+def batch_sheet(
+    originals: Sequence[np.ndarray], images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str
+) -> Figure:
+    """Pictures, uint8 (C, h, w) each, and right of each its normalised image (B, C, S, S), normalisation undone."""
+    shape = (1, -1, 1, 1)
+    images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
+    pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
+    pairs = (picture for pair in zip(originals, pixels, strict=True) for picture in pair)
+    return sheet([Tile(tile_picture(picture, 80), ()) for picture in pairs], title=title, columns=4)
+
+
+def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
+    """Caption an image with its predicted class, its true class where that is known, and its file's name, all whole: in
+    as many lines as they take."""
+    texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
+    if image.label is not None:
+        of_label = dict(image.ranked).get(image.label)
+        share = f" ({of_label:.1%})" if of_label is not None and image.label != image.predicted else ""
+        texts = [(texts[0][0], RIGHT if image.label == image.predicted else WRONG)]
+        texts.append((f"true: {readable(image.label)}{share}", UNKNOWN))
+    texts.append((readable(image.path.rpartition("/")[2]), DIM))
+    return tuple(
+        (line, colour) for text, colour in texts for line in wrap(text, round(TILE / LETTER), break_on_hyphens=False)
+    )
+
+
+def position_similarity_figure(positions: Tensor) -> Figure:
+    """Cosine similarity of each patch's position (1 + G*G, D) to all others, a map each: figure 7 of Dosovitskiy et al.
+    2020, where neighbours, rows and columns become alike."""
+    grid = F.normalize(positions[1:].float(), dim=1)
+    side = math.isqrt(len(grid))
+    maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
+    factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
+    step = side * factor + gap
+    enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+    spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)
+    canvas = spaced.transpose(1, 2).reshape(side * step, side * step)[:-gap, :-gap].numpy()
+    figure = Figure(figsize=(6.8, 6.0))
+    axis = figure.add_axes((0.09, 0.09, 0.75, 0.85))
+    image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
+    numbers = range(0, side, max(1, side // 7))
+    middles = [number * step + (step - gap) / 2 for number in numbers]
+    axis.set_xticks(middles, map(str, numbers), fontsize=8)
+    axis.set_yticks(middles, map(str, numbers), fontsize=8)
+    axis.set_xlabel("column of the patch", fontsize=9)
+    axis.set_ylabel("row of the patch", fontsize=9)
+    axis.set_title(f"position embeddings: similarity of each of the {side} x {side} patches to all", fontsize=10)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.86, 0.09, 0.025, 0.85)))
+    bar.set_label("cosine similarity", fontsize=9)
+    return figure
