@@ -296,6 +296,6 @@ def moments_of(name: str, work: Path, faults: Sequence[str]) -> tuple[dict[str, 
 
 def import_everything() -> None:
     """What any of the commands imports, so that a fork need not."""
-    rooms = ("commands", "comparison", "inference", "trainers", "uncertainty", "figures", "datasets", "vit")
+    rooms = ("commands", "comparison", "inference", "trainers", "datasets", "vit", "common")
     for path in sorted(path for room in rooms for path in ROOT.glob(f"{room}/**/*.py")):
         importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

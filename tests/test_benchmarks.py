@@ -39,7 +39,7 @@ def test_every_benchmark_starts_and_says_what_it_measures(
     assert benchmark.__doc__.splitlines()[0] in capsys.readouterr().out
 
 
-ROOMS = "benchmarks commands comparison datasets docs figures inference tests trainers uncertainty vit"
+ROOMS = "benchmarks commands common comparison datasets docs inference tests trainers vit"
 
 
 def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> None:

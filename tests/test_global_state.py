@@ -53,7 +53,7 @@ def test_importing_every_file_changes_no_log_no_warning_and_no_variable():
         pillow = [filter for filter in warnings.filters if "PIL" in str(filter[3])]
         print(json.dumps([levels, len(pillow), sorted(set(before.items()) ^ set(os.environ.items()))]))
     """
-    rooms = ("datasets", "vit", "figures", "trainers", "inference", "comparison", "commands")
+    rooms = ("common", "datasets", "vit", "trainers", "inference", "comparison", "commands")
     files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
     argv = [sys.executable, "-c", program, json.dumps(names), json.dumps(LOGS[1:])]
