@@ -1,1 +1,1 @@
-"""What every package needs: errors, text for a terminal, files, tables, options, preprocessing. No torch."""
+"""Ground floor of all packages: errors, text for a terminal, files, tables, options, preprocessing. No torch."""

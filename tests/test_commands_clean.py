@@ -495,23 +495,23 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 
 
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
-    from comparison.analysis.runs import FinishedRun
     from inference.labels import clean
+    from trainers.storage.predictions_file import SplitPredictions
 
     data = DataConfig("digits", folds=2, fold=1)
     samples = clean.read_samples(data)
 
-    def read_run(folder, *, split):
+    def predictions_of(folder, split):
         fold = int(folder.name.removeprefix("run_fold"))
         code = SPLITS.index(split)
         rows = np.flatnonzero(clean.split_samples(replace(data, fold=fold)).splits == code)
         said = np.full((len(rows), 10), fold / 100)
         said[np.arange(len(rows)), samples.labels[rows]] = 1 - 9 * fold / 100
         paths = tuple(samples.paths[row] for row in rows)
-        return FinishedRun(folder, 0, {}, {}, {}, [], split, paths, samples.labels[rows], samples.labels[rows], said,
-                   samples.class_names)  # fmt: skip
+        labels = samples.labels[rows]
+        return SplitPredictions(tuple(samples.class_names), paths, labels, labels, said)
 
-    monkeypatch.setattr(clean, "read_run", read_run)
+    monkeypatch.setattr(clean, "predictions_of", predictions_of)
     judged = clean.read_fold_predictions(tmp_path / "run_fold1", RunConfig(data=data))
     assert sorted(judged.rows) == list(range(1797))
     of_label = judged.probabilities[np.arange(1797), judged.labels]
