@@ -166,7 +166,7 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
         else:
             expected = model.forward_features(images)[:, 0]
     torch.testing.assert_close(features_once(setup, "val"), expected, atol=1e-5, rtol=1e-5)
-    (row,) = ranking.rank(arms, [1])
+    (row,) = ranking.rank_backbones(arms, [1])
     assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert 0 <= row.accuracy(RIDGE, ALL)[1] <= 1
 

@@ -274,7 +274,7 @@ def test_a_picture_converted_in_strips_is_the_one_converted_at_once(mode, monkey
 def test_no_small_file_takes_more_than_a_gigabyte_in_any_command(tmp_path, name, mode, side, options):
     exif = Image.Exif()
     exif[0x0112] = 6
-    photos, run = labelled_photos(tmp_path / "photos", n=1), str(make_run(tmp_path / "run"))
+    photos, run = labelled_photos(tmp_path / "photos", n=2), str(make_run(tmp_path / "run"))
     path = saved(Image.new(mode, (side, side)), tmp_path / name, exif=exif, **options)
     assert path.stat().st_size < 10**7
     image = str(shutil.move(path, photos / "ant" / "0.png"))

@@ -1,7 +1,7 @@
 """Blocks, final norm and head of any model: finding them, looking at them, and recomputing them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ def parts(model: nn.Module) -> Parts:
     if own is not None:
         return own()
     children: dict[str, Any] = dict(model.named_children())
-    if {"embedding", "blocks", "norm", "head"} <= children.keys():  # the ViT of vit/model.py
+    if {"embedding", "blocks", "norm", "head"} <= children.keys() and isinstance(children["blocks"], Iterable):  # ours
         before = [children["pre_logits"], nn.Tanh()] if "pre_logits" in children else []
         return Parts(list(children["blocks"]), [children["norm"]], [*before, children["head"]])
     if {"encoder", "heads"} <= children.keys():  # torchvision's

@@ -125,7 +125,7 @@ class _Tree(Rows):
             if within[train][0] & within[other][0] or (rest and rest == other_rest):
                 alike |= {train, other}
         inside = set.intersection(*(within[folder][0] for folder in alike)) if alike else set()
-        if not exact and any(inside & self._within(folder)[0] for folder in folders if folder not in words):
+        if inside and not exact and any(inside & self._within(folder)[0] for folder in folders if folder not in words):
             return {}  # of each class, such as a train station's and a bus stop's, there are pictures by day and night
         return {folder: words[folder][0] for folder in folders if folder in exact | alike}
 
