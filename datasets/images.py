@@ -24,7 +24,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_GB = "VIT_IMAGE_GB"
 """The variable that says what decoding one file may take, by default 1: more is a machine's memory, and the file may be
 tiny. A photograph of 107 million pixels passes."""
-BYTES_PER_PIXEL = {"WEBP": 18, "CMYK": 12, "RGBA": 12}
+BYTES_PER_PIXEL = {"WEBP": 20, "CMYK": 12, "RGBA": 12}
 """Most bytes that a pixel takes in a format or a mode; in any other 10: a progressive JPEG's coefficients, and its
 pixels."""
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
