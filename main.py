@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from common.errors import Interrupted, exit_code, first_line, out_of_memory
-from common.shell import broken
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
@@ -100,7 +99,7 @@ def answer(argv: list[str]) -> int:
         from commands.compare import STORY
 
         argv = ["compare", *STORY]
-        print(f"{broken('python main.py ' + ' '.join(argv))}\n")
+        print(f"python main.py {' '.join(argv)}\n")
     name = argv[0]
     if name not in COMMANDS:
         from common.text import did_you_mean

@@ -2,24 +2,17 @@
 
 import glob
 import os
-import re
 import shutil
-import socket
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import TextIO
 
 from common.errors import DataError
 
-_ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
-_COUNTS: dict[str, tuple[list[int], int]] = {}
-"""Folders that this process has listed: the stamp of each then, and how many entries it had."""
 NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 """Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
 
@@ -29,13 +22,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """A name to write to, in the folder of `path`, whose file takes the place of `path` when the block ends well.
 
     A link stays one, and the file that it names is replaced. A pipe or a device, such as /dev/stdout, is written to
-    directly. What a process left beside `path` when it was killed is removed.
+    directly. What a killed process left there is removed once it is a day old.
     """
     if path.exists() and not path.is_file():
         yield path
         return
     place = path.resolve()
-    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"))
+    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"), age=_DAY)
     aside = temporary_path(place)
     try:
         yield aside
@@ -68,7 +61,7 @@ def flush(path: Path, flags: int) -> None:
 def folder_aside(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`, to be filled and renamed in the block, at whose end it is gone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder.parent.glob(".*.tmp*"))
+    remove_leftovers(folder.parent.glob(".*.tmp*"), age=_DAY)
     aside = temporary_path(folder)
     shutil.rmtree(aside, ignore_errors=True)  # of a dead process that had the number of this one
     aside.mkdir()
@@ -79,37 +72,16 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 
 def temporary_path(place: Path) -> Path:
-    """A hidden name beside `place` that tells whose it is."""
-    return place.with_name(f".{place.name}.{machine()}-{os.getpid()}.tmp{place.suffix}")
+    """Return a hidden name in the folder of `place`, of this process alone."""
+    return place.with_name(f".{place.name}.{os.getpid()}.tmp{place.suffix}")
 
 
-@cache
-def machine() -> str:
-    """Name of the space in which a process number means something, the machine's uptime and namespace: eight digits."""
-    try:
-        name = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        name = socket.gethostname()
-    return f"{zlib.crc32(name.encode()):08x}"
-
-
-def remove_leftovers(asides: Iterable[Path]) -> None:
-    """Remove what dead processes had begun to write; that of another machine once it is a day old."""
+def remove_leftovers(asides: Iterable[Path], *, age: float = 0.0) -> None:
+    """Remove files and folders that killed processes had begun to write, if at least `age` seconds old."""
     for aside in asides:
         with suppress(OSError):
-            if is_left(aside):
+            if time.time() - aside.stat().st_mtime >= age:
                 shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
-
-
-def is_left(aside: Path) -> bool:
-    owner = _ASIDE.match(aside.name)
-    if owner is None or owner["machine"] != machine() or os.name == "nt":  # there os.kill ends whom it asks about
-        return time.time() - aside.stat().st_mtime > _DAY
-    try:
-        os.kill(int(owner["pid"]), 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)  # else it is somebody else's
-    return False
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
@@ -123,19 +95,9 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
 
 
 def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """The entries of a folder, sorted by name. Raises OSError: it cannot be listed."""
-    as_it_was = stamp(folder)
+    """Return the entries of a folder, sorted by name. Raises OSError: it cannot be listed."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    _COUNTS[os.path.abspath(folder)] = as_it_was, len(found)
-    return found
-
-
-def count_entries(folder: str | os.PathLike[str]) -> int:
-    """Count the entries of a folder; it is listed only if it has changed since this process listed it last. Raises
-    OSError: it cannot be listed."""
-    as_it_was, count = _COUNTS.get(os.path.abspath(folder), ([], 0))
-    return count if as_it_was and as_it_was == stamp(folder) else len(list_entries(folder))
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 @contextmanager

@@ -2,16 +2,17 @@
 
 import codecs
 import difflib
-import os
 import re
+import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from common.errors import DataError
-from common.shell import broken, is_command
+from common.shell import PROGRAM
 
 WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NOT_SURELY_WESTERN = re.compile(rb"[\x80-\xbf\xd7\xf7]|[\x80-\xff]{3}")
@@ -90,35 +91,20 @@ def ellipsis(name: str, width: int) -> str:
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """Break lines between words where the terminal is narrower, with `indent` blanks before what follows. Lines of a
-    table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own; a command
-    is broken so that it can be pasted. What goes into a file or a pipe stays as it is."""
+    """Break long sentences at the width of a terminal; tables, commands and pipes stay as they are.
+
+    What follows the first line of a sentence begins after `indent` blanks.
+    """
     if not sys.stdout.isatty():
         return text
-    import shutil
-    import textwrap
-
     width = shutil.get_terminal_size().columns
     lines: list[str] = []
     for line in text.splitlines():
         start = max(indent, len(line) - len(line.lstrip()))
-        cells, gap, remark = line.rpartition("  (")
-        body, space = line[start:], " " * start
-        if len(line) <= width:
-            lines.append(line)
-        elif is_command(body):
-            lines.append(line[:start] + (body if os.name == "nt" else broken(body, width, indent=start)))
-        elif gap and cells.strip():
-            lines += [
-                cells.rstrip(),
-                *textwrap.wrap(f"({remark}", width, initial_indent=REMARK, subsequent_indent=REMARK),
-            ]
-        elif "  " in body.strip():
+        body = line[start:]
+        if "  " in body.strip() or body.startswith((PROGRAM, "tensorboard ")):
             lines.append(line)
         else:
-            first, *rest = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False)
-            lines += [line[:start] + first, *(space + part for part in rest)]
+            parts = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False) or [""]
+            lines += [line[:start] + parts[0], *(" " * start + part for part in parts[1:])]
     return "\n".join(lines)
-
-
-REMARK = " " * 11

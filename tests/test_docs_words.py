@@ -13,7 +13,6 @@ from test_docstrings import sources
 import main
 from commands.arguments import TrainOptions
 from commands.help import lines
-from common.text import wrapped
 from comparison.reporting import report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,21 +116,6 @@ def test_the_index_leads_to_every_page():
     assert [
         page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md" and page.name not in index
     ] == []
-
-
-def test_a_sentence_is_broken_between_words_and_a_table_loses_its_remark_to_a_line_of_its_own(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    sentence = "     note  " + "a word and vit_stem_16-tiny_imagenet.safetensors " * 2
-    row = "      val      100%      100%     0.00  (95 % interval of 24 images: 86 to 100%)"
-    table = "kind    severity    count    for example    and more"
-    assert wrapped(sentence) == sentence  # into a pipe or a file
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    lines = wrapped(sentence, indent=11).splitlines()
-    assert " ".join(lines).split() == sentence.split()
-    assert all(line.startswith(" " * 11) for line in lines[1:])
-    remark = "           (95 % interval of 24 images:\n           86 to 100%)"
-    assert wrapped(row) == f"      val      100%      100%     0.00\n{remark}"
-    assert wrapped(table) == table
 
 
 TASKS = {

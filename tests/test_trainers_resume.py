@@ -1,7 +1,6 @@
 """A run that was stopped ends as if nothing had happened."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -370,8 +369,6 @@ def test_summary_of_a_running_run_says_so(tmp_path):
 def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(crashed):
     names = ("metrics.csv", "eval/x", "checkpoints/step_2")
     left = [temporary_path(crashed / name) for name in names]
-    left = [path.with_name(re.sub(r"-\d+\.tmp", f"-{2**22 + 1}.tmp", path.name)) for path in left]
-    left.append(crashed / "checkpoints" / ".best.00000000-1.tmp")  # of another machine
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.touch()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.files import count_entries, write_text
+from common.files import write_text
 from datasets.config import data_name, data_place
 from trainers.config import OutputConfig
 
@@ -70,7 +70,8 @@ def listing_of(source: str) -> str:
         if not os.path.isdir(place):
             return _digest([os.path.basename(place), os.path.getsize(place)])
         names = sorted(os.listdir(place))[:LISTED]
-        inside = [count_entries(path) for path in (os.path.join(place, name) for name in names) if os.path.isdir(path)]
+        paths = [os.path.join(place, name) for name in names]
+        inside = [len(os.listdir(path)) for path in paths if os.path.isdir(path)]
         return _digest([*names, *inside])
     except OSError:
         return ""

@@ -1,12 +1,17 @@
-"""Text for people and for files."""
+"""Text for people, for files and for shells."""
 
 import csv
 import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from common.shell import command, typed
 from common.tables import csv_text
-from common.text import did_you_mean, pluralise, printable, shorten_list
+from common.text import did_you_mean, pluralise, printable, shorten_list, wrapped
 
 
 def test_the_nearest_name_is_offered_or_none():
@@ -41,3 +46,26 @@ def test_errors_and_text_come_without_torch():
 def test_one_of_a_thing_has_no_s() -> None:
     assert [pluralise(number, "image") for number in (1, 2_000)] == ["1 image", "2,000 images"]
     assert [pluralise(number, "class") for number in (1, 1.5)] == ["1 class", "1.5 classes"]
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "quo'te", 'dou"ble', "größe 猫", "$HOME;", "new\nline", ""])
+def test_the_shell_reads_a_quoted_word_back_as_it_was(name):
+    said = subprocess.run(["bash", "-c", typed("printf", "%s", name)], capture_output=True, check=True)
+    assert os.fsdecode(said.stdout) == name
+
+
+def test_a_path_that_begins_like_an_option_is_none():
+    assert command("check", Path("-rf")) == "python main.py check ./-rf"
+    assert command("train", "--data", Path("my photos")) == "python main.py train --data 'my photos'"
+
+
+def test_a_narrow_terminal_breaks_sentences_and_leaves_tables_commands_and_pipes(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    sentence = "     note  " + "a word and vit_stem_16-tiny_imagenet.safetensors " * 2
+    assert wrapped(sentence) == sentence
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = wrapped(sentence, indent=11).splitlines()
+    assert " ".join(lines).split() == sentence.split()
+    assert all(line.startswith(" " * 11) for line in lines[1:])
+    for kept in ("kind    severity    count    for example    and even more of it", f"  {command('check', 'x' * 60)}"):
+        assert wrapped(kept) == kept

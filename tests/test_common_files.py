@@ -15,7 +15,7 @@ import pytest
 from small_run import labelled_photos, make_run, photo
 
 import main
-from common.files import count_entries, list_entries, temporary_path, write_bytes, write_text
+from common.files import temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
 from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
@@ -136,19 +136,13 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_write_and_a_living_one_keeps_its_own(tmp_path):
-    with subprocess.Popen(["true"]) as dead:
-        pass
-    living = temporary_path(tmp_path / "table.csv")
-    left, of_another_run = (
-        living.with_name(living.name.replace(f"-{os.getpid()}.", f"-{pid}.")) for pid in (dead.pid, os.getppid())
-    )
-    far, long_ago = (tmp_path / f".table.csv.0000000{number}-{dead.pid}.tmp.csv" for number in range(2))
-    for path in (left, of_another_run, far, long_ago):
+def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_its_own(tmp_path):
+    fresh, old = (temporary_path(tmp_path / "table.csv").with_name(f".table.csv.{pid}.tmp.csv") for pid in (1, 2))
+    for path in (fresh, old):
         path.touch()
-    os.utime(long_ago, (0, time.time() - 90_000))
+    os.utime(old, (0, time.time() - 90_000))
     write_text(tmp_path / "table.csv", "whole\n")
-    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", of_another_run.name, far.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", fresh.name}
 
 
 @pytest.mark.parametrize("kind", ["safetensors", pytest.param("pt2", marks=pytest.mark.slow)])
@@ -197,17 +191,3 @@ def test_an_error_in_a_thread_of_a_programs_own_is_printed_while_a_run_lasts(tmp
         thread.start()
         thread.join()
     assert [str(failed.exc_value) for failed in printed] == ["my label server is down"]
-
-
-def test_a_folder_is_counted_without_listing_it_again_until_it_changes(tmp_path, monkeypatch):
-    listings = []
-    monkeypatch.setattr(os, "scandir", lambda path, scandir=os.scandir: (listings.append(path), scandir(path))[1])
-    for number in range(3):
-        (tmp_path / f"{number}.png").touch()
-        assert [count_entries(tmp_path) for _ in range(2)] == [number + 1] * 2
-        assert len(listings) == number + 1
-    assert [entry.name for entry in list_entries(tmp_path)] == ["0.png", "1.png", "2.png"]
-    assert count_entries(tmp_path) == 3
-    assert len(listings) == 4
-    with pytest.raises(FileNotFoundError):
-        count_entries(tmp_path / "gone")
