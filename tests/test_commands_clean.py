@@ -209,20 +209,6 @@ def cats_and_dogs(tmp_path, monkeypatch):
     return tmp_path / "pets"
 
 
-def test_on_a_terminal_no_line_is_wider_than_it(cats_and_dogs, capsys, monkeypatch):
-    """All pictures lie below a long folder, so that paths, sentences and commands are too long for a line."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    long = Path("a folder with a name that takes more than half of a line", "pets")
-    long.parent.mkdir()
-    cats_and_dogs.rename(long)
-    code, out, _ = call(capsys, "clean", long)
-    assert code == 0
-    assert [line for line in out.splitlines() if len(line) > 80] == []
-    assert "on a page:\n           python main.py clean " in out
-    assert re.search(r"\n *compare  python main.py compare .*\\\n", out)
-
-
 def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and_dogs, capsys):
     before = {path: hashlib.sha256(path.read_bytes()).digest() for path in cats_and_dogs.rglob("*.png")}
     code, out, _ = call(capsys, "clean", "pets")

@@ -1,14 +1,10 @@
 """Archives: what is honest is unpacked whole, what is not is refused in one line and leaves nothing behind."""
 
 import io
-import os
-import subprocess
-import sys
 import tarfile
 import zipfile
 
 import pytest
-from killed_runs import ROOT
 
 from common.errors import DataError
 from datasets.sources import archives
@@ -121,16 +117,3 @@ def test_a_refused_archive_leaves_no_folder_that_was_not_there(tmp_path):
     with pytest.raises(DataError, match="is refused"):
         unpack(archive, tmp_path / "data" / "unpacked" / "set")
     assert [path.name for path in tmp_path.iterdir()] == ["archive"]
-
-
-def test_what_a_killed_process_had_unpacked_goes_with_the_next_archive(tmp_path):
-    archive = tarred(tmp_path / "set.tgz", {"a": b"1", "b": b"2"})
-    program = (
-        "import os; from pathlib import Path; from datasets.sources import archives;"
-        " archives.tarfile.TarFile.extract = lambda *_, **__: os.kill(os.getpid(), 9);"
-        f" archives.unpack(Path({str(archive)!r}), Path({str(tmp_path / 'data' / 'set')!r}))"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == -9
-    assert os.listdir(tmp_path / "data")
-    unpack(archive, tmp_path / "data" / "other")
-    assert os.listdir(tmp_path / "data") == ["other"]
