@@ -18,5 +18,6 @@ def typed(*words: object) -> str:
 
 def quoted(word: object) -> str:
     """Quote a word for the shell; a Path is never taken for an option."""
-    is_option = isinstance(word, os.PathLike) and str(word).startswith("-")
-    return shlex.quote(os.path.join(os.curdir, word) if is_option else str(word))
+    text = str(word)
+    is_option = isinstance(word, os.PathLike) and text.startswith("-")
+    return shlex.quote(os.path.join(os.curdir, text) if is_option else text)
