@@ -1,4 +1,4 @@
-"""Unpack zip and tar archives that nobody has vouched for."""
+"""Unpack zip and tar archives, after every member has been judged."""
 
 import hashlib
 import os
@@ -7,43 +7,41 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from contextlib import suppress
-from itertools import takewhile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from common.errors import DataError
 from common.files import folder_aside, require_writable_data_root
 
-# Photographs hardly compress; raw pixels reach 5 to 1. What claims more than this is refused before it fills the disk.
 MAX_RATIO = 100
-FREE_BYTES = 64 * 2**20  # small archives of small text compress well and harm nobody
+"""Size of the contents over the size of the archive, at most: photographs hardly compress, raw pixels 5 to 1."""
+FREE_BYTES = 64 * 2**20
+"""Size of contents that are never too large: small archives of text compress well."""
 
 
 def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
-    """Unpack into the new folder `target`, whole or not at all: a temporary folder beside it, then one rename.
+    """Unpack an archive into the new folder `target`, whole or not at all.
 
-    `unwrap`: where the archive holds one folder and nothing beside it, that folder becomes `target`. Raises DataError:
-    not a zip or tar, damaged, or a member is absolute, leaves the folder, comes twice, is a link or a device, or the
-    contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
+    `unwrap`: if the archive holds one folder and nothing else, that folder becomes `target`. Raises DataError: it is no
+    zip or tar, or damaged; or, before anything is written, a member is absolute, leaves the folder, comes twice, is a
+    link or a device, or the contents are larger than 100 times the archive or than the free disk.
     """
     require_writable_data_root(target)
-    made = list(takewhile(lambda path: not path.exists(), target.parents))
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot unpack {archive} to {target.parent}: {error.strerror}; name another folder") from error
-    try:
-        with folder_aside(target) as aside:
-            content = aside / "content"
-            _extract(archive, content)
-            entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
-            wrapped = unwrap and len(entries) == 1 and entries[0].is_dir()
-            (entries[0] if wrapped else content).rename(target)
-    except BaseException:
-        with suppress(OSError):  # until one of them holds something by now
-            for folder in made:
-                folder.rmdir()
-        raise
+        with _open(archive) as opened:
+            members = _judged(opened, archive, target)
+            if isinstance(opened, tarfile.TarFile):
+                opened.extraction_filter = tarfile.data_filter
+            with folder_aside(target) as aside:
+                content = aside / "content"
+                content.mkdir()
+                opened.extractall(content, members)  # no more of a member than the size it claims
+                entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
+                wrapped = unwrap and len(entries) == 1 and entries[0].is_dir()
+                (entries[0] if wrapped else content).rename(target)
+    except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError, RuntimeError) as error:
+        raise DataError(f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}") from error
     return target
 
 
@@ -51,57 +49,53 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))
 
 
-def _extract(archive: Path, content: Path) -> None:
-    """Extract every member that has been judged; neither module writes more of one than the size it claims."""
-    judge = _Judge(archive, free=shutil.disk_usage(content.parent).free)
-    content.mkdir()
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                entries = [entry for entry in opened.infolist() if not entry.is_dir()]
-                for entry in entries:  # all of them before the first byte
-                    is_file = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
-                    entry.filename = judge.safe_name(entry.filename, entry.file_size, is_file=is_file)
-                opened.extractall(content, entries)
-        elif tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as opened:
-                for info in (info for info in opened if not info.isdir()):
-                    info.name = judge.safe_name(info.name, info.size, is_file=info.isreg())
-                    opened.extract(info, content, filter="data")
-                while opened.fileobj and judge.used < judge.budget and (rest := opened.fileobj.read(2**20)):
-                    judge.used += len(rest)  # to the checksum at the end of a .tar.gz
-        else:
-            raise DataError(f"{archive} is neither a zip nor a tar archive, or its end is missing")
-    except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError, RuntimeError) as error:
-        raise DataError(f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}") from error
+def _open(archive: Path) -> zipfile.ZipFile | tarfile.TarFile:
+    if zipfile.is_zipfile(archive):
+        return zipfile.ZipFile(archive)
+    if tarfile.is_tarfile(archive):
+        return tarfile.open(archive)
+    raise DataError(f"{archive} is neither a zip nor a tar archive, or its end is missing")
 
 
-class _Judge:
-    """Looks at the members of an archive one by one, before they are written."""
-
-    def __init__(self, archive: Path, *, free: int) -> None:
-        self.archive, self.free, self.used = archive, free, 0
-        self.budget = max(FREE_BYTES, MAX_RATIO * archive.stat().st_size)
-        self.names: set[str] = set()
-
-    def safe_name(self, name: str, size: int, *, is_file: bool) -> str:
-        """The name of a member below the target, `/` between its parts."""
+def _judged(opened: zipfile.ZipFile | tarfile.TarFile, archive: Path, target: Path) -> list[Any]:
+    """Return the members that are files, under names that lie below the target. Raises DataError: one is refused."""
+    free = shutil.disk_usage(next(path for path in target.absolute().parents if path.exists())).free
+    size, used, members = archive.stat().st_size, 0, dict[str, Any]()
+    for member, name, claimed, is_file in _members(opened):
         parts = PurePosixPath(name.replace("\\", "/")).parts
-        self.used += size
+        used += claimed
         if not is_file:
-            raise DataError(f"{self.archive} is refused: {name!r} is a link or a device, not a file")
-        if not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]:
-            raise DataError(f"{self.archive} is refused: {name!r} lies outside the folder it is unpacked into")
-        if self.used > self.budget:
-            sizes = f"{self.archive.stat().st_size:,} bytes unpack to {self.used:,} or more"
-            raise DataError(f"{self.archive} is refused: {sizes}, over {MAX_RATIO} times")
-        if self.used > self.free:
-            sizes = f"{self.used:,} bytes or more; {self.free:,} are free on that disk"
-            raise DataError(f"{self.archive} unpacks to {sizes}")
-        if "/".join(parts) in self.names:
-            raise DataError(f"{self.archive} is refused: {name!r} is in it twice")
-        self.names.add("/".join(parts))
-        return "/".join(parts)
+            why = f"{name!r} is a link or a device, not a file"
+        elif not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]:
+            why = f"{name!r} lies outside the folder it is unpacked into"
+        elif "/".join(parts) in members:
+            why = f"{name!r} is in it twice"
+        elif used > max(FREE_BYTES, MAX_RATIO * size):
+            why = f"its {size:,} bytes unpack to {used:,} or more, over {MAX_RATIO} times"
+        elif used > free:
+            why = f"it unpacks to {used:,} bytes or more; {free:,} are free on that disk"
+        else:
+            members["/".join(parts)] = member
+            continue
+        raise DataError(f"{archive} is refused: {why}")
+    for safe, member in members.items():
+        setattr(member, "filename" if isinstance(opened, zipfile.ZipFile) else "name", safe)
+    return [*members.values()]
+
+
+def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, str, int, bool]]:
+    """Yield each member that is no folder: its name, the bytes it claims, and whether it is a plain file."""
+    if isinstance(opened, zipfile.ZipFile):
+        for entry in opened.infolist():
+            if not entry.is_dir():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                yield entry, entry.filename, entry.file_size, kind in (0, stat.S_IFREG)
+    else:
+        for info in opened:
+            if not info.isdir():
+                yield info, info.name, info.size, info.isreg()
+        if opened.fileobj:
+            opened.fileobj.read(2**20)  # the padding, and the checksum at the end of a .tar.gz
 
 
 def mark_of(*files: Path) -> str:
