@@ -89,7 +89,7 @@ def test_runs_on_digits_and_on_photographs_import_only_what_they_use(tmp_path):
         "import vit; from datasets import DataConfig, build_dataloaders; from trainers import auto_resume, run, setup\n"
         "from trainers.config import RunConfig, TrainConfig\n"
         "build_dataloaders(DataConfig(source='digits', workers=0), vit.ImageSpec(image_size=8))\n"
-        "theirs = {'own_data', 'archives', 'csv_table', 'fetch', 'image_folder'}\n"
+        "theirs = {'own_data', 'archives', 'csv_table', 'image_folder'}\n"
         "unused = {f'datasets.sources.{name}' for name in theirs} | {'datasets.excluded', 'datasets.grouping.option'}\n"
         "unused |= {'datasets.own_dataset', 'trainers.resume', 'trainers.engine.ema', 'trainers.options.recipes'}\n"
         "assert not unused & set(sys.modules), unused & set(sys.modules)\n"

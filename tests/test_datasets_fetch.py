@@ -1,109 +1,137 @@
-"""Downloads, against a server on this machine."""
+"""Downloads of built-in sets, from a server on this machine."""
 
 import hashlib
+import shutil
+import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import URLError
 
 import pytest
+from fake_sets import MAKERS
+from torchvision.datasets import MNIST
+from torchvision.datasets import Flowers102 as Flowers
+from torchvision.datasets import OxfordIIITPet as Pets
 
 from common.errors import DataError
-from datasets.sources.fetch import Resource, download, obtain
-
-CONTENT = bytes(range(256)) * 4000
-CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
-
-
-class Handler(BaseHTTPRequestHandler):
-    ranges, break_after, resumable = True, None, True
-    requests: list = []  # noqa: RUF012 - one server per test
-
-    def do_GET(self):
-        wanted = self.headers.get("Range")
-        Handler.requests.append(wanted)
-        if self.path != "/file.bin":
-            self.send_error(404)
-            return
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and Handler.resumable else 0
-        if start >= len(CONTENT):
-            self.send_error(416)
-            return
-        body = CONTENT[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: Handler.break_after])
-
-    def log_message(self, *_):
-        pass
+from common.files import NO_DOWNLOADS
+from datasets.sources import builtin
+from datasets.sources.open_data import read
 
 
 @pytest.fixture
-def url():
-    Handler.break_after, Handler.resumable, Handler.requests = None, True, []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/file.bin"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def server(tmp_path):
+    """Address and folder of a server of files."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", folder
+        server.shutdown()
+        thread.join()
 
 
-def test_a_file_is_fetched_checked_and_committed_by_a_rename(url, tmp_path):
-    target = tmp_path / "deep" / "file.bin"
-    assert download(url, target, checksum=CHECKSUM) == target
-    assert target.read_bytes() == CONTENT
-    assert [each.name for each in target.parent.iterdir()] == ["file.bin"]
+def md5(file):
+    return hashlib.md5(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("resumable", [True, False])
-def test_a_broken_download_is_continued(url, tmp_path, resumable):
-    target = tmp_path / "file.bin"
-    Handler.break_after = 300_000
-    with pytest.raises(OSError, match="300,000 of 1,024,000"):
-        download(url, target, checksum=CHECKSUM)
-    assert not target.exists()
-    assert (tmp_path / "file.bin.part").stat().st_size == 300_000
-    Handler.break_after, Handler.resumable = None, resumable
-    download(url, target, checksum=CHECKSUM)
-    assert target.read_bytes() == CONTENT
-    assert Handler.requests == [None, "bytes=300000-"]
+def serve(name, server, monkeypatch):
+    """Put a stand-in of a set on the server, and its addresses and checksums in place of the real ones."""
+    address, folder = server
+    MAKERS[name](folder)
+    if name == "mnist":
+        files = sorted(folder.rglob("*.gz"), key=lambda file: [known for known, _ in MNIST.resources].index(file.name))
+        monkeypatch.setattr(MNIST, "resources", [(file.name, md5(file)) for file in files])
+        monkeypatch.setattr(MNIST, "mirrors", [f"{address}/MNIST/raw/"])
+    elif name == "oxford_pets":
+        packed = []
+        for part in ("images", "annotations"):
+            inner = folder / "oxford-iiit-pet"
+            packed.append(shutil.make_archive(str(folder / part), "gztar", inner, part))
+        monkeypatch.setattr(Pets, "_RESOURCES", [(f"{address}/{file.name}", md5(file)) for file in map(Path, packed)])
+    else:
+        file = next(folder.glob("*.zip"), None) or next(folder.glob("*.tar.gz"))
+        monkeypatch.setitem(builtin.ARCHIVES, name, (f"{address}/{file.name}", md5(file)))
 
 
-def test_a_complete_part_needs_only_the_rename(url, tmp_path):
-    (tmp_path / "file.bin.part").write_bytes(CONTENT)
-    download(url, tmp_path / "file.bin", checksum=CHECKSUM)
-    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")  # torchvision unpacks without a filter
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "hymenoptera", "oxford_pets"])
+def test_a_set_is_downloaded_once_and_is_what_was_served(name, server, tmp_path, monkeypatch):
+    serve(name, server, monkeypatch)
+    samples = read(name, tmp_path / "data").samples
+    shutil.rmtree(server[1])
+    again = read(name, tmp_path / "data").samples
+    assert list(samples.paths) == list(again.paths)
+    assert samples.labels.tolist() == again.labels.tolist()
+    assert not list((tmp_path / "data").glob(".*"))
 
 
-def test_a_wrong_checksum_is_refused_and_not_continued(url, tmp_path):
-    with pytest.raises(DataError, match="arrived damaged or changed: expected md5:0000"):
-        download(url, tmp_path / "file.bin", checksum="md5:0000")
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("name", ["mnist", "hymenoptera"])
+def test_other_content_than_the_published_is_refused_and_not_kept(name, server, tmp_path, monkeypatch):
+    serve(name, server, monkeypatch)
+    for file in server[1].rglob("*.*"):
+        if file.suffix in (".gz", ".zip"):
+            file.write_bytes(b"another content")
+    with pytest.raises(FileNotFoundError, match="corrupted"):
+        read(name, tmp_path / "data")
+    assert not (tmp_path / "data" / "hymenoptera_data.zip").exists()
 
 
-def test_a_file_that_is_there_is_not_fetched(url, tmp_path):
-    (tmp_path / "file.bin").write_bytes(b"mine")
-    resource = Resource("file.bin", (url,), CHECKSUM)
-    assert obtain(resource, tmp_path, name="x").read_bytes() == b"mine"
-    assert Handler.requests == []
+def test_of_a_mirror_that_answers_with_other_content_the_next_is_asked(server, tmp_path, monkeypatch):
+    serve("mnist", server, monkeypatch)
+    wrong = server[1] / "wrong"
+    wrong.mkdir()
+    for file, _ in MNIST.resources:
+        (wrong / file).write_bytes(b"<html>please log in</html>")
+    monkeypatch.setattr(MNIST, "mirrors", [f"{server[0]}/wrong/", *MNIST.mirrors])
+    assert len(read("mnist", tmp_path / "data").samples) == 80
 
 
-def test_the_next_mirror_is_tried(url, tmp_path):
-    resource = Resource("file.bin", (url + ".gone", url), CHECKSUM)
-    assert obtain(resource, tmp_path, name="x").read_bytes() == CONTENT
+@pytest.mark.parametrize(
+    ("name", "folder", "files"),
+    [
+        ("mnist", "MNIST/raw", ["train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]),
+        ("cifar10", "", ["cifar-10-binary.tar.gz"]),
+        ("hymenoptera", "", ["hymenoptera_data.zip"]),
+        ("oxford_pets", "oxford-iiit-pet", ["images.tar.gz", "annotations.tar.gz"]),
+        ("flowers102", "flowers-102", ["102flowers.tgz", "imagelabels.mat", "setid.mat"]),
+        ("dog_breed", "", ["dog-breed-identification.zip"]),
+    ],
+)
+def test_without_a_network_one_line_says_what_to_fetch_and_where_to_put_it(name, folder, files, tmp_path, monkeypatch):
+    def offline(*_, **__):
+        raise URLError("no network")
 
-
-def test_without_a_network_one_line_says_what_to_fetch_and_where_to_put_it(tmp_path):
-    resource = Resource("sub/set.zip", ("http://127.0.0.1:9/set.zip",), CHECKSUM, "45 MB")
+    monkeypatch.setattr("urllib.request.urlopen", offline)
     with pytest.raises(FileNotFoundError) as caught:
-        obtain(resource, tmp_path, name="ants")
+        read(name, tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"ants is not in {tmp_path}/ and cannot be downloaded")
-    assert f"fetch http://127.0.0.1:9/set.zip (45 MB) and put it at {tmp_path}/sub/set.zip" in message
     assert "\n" not in message
+    assert f"into {tmp_path / folder}/" in message or f"at {tmp_path / folder}/" in message
+    assert all(f"/{file}" in message for file in files)
+    assert socket.getdefaulttimeout() is None
 
 
-def test_only_web_addresses_are_fetched(tmp_path):
-    with pytest.raises(ValueError, match="not an http address"):
-        download("file:///etc/passwd", tmp_path / "x", checksum=CHECKSUM)
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "hymenoptera", "oxford_pets", "flowers102"])
+def test_where_downloads_are_forbidden_none_is_tried_and_what_is_there_is_read(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("the network was asked"))
+    monkeypatch.setattr(Flowers, "_check_integrity", lambda self: (tmp_path / "there" / "flowers-102").exists())
+    MAKERS[name](tmp_path / "there")
+    if name in builtin.ARCHIVES:
+        read(name, tmp_path / "there")  # unpacks
+    forbidden = NO_DOWNLOADS.set(True)
+    try:
+        with pytest.raises(DataError, match="is not there, and only the files of a run"):
+            read(name, tmp_path / "elsewhere")
+        assert not (tmp_path / "elsewhere").exists()
+        read(name, tmp_path / "there")
+    finally:
+        NO_DOWNLOADS.reset(forbidden)

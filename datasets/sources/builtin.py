@@ -1,27 +1,41 @@
-"""The built-in sets: small pictures, held in memory, then photographs."""
+"""The built-in sets: small pictures, held in memory, then photographs. What torchvision has is downloaded by it."""
 
 import gzip
+import http.client
+import socket
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.errors import DataError
+from common.files import NO_DOWNLOADS, replacing, require_writable_data_root
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.sources.reading import Reading
 
+ARCHIVES = {
+    "cifar10": ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    "hymenoptera": (
+        "https://download.pytorch.org/tutorial/hymenoptera_data.zip",
+        "6f27cd8d41ffe225c75e0a333036523d",
+    ),
+}
+"""Address and MD5 of what torchvision does not download, or only as pickles."""
+PATIENCE = 20.0
+"""Seconds without a byte after which a download is given up."""
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
-TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 _Part = tuple[np.ndarray, np.ndarray]
 
 
 def read_digits(root: Path) -> Samples:
     """1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
-    file = distribution("scikit-learn").locate_file(
-        "sklearn/datasets/data/digits.csv.gz"
-    )  # importing it takes a second
+    # Importing scikit-learn takes a second.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = gzip.decompress(Path(str(file)).read_bytes()).decode().splitlines()
     table = np.loadtxt(rows, np.uint8, delimiter=",")
     pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16 become 0 to 255
@@ -48,28 +62,21 @@ def read_fashion_mnist(root: Path) -> Samples:
 
 
 def read_cifar10(root: Path) -> Samples:
-    """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009): the binary archive, the other is pickles."""
-    folder = _unpacked("cifar10", root, "cifar-10-batches-bin", "cifar10")
-    names = _read_names(folder / "batches.meta.txt")
-    train = [_read_records(folder / f"data_batch_{i}.bin", label_bytes=1) for i in range(1, 6)]
-    pixels, labels = (np.concatenate(part) for part in zip(*train, strict=True))
-    return _in_memory("cifar10", names, (pixels, labels), _read_records(folder / "test_batch.bin", label_bytes=1))
+    """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles."""
+    files = [f"data_batch_{number}" for number in range(1, 6)]
+    return _read_cifar("cifar10", root / "cifar-10-batches-bin", files, "test_batch", "batches.meta.txt")
 
 
 def read_cifar100(root: Path) -> Samples:
-    """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), fine labels."""
-    folder = _unpacked("cifar100", root, "cifar-100-binary", "cifar100")
-    names = _read_names(folder / "fine_label_names.txt")
-    train, test = (_read_records(folder / f"{part}.bin", label_bytes=2) for part in ("train", "test"))
-    return _in_memory("cifar100", names, train, test)
+    """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles; fine labels."""
+    return _read_cifar("cifar100", root / "cifar-100-binary", ["train"], "test", "fine_label_names.txt", label_bytes=2)
 
 
 def read_hymenoptera(root: Path) -> Reading:
     """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
-    folder = _unpacked("hymenoptera", root, "hymenoptera_data", "hymenoptera")
     from datasets.sources.image_folder import read_image_folder
 
-    return read_image_folder(folder, "hymenoptera")
+    return read_image_folder(_unpacked("hymenoptera", root / "hymenoptera_data"), "hymenoptera")
 
 
 def read_dog_breed(root: Path) -> Reading:
@@ -77,55 +84,74 @@ def read_dog_breed(root: Path) -> Reading:
 
     Its own `test/` has no labels and is not used.
     """
-    table = _dog_breed_folder(root) / "labels.csv"
-    if not table.is_file():
-        raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
+    from datasets.sources.archives import unpack
     from datasets.sources.csv_table import read_table
+    from datasets.sources.image_folder import innermost
 
-    return read_table(table, "dog_breed")
+    for folder in (root / name for name in DOG_BREED_FOLDERS):
+        archive = folder.with_suffix(".zip")
+        if not folder.is_dir() and archive.is_file():
+            unpack(archive, folder, unwrap=True)
+        if folder.is_dir():
+            return read_table(innermost(folder) / "labels.csv", "dog_breed")
+    raise FileNotFoundError(
+        f"dog_breed is not in {root}/, and Kaggle wants a login: fetch dog-breed-identification.zip (691 MB) from "
+        f"https://www.kaggle.com/c/dog-breed-identification/data and put it at {root}/dog-breed-identification.zip"
+    )
 
 
 def read_oxford_pets(root: Path) -> Samples:
     """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
-    folder = root / "oxford-iiit-pet"
-    _unpacked("oxford_pets", root, "oxford-iiit-pet/images", "pets_images")
-    _unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", "pets_annotations")
-    lists = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
-    images, labels = zip(*lists[0], *lists[1], strict=True)
-    breeds = dict(sorted((label, image.rpartition("_")[0]) for image, label in zip(images, labels, strict=True)))
-    return Samples(
-        name="oxford_pets",
-        class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds.values()),
-        paths=PathTable([f"images/{image}.jpg" for image in images]),
-        labels=np.array(labels, np.int32) - 1,
-        splits=np.repeat(np.array([TRAIN, TEST], np.int8), [len(part) for part in lists]),
-        root=folder,
-    )
+    from torchvision.datasets import OxfordIIITPet as Pets
+
+    addresses = [address for address, _ in Pets._RESOURCES]
+    parts = {"train": "trainval", "test": "test"}
+    return _read_photographs("oxford_pets", Pets, root / "oxford-iiit-pet", addresses, parts, files="_images")
 
 
 def read_flowers102(root: Path) -> Samples:
     """Flowers of 102 kinds, 1,020 + 1,020 + 6,149 photographs (Nilsback & Zisserman 2008)."""
-    from scipy.io import loadmat
-    from torchvision.datasets import Flowers102  # for the names alone
+    from torchvision.datasets import Flowers102 as Flowers
 
-    from datasets.sources.fetch import RESOURCES, obtain
+    addresses = [Flowers._download_url_prefix + file for file, _ in Flowers._file_dict.values()]
+    parts = dict(zip(SPLITS, SPLITS, strict=True))
+    return _read_photographs("flowers102", Flowers, root / "flowers-102", addresses, parts, files="_image_files")
 
-    _unpacked("flowers102", root, "flowers-102/jpg", "flowers_images")
-    labels = loadmat(obtain(RESOURCES["flowers_labels"], root, name="flowers102"))["labels"].ravel()
-    ids = loadmat(obtain(RESOURCES["flowers_splits"], root, name="flowers102"))
-    numbers = [ids[key].ravel().astype(np.int64) for key in ("trnid", "valid", "tstid")]  # from 1
-    every = np.concatenate(numbers)
+
+def _read_photographs(
+    name: str, kind: Any, folder: Path, addresses: Sequence[str], parts: Mapping[str, str], *, files: str
+) -> Samples:
+    """Read a set by its class in torchvision. `parts`: split -> what the class calls it."""
+    with _downloading(name, folder, addresses) as download:
+        read = [kind(folder.parent, part, download=download) for part in parts.values()]
+    labels = [part._labels for part in read]
     return Samples(
-        name="flowers102",
-        class_names=tuple(Flowers102.classes),
-        paths=PathTable([f"jpg/image_{number:05d}.jpg" for number in every]),
-        labels=labels[every - 1].astype(np.int32) - 1,
-        splits=np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in numbers]),
-        root=root / "flowers-102",
+        name=name,
+        class_names=tuple(read[0].classes),
+        paths=PathTable(path.relative_to(folder).as_posix() for part in read for path in getattr(part, files)),
+        labels=np.concatenate(labels).astype(np.int32),
+        splits=np.repeat(np.array([*map(SPLITS.index, parts)], np.int8), [*map(len, labels)]),
+        root=folder,
     )
 
 
-def read_idx(file: Path) -> np.ndarray:
+def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: Sequence[str] = ()) -> Samples:
+    """Read the four files of a set of torchvision's, unpacked or not: its own class would unpack them first."""
+    import torchvision.datasets  # takes a second
+
+    listed = getattr(torchvision.datasets, kind)
+    packed = [root / kind / "raw" / file for file, _ in listed.resources]
+    plain = [path.with_suffix("") for path in packed]
+    if not all(path.is_file() or unpacked.is_file() for path, unpacked in zip(packed, plain, strict=True)):
+        with _downloading(name, packed[0].parent, [listed.mirrors[0] + path.name for path in packed]) as download:
+            listed(root, download=download)
+    files = [unpacked if unpacked.is_file() else path for path, unpacked in zip(packed, plain, strict=True)]
+    train_images, train_labels, test_images, test_labels = map(_read_idx, files)
+    train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
+    return _in_memory(name, class_names or listed.classes, train, test)
+
+
+def _read_idx(file: Path) -> np.ndarray:
     """An array in MNIST's idx format, gzipped or not: 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
@@ -137,83 +163,68 @@ def read_idx(file: Path) -> np.ndarray:
         raise DataError(f"cannot read {file}: {error}; remove it to download it again") from error
 
 
-def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: tuple[str, ...] | None = None) -> Samples:
-    """A set whose files, checksums and classes torchvision lists, read from them as they are published or unpacked."""
-    import torchvision.datasets  # takes a second
+def _read_cifar(
+    name: str, folder: Path, train: Sequence[str], test: str, names: str, *, label_bytes: int = 1
+) -> Samples:
+    """Read records of label bytes, the last of them the class, and 32 x 32 pixels of red, then green, then blue."""
+    _unpacked(name, folder)
 
-    from datasets.sources.fetch import Resource, obtain
+    def part(files: Sequence[str]) -> _Part:
+        records = np.concatenate([np.fromfile(folder / f"{file}.bin", np.uint8) for file in files])
+        records = records.reshape(-1, label_bytes + 3072)
+        return records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, label_bytes - 1]
 
-    listed = getattr(torchvision.datasets, kind)
-    arrays = []
-    for file, md5 in listed.resources:
-        plain = root / kind / "raw" / file.removesuffix(".gz")
-        resource = Resource(f"{kind}/raw/{file}", tuple(place + file for place in listed.mirrors), f"md5:{md5}")
-        arrays.append(read_idx(plain if plain.is_file() else obtain(resource, root, name=name)))
-    train_images, train_labels, test_images, test_labels = arrays
-    train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
-    return _in_memory(name, class_names or tuple(listed.classes), train, test)
-
-
-def _unpacked(name: str, root: Path, folder: str, resource: str) -> Path:
-    """The folder of a set below `root`, downloaded and unpacked if it is not there yet."""
-    from datasets.sources.fetch import RESOURCES, obtain_unpacked
-
-    return obtain_unpacked(name, root, folder, RESOURCES[resource])
-
-
-def _read_records(file: Path, *, label_bytes: int) -> _Part:
-    """CIFAR's records: the label bytes (the last one is the class), then 32 x 32 pixels of red, green and blue."""
     try:
-        records = np.fromfile(file, np.uint8).reshape(-1, label_bytes + 3072)
+        return _in_memory(name, (folder / names).read_text(encoding="utf-8").split(), part(train), part([test]))
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {file}: {error}; remove its folder to unpack it again") from error
-    return records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, label_bytes - 1]
+        raise DataError(f"cannot read {folder}: {error}; remove it to unpack it again") from error
 
 
-def _read_names(file: Path) -> tuple[str, ...]:
-    if not file.is_file():
-        raise DataError(f"{file} is missing; remove its folder to unpack it again")
-    return tuple(file.read_text(encoding="utf-8").split())
-
-
-def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Part) -> Samples:
+def _in_memory(name: str, class_names: Sequence[str], train: _Part, test: _Part) -> Samples:
     for pixels, labels in (train, test):
-        if len(pixels) != len(labels) or (len(labels) and labels.max() >= len(class_names)):
-            raise DataError(
-                f"{name}: {len(pixels)} images and {len(labels)} labels of {len(class_names)} classes disagree"
-            )
+        if len(pixels) != len(labels) or labels.max(initial=0) >= len(class_names):
+            raise DataError(f"{name}: {len(pixels)} images, {len(labels)} labels, {len(class_names)} classes disagree")
     counts = {"train": len(train[1]), "test": len(test[1])}
     return Samples(
         name=name,
-        class_names=class_names,
+        class_names=tuple(class_names),
         paths=PathTable(f"{name}/{part}/{i:05d}" for part, count in counts.items() for i in range(count)),
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
-        splits=np.repeat(np.array([TRAIN, TEST], np.int8), [*counts.values()]),
+        splits=np.repeat(np.array([*map(SPLITS.index, counts)], np.int8), [*counts.values()]),
         pixels=np.concatenate([train[0], test[0]]),
     )
 
 
-def _read_pets_list(file: Path) -> list[tuple[str, int]]:
-    """(image, label from 1) of each line `image label species breed`; others start with a #."""
-    if not file.is_file():
-        raise DataError(f"no file {file}; remove its folder to unpack it again")
-    lines = (line.partition("#")[0].split() for line in file.read_text(encoding="utf-8").splitlines())
-    return [(cells[0], int(cells[1])) for cells in lines if cells]
-
-
-def _dog_breed_folder(root: Path) -> Path:
+def _unpacked(name: str, folder: Path) -> Path:
+    """Return the folder of a set, downloaded and unpacked if it is not there."""
     from datasets.sources.archives import unpack
-    from datasets.sources.image_folder import innermost
 
-    for name in DOG_BREED_FOLDERS:
-        if (root / name).is_dir():
-            return innermost(root / name)
-        if (root / f"{name}.zip").is_file():
-            return innermost(unpack(root / f"{name}.zip", root / name, unwrap=True))
-    raise FileNotFoundError(
-        f"dog_breed is not in {root}/, and Kaggle wants a login: fetch dog-breed-identification.zip (691 MB) from "
-        f"https://www.kaggle.com/c/dog-breed-identification/data and put it at {root}/dog-breed-identification.zip"
-    )
+    address, md5 = ARCHIVES[name]
+    archive = folder.with_name(address.rpartition("/")[2])
+    if not folder.is_dir() and not archive.is_file():
+        require_writable_data_root(folder)
+        from torchvision.datasets.utils import download_url  # takes seconds
+
+        with _downloading(name, folder.parent, [address]), replacing(archive) as aside:
+            download_url(address, aside.parent, aside.name, md5)
+    return folder if folder.is_dir() else unpack(archive, folder, unwrap=True)
+
+
+@contextmanager
+def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[bool]:
+    """Yield whether torchvision may download. Raises FileNotFoundError: it cannot; one line says what to put where."""
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(PATIENCE)
+    try:
+        yield not NO_DOWNLOADS.get()
+    except (RuntimeError, OSError, ValueError, http.client.HTTPException) as error:
+        require_writable_data_root(folder)
+        raise FileNotFoundError(
+            f"{name} is not in {folder}/ and cannot be downloaded ({' '.join(str(error).split())}): "
+            f"fetch {' and '.join(addresses)} and put it into {folder}/"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(patience)
 
 
 READERS: Mapping[str, Callable[[Path], Samples | Reading]] = {
