@@ -182,7 +182,7 @@ def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
         (
             [("0.png", "a"), ("0.png", "b")],
             ("path", "label"),
-            r"two labels .*\(line 3: 'b', 'a', first in line 2\)",
+            r"the same file twice .*\(line 3: 'b'; line 2: 'a'\)",
         ),
         ([("0.png", "")], ("path", "label"), r"'0\.png': a row of the table without a label \(line 2\)"),
         ([], ("path", "label"), "names no image that can be used"),

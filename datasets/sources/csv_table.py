@@ -9,7 +9,7 @@ from typing import NamedTuple
 from common.errors import DataError
 from common.shell import quoted
 from common.tables import cells_of, layout_of, opened_as, unguarded
-from common.text import decode_text, plain_path, pluralise, shorten_list
+from common.text import decode_text, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.grouping.columns import group_column, torn_apart
@@ -28,7 +28,6 @@ USUAL = {
 }  # fmt: skip
 """Usual names of the columns, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
 table lies beside class folders."""
-BETWEEN = {";": ", semicolons between cells", "|": ", bars between cells"}
 Cells = dict[str, list[str]]
 """The columns of a table, by their names in lower case."""
 
@@ -48,11 +47,10 @@ def read_table(
 ) -> Reading:
     """Read a table with the columns path, label and perhaps split (train, val, test), and report its faulty rows.
 
-    An image is found as its cell says, without its extension, or in a folder beside the table. `confined`: the table
-    came out of an archive, so its paths may not lead out of its folder. Raises FileNotFoundError: no such table.
-    DataError: it is not text, a column is missing, or no row names an image that is there.
+    `confined`: the table came out of an archive, so its paths may not lead out of its folder. Raises FileNotFoundError:
+    no such table. DataError: it is not text, a column is missing, or no row names an image that is there.
     """
-    cells, lines, manner = read_columns(table)
+    cells, lines, encoding = read_columns(table)
     rows = _TableRows(table.parent, confined=confined)
     path, label = _path_column(cells, columns, table, rows), columns_of(cells, "label", columns, table)[0]
     group = _group_column(cells, columns, table)
@@ -66,21 +64,19 @@ def read_table(
         raise DataError(f"{table} names no image that can be used{first}")
     if "train" not in rows.classes and "" not in rows.classes:
         rows.problem("empty_split", "train", "train")
-    rows.report_files_outside()
     if columns.group is None:
         rows.report_group_column(table, cells, split)
-    how = f"path from {path!r}{rows.found_so}, label from {label!r}"
-    how += f", split from {split!r}" * (split not in ("", "split")) + manner
+    how = f"path from {path!r}, label from {label!r}" + f", split from {split!r}" * (split not in ("", "split"))
+    how += f", read as {encoding}" * bool(encoding)
     plain = how == "path from 'path', label from 'label'"
-    notes = () if plain else (f"{table.name} is read so: {how}",)
+    notes = () if plain else (f"columns of {table.name}: {how}",)
     grouped = {"grouped_by": by_column(group)} if group else {}
     samples = rows.samples(name or table.stem, table.parent, notes=notes, **grouped)
     return Reading(str(table), "table" if plain else f"table ({how})", samples, rows.classes, rows.problems)
 
 
 def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> bool:
-    """Return whether a table names paths and labels; a folder may hold some other table. `sure`: by names that mean
-    nothing else, or that a person gave."""
+    """Return whether the header names paths and labels. `sure`: by names that mean nothing else, or that are given."""
     try:
         header = {str(name).strip().lower() for name in cells_of(table, nrows=0, **opened_as(table))}
     except (OSError, DataError):
@@ -89,7 +85,7 @@ def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> boo
 
 
 def read_columns(table: Path) -> tuple[Cells, list[int], str]:
-    """Return the columns that have a name, the line of each row that is not blank, and in words what is unusual.
+    """Return the columns that have a name, the line of each row that is not blank, and the encoding if not UTF-8.
 
     Raises FileNotFoundError: no such table. DataError: it is no table.
     """
@@ -108,12 +104,10 @@ def read_columns(table: Path) -> tuple[Cells, list[int], str]:
             rows.append([unguarded(cell) if cell.strip() else "" for cell in row])
         line += 1 + sum(cell.count("\n") for cell in row)
     cells: Cells = {}
-    for place, name in enumerate(map(str.lower, map(str.strip, map(str, frame)))):
-        if name and not name.startswith(
-            "unnamed: "
-        ):  # pandas calls a column so that has no name, such as its own index
-            cells.setdefault(name, [row[place] for row in rows])
-    return cells, lines, BETWEEN.get(layout["sep"], "") + f", read as {encoding}" * bool(encoding)
+    for place, name in enumerate(map(str, frame)):
+        if not name.startswith("Unnamed: "):  # what pandas calls a column without a name, such as its own index
+            cells.setdefault(name.strip().lower(), [row[place] for row in rows])
+    return cells, lines, encoding
 
 
 def column_names(role: str, columns: Columns) -> tuple[str, ...]:
@@ -127,12 +121,10 @@ def columns_of(cells: Collection[str], role: str, columns: Columns, table: Path)
     names = [name for name in column_names(role, columns) if name in cells]
     if names:
         return names
-    known, listed = getattr(columns, role), ", ".join(cells) or "nothing"
-    if known is not None:
-        raise DataError(f"{table} has no column {known!r}: found {listed}")
-    raise DataError(
-        f"{table} has no {role} column: found {listed}; name it with --{role}-column, or write path,label above it"
-    )
+    known = getattr(columns, role)
+    wanted = f"{role} column" if known is None else f"column {known!r}"
+    hint = f"name it with --{role}-column, or write path,label above it"
+    raise DataError(f"{table} has no {wanted}: found {', '.join(cells) or 'nothing'}; {hint}")
 
 
 def _path_column(cells: Cells, columns: Columns, table: Path, rows: "_TableRows") -> str:
@@ -155,14 +147,11 @@ class _TableRows(Rows):
     def __init__(self, root: Path, *, confined: bool) -> None:
         super().__init__()
         self.files, self._confined = TableFiles(root), confined
-        self._first: dict[str, TableRow] = {}  # file: the row that names it
-        self.found_so = ""
-        """The first cell that is not the path of its file, and that file, in words."""
-        self._outside: list[str] = []
+        self._first: dict[str, TableRow] = {}
+        """File -> the first row that names it."""
 
     def add_row(self, row: TableRow, *, has_splits: bool) -> None:
-        where = f"line {row.line}"
-        split = SPLIT_FOLDERS.get(row.split.strip().lower(), "")
+        where, split = f"line {row.line}", SPLIT_FOLDERS.get(row.split.strip().lower(), "")
         if not split and has_splits:
             known = f"{where}: {row.split!r}; known: {', '.join(SPLITS)}"
             self.problem("unknown_split", row.path, "", row.label, known)
@@ -172,34 +161,19 @@ class _TableRows(Rows):
             return
         self.classes.setdefault(split, set()).add(row.label)
         file, *others = self.files.find(row.path) or [""]
+        key = os.path.normpath(file)
         if not file:
             self.problem("missing_file", row.path, split, row.label, where + self.files.nearest(row.path))
         elif others:
             self.problem("ambiguous_file", row.path, split, row.label, f"{where}: {shorten_list([file, *others])}")
+        elif self._confined and (os.path.isabs(key) or key.startswith(os.pardir + os.sep)):
+            self.problem("outside_archive", file, split, row.label, where)
+        elif (first := self._first.setdefault(key, row)) is not row:
+            said = f"{where}: {row.label!r} {row.split}".rstrip()
+            first_said = f"line {first.line}: {first.label!r} {first.split}".rstrip()
+            self.problem("duplicate_row", file, split, row.label, f"{said}; {first_said}")
         else:
-            self.found_so = self.found_so or f" ({row.path} is {file})" * (plain_path(row.path) != plain_path(file))
-            self._add_file(file, split, row)
-
-    def _add_file(self, file: str, split: str, row: TableRow) -> None:
-        key = os.path.normpath(file)
-        if os.path.isabs(key) or key.startswith(os.pardir + os.sep):
-            if self._confined:
-                self.problem("outside_archive", file, split, row.label, f"line {row.line}")
-            self._outside.append(file)
-        first = self._first.setdefault(key, row)
-        if first is row:
             self.add(file, row.label, split, normal(row.group))
-            return
-        where, label = f"line {row.line}", f": {row.label!r}, {first.label!r}"
-        in_two = ["row_in_two_splits"] * (split != SPLIT_FOLDERS.get(first.split.strip().lower(), ""))
-        for kind in [*in_two, *["row_with_two_labels"] * (row.label != first.label)] or ["duplicate_row"]:
-            said = f"{where}{label if kind == 'row_with_two_labels' else ''}, first in line {first.line}"
-            self.problem(kind, file, split, row.label, said)
-
-    def report_files_outside(self) -> None:
-        if self._outside and not self._confined:
-            detail = f"{pluralise(len(self._outside), 'path')}, absolute or out of its folder: they do not move with it"
-            self.problem("outside_root", self._outside[0], detail=detail)
 
     def report_group_column(self, table: Path, cells: Cells, split: str) -> None:
         """Report a column that names groups, where the table has no splits or these tear them apart."""
