@@ -322,21 +322,6 @@ def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
         main(Options("/no/such/folder"))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b\n1,2\n", "has no path column: found a, b"),
-        ("path\nx.jpg\n", "has no label column: found path"),
-        ("path,label\nx.jpg,a\n", "names no image that can be used: 'x.jpg': the table names a file that is not there"),
-        ("", "cannot read table"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_one_line(tmp_path, text, message):
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(DataError, match=message):
-        main(Options(str(tmp_path / "t.csv")))
-
-
 def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
     table = planted_faults.clean_table(tmp_path)
     save(photograph(8000), tmp_path / "images" / "more.jpg")
