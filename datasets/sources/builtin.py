@@ -219,9 +219,10 @@ def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[
         yield not NO_DOWNLOADS.get()
     except (RuntimeError, OSError, ValueError, http.client.HTTPException) as error:
         require_writable_data_root(folder)
+        reason = (str(error) or type(error).__name__).splitlines()[-1]  # of several mirrors that of the last
         raise FileNotFoundError(
-            f"{name} is not in {folder}/ and cannot be downloaded ({' '.join(str(error).split())}): "
-            f"fetch {' and '.join(addresses)} and put it into {folder}/"
+            f"{name} is not in {folder}/ and cannot be downloaded ({reason}); "
+            f"fetch and put into {folder}/: {', '.join(addresses)}"
         ) from error
     finally:
         socket.setdefaulttimeout(patience)
