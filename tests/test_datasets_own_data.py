@@ -236,11 +236,6 @@ def names_without_extension(root):
     return write_table(root / "t.csv", rows)
 
 
-def files_below_train(root):
-    rows = [(save(root / "train" / f"{i}.png", seed=i).name, "ab"[i % 2]) for i in range(16)]
-    return write_table(root / "t.tsv", rows)
-
-
 def with_a_missing_file(root):
     table = names_without_extension(root)
     table.write_text(table.read_text() + "pics/gone,a\n")
@@ -262,8 +257,6 @@ def a_link_in_a_circle(root):
     ("make", "classes", "images"),
     [
         (kaggle_folder, 2, 24),
-        (names_without_extension, 2, 16),
-        (files_below_train, 2, 16),
         (an_empty_val_folder, 2, 17),
         (with_a_missing_file, None, "'pics/gone': the table names a file that is not there"),
         (a_link_in_a_circle, None, "'a/loop': a link that leads nowhere, or in a circle"),

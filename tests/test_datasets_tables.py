@@ -329,10 +329,3 @@ def test_a_list_to_exclude_of_which_no_row_is_here_is_an_error(tmp_path):
         used(root, tmp_path, exclude=tmp_path / "list.csv")
     (tmp_path / "list.csv").write_text("path,severity\nant/000.png,warning\n")
     assert any("severity" in line for line in used(root, tmp_path, exclude=tmp_path / "list.csv")[1])
-
-
-def test_a_file_whose_name_is_no_unicode_is_excluded_by_the_table_that_check_writes(tmp_path):
-    root = class_folders(tmp_path / "set", {"ant": 9, "bee": 9})
-    save(tmp_path / "x.png", seed=5).rename(root / "ant" / "k\udce4fer.png")
-    (tmp_path / "list.csv").write_text("path\nant/k\udce4fer.png\n", errors="surrogateescape")
-    assert sum(map(len, used(root, tmp_path, exclude=tmp_path / "list.csv")[0].values())) == 18
