@@ -1,6 +1,7 @@
 """Archives: what is honest is unpacked whole, what is not is refused in one line and leaves nothing behind."""
 
 import io
+import os
 import tarfile
 import zipfile
 
