@@ -1,17 +1,15 @@
-"""Picture of what silence buys: accuracy on the images that a model is surest of, and how large its sets are."""
+"""Picture of selective prediction: accuracy on the images that a model is surest of, and how large its sets are."""
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
 from trainers.coverage import RIGHT as WANTED
 from trainers.coverage import accuracy_by_coverage, answered
-from trainers.reporting.figures.quick_axes import Axes, Canvas, count_steps, share_steps
-from trainers.reporting.figures.results import BLUE, GREY, RIGHT
+from trainers.reporting.figures.results import BLUE, GREY, RIGHT, escape, png, tidy
 
-PALE = "#5396e5"
-"""Colour of the bars."""
-MOST_POINTS = 1_000
-"""Points of the curve that are drawn, of more images."""
 MOST_CLASSES = 9
 """Bars; the last one counts larger sets, too."""
 
@@ -19,37 +17,40 @@ MOST_CLASSES = 9
 def coverage_picture(
     confidence: NDArray, correct: NDArray, *, title: str, sizes: NDArray | None = None, level: float = WANTED
 ) -> bytes:
-    """A PNG of accuracy over the share of images that are answered, the surest first; `sizes` (N,): how many classes
-    the set of each image holds at this level, drawn below."""
+    """Draw accuracy over coverage as a PNG; `sizes` (N,) are the numbers of classes in each image's set at `level`."""
+    figure = Figure(figsize=(5, 4 if sizes is None else 5.6), layout="constrained")
+    if sizes is None:
+        top = figure.subplots()
+    else:
+        top, bottom = figure.subplots(2, 1, height_ratios=(3, 1))
+        draw_sizes(bottom, sizes, level)
+    draw_coverage(top, confidence, correct, title=title)
+    return png(figure)
+
+
+def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: str) -> None:
+    """Draw accuracy on the k surest of the images, over k as a share of all."""
     share, mean = answered(confidence, correct), float(correct.mean())
-    canvas, low = Canvas(600, 482 if sizes is None else 672), max(0.0, min(mean, WANTED) - 0.1)
-    found = f"{WANTED:.0%} of answers are right on {share:.0%} of the images" if share else f"never {WANTED:.0%} right"
-    canvas.text(337, 16, title, size=15)
-    canvas.text(337, 37, found, size=15)
-    top = Axes(canvas, (92, 56, 582, 424), (0, 1), (low, 1.01))
-    top.grid(share_steps(0), share_steps(low))
-    top.name("share of images answered, the surest first", "of these right")
-    images, accuracies = len(correct), accuracy_by_coverage(confidence, correct)
-    points = np.unique(np.linspace(0, images - 1, min(images, MOST_POINTS)).astype(int))
-    top.level(mean, GREY, dash=2)
-    top.level(WANTED, RIGHT, dash=8)
-    top.line((points + 1) / images, accuracies[points], BLUE)
+    coverage = np.arange(1, len(correct) + 1) / len(correct)
+    axis.plot(coverage, accuracy_by_coverage(confidence, correct), color=BLUE, label="this model")
+    axis.axhline(mean, color=GREY, linestyle=":", label="all images answered")
+    axis.axhline(WANTED, color=RIGHT, linestyle="--", label=f"{WANTED:.0%} right")
     if share:
-        top.dot(share, WANTED, RIGHT)
-    empty = {"left": 104, "top": 370} if mean > 0.5 else {"left": 410, "top": 110}  # where the curve is not
-    top.legend([("this model", BLUE, 0), ("all images answered", GREY, 2), (f"{WANTED:.0%} right", RIGHT, 8)], **empty)
-    if sizes is not None:
-        draw_sizes(canvas, sizes, level)
-    return canvas.png()
+        axis.plot(share, WANTED, "o", color=RIGHT)
+    found = f"{WANTED:.0%} of answers are right on {share:.0%} of the images" if share else f"never {WANTED:.0%} right"
+    axis.set_title(escape(f"{title}\n{found}"), fontsize=9)
+    axis.set(xlabel="share of images answered, the surest first", ylabel="accuracy on these")
+    axis.set(xlim=(0, 1), ylim=(max(0.0, min(mean, WANTED) - 0.1), 1.01))
+    axis.legend(frameon=False, fontsize=8, loc="lower left" if mean > 0.5 else "upper right")
+    tidy(axis)
 
 
-def draw_sizes(canvas: Canvas, sizes: NDArray, level: float) -> None:
-    """Number of images with a set of one class, of two, and so on; of more than eight together."""
+def draw_sizes(axis: Axes, sizes: NDArray, level: float) -> None:
+    """Draw the number of images with a set of one class, of two, and so on; of many classes together."""
     most = min(int(sizes.max()), MOST_CLASSES)
-    counts = np.bincount(sizes.clip(max=most), minlength=most + 1)[1:]
-    names = [*map(str, range(1, most + 1))]
-    names[-1] += "+" * (int(sizes.max()) > most)
-    below = Axes(canvas, (92, 496, 582, 614), (0.4, most + 0.6), (0, 1.05 * counts.max()))
-    below.grid([*enumerate(names, 1)], count_steps(int(counts.max())))
-    below.bars(range(1, most + 1), counts, PALE, width=0.8)
-    below.name(f"classes in the set that holds the right one in {level:.0%}", "images")
+    names = [*map(str, range(1, most)), f"{most}+" if int(sizes.max()) > most else str(most)]
+    axis.bar(names, np.bincount(sizes.clip(max=most), minlength=most + 1)[1:], color=BLUE, alpha=0.7)
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set(xlabel=f"classes in the set that holds the right one in {level:.0%}", ylabel="images")
+    tidy(axis)
