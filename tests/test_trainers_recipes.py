@@ -1,8 +1,5 @@
 """Recipes, rehearsals and the learning-rate finder: what `train` offers beside a run."""
 
-import math
-
-import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from small_run import few_digits
@@ -15,8 +12,8 @@ from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, recipe_config
 from trainers.reporting.figures import results
 from trainers.storage.run_folder import read_json
+from trainers.tools import lr_finder
 from trainers.tools.dry_run import dry_run
-from trainers.tools.lr_finder import HIGHEST, LOWEST, draw, smooth, suggest
 from vit.config import ModelConfig
 
 FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
@@ -148,25 +145,11 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
 
 def test_the_curve_is_drawn_from_below_its_lowest_loss_to_above_its_first(monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr(results, "save", lambda figure, path: drawn.extend(figure.axes))
-    draw([1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.0, 3.0, 9.0], 1e-2, tmp_path / "lr.png")
+    monkeypatch.setattr(lr_finder, "save", lambda figure, path: drawn.extend(figure.axes))
+    lr_finder.draw([1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.0, 3.0, 9.0], 1e-2, tmp_path / "lr.png")
     lowest, highest = drawn[0].get_ylim()
     assert 0.8 < lowest < 1.0
     assert 2.0 < highest < 3.0  # where it diverges is cut off
-
-
-def test_the_suggestion_on_a_curve_that_is_known():
-    rates = np.geomspace(LOWEST, HIGHEST, 120).tolist()
-    losses = [2.0 - 1 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(0.0, rate - 0.05) * 50 for rate in rates]
-    assert suggest(rates, losses) == pytest.approx(1e-3, rel=0.15)
-    with pytest.raises(ConfigError, match="the loss fell at no learning rate"):
-        suggest(rates, [1.0 + rate for rate in rates])
-
-
-def test_smoothing_is_a_weighted_mean_without_bias_towards_zero():
-    assert smooth([3.0] * 5) == pytest.approx([3.0] * 5)
-    losses = np.random.default_rng(0).random(9)
-    assert smooth(losses)[-1] == pytest.approx(np.average(losses, weights=0.9 ** np.arange(9)[::-1]))
 
 
 def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
