@@ -23,6 +23,7 @@ from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
+from trainers.engine.optim import build_average
 from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
 from trainers.seen.overlap import read_seen, said_at_start
@@ -102,7 +103,12 @@ def score_last_epoch(run_dir: Path) -> None:
         config = read_run_config(run_dir)
         require_images(run_dir, config)
         setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir)
-    setup.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
+    if "ema" in checkpoint:
+        average = build_average(setup.model, decay=0.0)
+        average.load_state_dict(checkpoint["ema"])
+        setup.model.load_state_dict(average.module.state_dict())
+    else:
+        setup.model.load_state_dict(checkpoint["model"])
     loader = setup.data.dataloaders["val"]
     scores = score_split(setup.model, loader, setup.device, setup.amp_dtype)
     write_predictions(folder, "val_last", scores, loader.dataset, setup.data.class_names)

@@ -19,9 +19,8 @@ from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import Slices, StepOptions, create_trainer
-from trainers.engine.optim import build_optimizer
+from trainers.engine.optim import build_average, build_optimizer
 from trainers.reporting.console import without_effect
 from trainers.resume import resume
 from trainers.run import train
@@ -136,40 +135,28 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before_it():
     assert moved(free) == pytest.approx(outputs[0]["grad_norm"], rel=1e-3)
 
 
-def test_the_moving_average_equals_torchs_once_its_momentum_has_warmed_up():
-    model = small_vit()
-    ema = ModelEMA(model, decay=0.9)
-    oracle = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    oracle.update_parameters(model)  # the first call copies
-    for step in range(100, 140):
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(step)), alpha=0.1)
-        ema.update(step)
-        oracle.update_parameters(model)
-    for average, expected in zip(ema.model.parameters(), oracle.module.parameters(), strict=True):
-        torch.testing.assert_close(average, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_the_moving_average_takes_the_statistics_of_batch_norms_as_they_are():
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    ema = ModelEMA(model, decay=0.9)
-    model(torch.randn(8, 3))
-    ema.update(1)
-    for average, live in zip(ema.model.buffers(), model.buffers(), strict=True):
-        assert torch.equal(average, live)
-    assert model[1].num_batches_tracked == 1
-
-
 @pytest.mark.parametrize("decay", [0.9, 0.9999])
 def test_ten_steps_leave_next_to_nothing_of_the_initial_weights_whatever_the_decay(decay):
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    ema = ModelEMA(model, decay=decay)
-    nn.init.ones_(model.weight)
-    for step in range(1, 11):
-        ema.update(step)
-    assert 0.999 < ema.model.weight.item() <= 1
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
+    nn.init.zeros_(model[0].weight)
+    average = build_average(model, decay=decay)
+    nn.init.ones_(model[0].weight)
+    model(torch.randn(8, 1))
+    for _ in range(10):
+        average.update_parameters(model)
+    assert 0.999 < average.module[0].weight.item() <= 1
+    assert torch.equal(average.module[1].running_mean, model[1].running_mean)
+
+
+def test_the_moving_average_has_the_momentum_of_its_formula():
+    model = nn.Linear(3, 2)
+    average, expected = build_average(model, decay=0.5), None
+    for step in range(30):
+        nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(step))
+        average.update_parameters(model)
+        momentum = min(0.5, (1 + step) / (10 + step)) if step else 0.0
+        expected = model.weight.detach() if expected is None else momentum * expected + (1 - momentum) * model.weight
+    torch.testing.assert_close(average.module.weight, expected)
 
 
 def gradients(model, *, seed=3):

@@ -7,7 +7,7 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ignite.engine import Engine, Events
 from torch import nn
@@ -20,15 +20,13 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
+from trainers.engine.optim import build_average
 from trainers.reporting import console, tensorboard
 from trainers.reporting.time_left import TimeLeft
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.run_folder import write_metrics_csv
 from trainers.system import distributed
-
-if TYPE_CHECKING:
-    from trainers.engine.ema import ModelEMA
 
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
@@ -60,16 +58,6 @@ def painter_of(detail: str) -> Painter | None:
     return None
 
 
-def average_of(setup: RunSetup) -> "ModelEMA | None":
-    """The moving average of the weights, where one is asked for."""
-    decay = setup.config.train.ema_decay
-    if not decay:
-        return None
-    from trainers.engine.ema import ModelEMA
-
-    return ModelEMA(setup.network, decay=decay)
-
-
 class Run:
     """A setup with its engines and everything that watches, saves and ends it; handlers find it as `trainer.state.run`.
 
@@ -84,10 +72,11 @@ class Run:
         self.setup, self.run_dir, self.options = setup, run_dir, setup.config.train
         self.loggers, self.record = loggers, record
         self.val_loader = setup.data.dataloaders["val"]
-        self.ema = average_of(setup)
+        decay = setup.config.train.ema_decay
+        self.average = build_average(setup.network, decay=decay) if decay else None
         self.network, self.evaluated = setup.network, setup.model
-        if self.ema is not None:
-            self.network = self.ema.model
+        if self.average is not None:
+            self.network = self.average.module
             self.evaluated = head_of(self.network) if setup.on_features else self.network
         self.trainer = trainer_of(setup)
         self.trainer.state.run = self
@@ -164,9 +153,9 @@ def attach_handlers(run: Run) -> None:
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
     handlers.attach_learning_rate(trainer, setup.optimizer, lambda step: run.rate(step))
-    if run.ema is not None:
-        run.ema.attach(trainer)
-        run.states["ema"] = run.network
+    if run.average is not None:
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, run.average.update_parameters, setup.network)
+        run.states["ema"] = run.average
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if writes:

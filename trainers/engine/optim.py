@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from common.errors import ConfigError
 
@@ -69,6 +70,22 @@ def learning_rate(
         return peak
 
     return at
+
+
+def build_average(model: torch.nn.Module, *, decay: float) -> AveragedModel:
+    """Build an exponential moving average of the weights, to be updated after each step.
+
+    Its momentum warms up as min(decay, (1 + t) / (10 + t)) over t steps, so that a short run does not end near its
+    initial weights. Ignite's EMAHandler has no state to save, and shares its buffers with the model.
+    """
+
+    def update(averages: Any, weights: Any, steps: torch.Tensor | int) -> None:
+        momentum = min(decay, (1 + int(steps)) / (10 + int(steps)))
+        get_ema_multi_avg_fn(momentum)(averages, weights, steps)
+
+    average = AveragedModel(model, multi_avg_fn=update)
+    average.module.eval().requires_grad_(False)
+    return average
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:

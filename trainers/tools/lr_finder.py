@@ -37,9 +37,7 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
     try:
         suggestion = finder.lr_suggestion()
     except RuntimeError:
-        raise ConfigError(
-            "the loss fell at no learning rate tried: look at the data, or at --weights"
-        ) from None
+        raise ConfigError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
     suggestion = suggestion[0] if isinstance(suggestion, list) else suggestion
     name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
     path = claimed_folder(config.output, config.data.source) / name
