@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import matplotlib.figure
-import numpy as np
 import pytest
 from small_run import labelled_photos, make_run, photo
 
@@ -23,7 +22,6 @@ from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.split_file import write_split
 from trainers.reporting.figures.results import save
-from trainers.reporting.pictures_full import write_sprite, write_tsv
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv
 from trainers.tools.lr_finder import draw
@@ -66,9 +64,7 @@ WRITERS = {
     "lr_find.png": lambda path: draw([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2, path),
     "metrics.csv": lambda path: write_metrics_csv(path, [{"epoch": epoch} for epoch in range(99)]),
     "split.csv": lambda path: write_split(path, a_split()),
-    "sprite.png": lambda path: write_sprite([np.zeros((1, 8, 8), np.uint8)], [0], path),
     "summary.json": lambda path: write_json(path, {"numbers": list(range(99))}),
-    "tensors.tsv": lambda path: write_tsv(path, [["word"] * 99]),
 }
 
 

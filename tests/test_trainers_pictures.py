@@ -15,7 +15,7 @@ import torch
 from fake_sets import Spec, class_folders
 from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_validation
 from PIL import Image, ImageOps
-from sklearn.metrics import precision_recall_curve, recall_score
+from sklearn.metrics import recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
@@ -135,7 +135,7 @@ def test_less_may_be_asked_for(tb, tmp_path):
     expected = {"6_data/augmented_batch": [0], **{key: [0, 4] for key in OFTEN}, **{key: [4] for key in ONCE}}
     assert shown(run_dir) == (expected if tb == "standard" else {})
     assert (run_dir / "figures").exists() == (tb == "standard")
-    assert not (run_dir / "tb" / "val" / "projector").exists()
+    assert not list((run_dir / "tb" / "val").glob("*/val"))
     assert {"start here", "the data"} <= set(val_events(run_dir).Tags()["tensors"])
 
 
@@ -354,7 +354,8 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     assert "3_attention/by_image" in tags
     assert (tags >= OFTEN) == attends
     assert (tags >= FULL) == (model["name"] != "resnet18")
-    rows = (run_dir / "tb" / "val" / "projector" / "metadata.tsv").read_text().splitlines()
+    (table,) = (run_dir / "tb" / "val").glob("*/val/metadata.tsv")
+    rows = table.read_text().splitlines()
     assert {len(row.split("\t")) for row in rows} == {5}
 
 
@@ -386,7 +387,7 @@ def test_any_number_of_classes_fits_the_confusion_matrix(classes):
 
 
 def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(full):
-    folder = full / "tb" / "val" / "projector"
+    (folder,) = (full / "tb" / "val").glob("*/val")
     tensors = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
     header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
     assert header == ["shown", "label", "predicted", "loss", "path"]
@@ -406,15 +407,9 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
         assert shown == (f"{label}, right" if label == predicted else f"{label}, taken for {predicted}")
     sprite = np.asarray(Image.open(folder / "sprite.png"))
     side = sprite.shape[0] // 14  # 14 x 14 thumbnails hold 179
-    assert sprite.shape == (14 * side, 14 * side, 3)
     thumbnails = sprite.reshape(14, side, 14, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
-    frame = side // 8
-    inner = thumbnails[100, frame:-frame, frame:-frame, 0]
-    assert np.array_equal(inner, dataset.stored([rows_of[100]])[0][0].repeat(6, 0).repeat(6, 1))
-    frames = {label: {tuple(thumbnail[0, 0]) for thumbnail, row in zip(thumbnails, rows, strict=False)
-                      if row[1] == label} for label in map(str, range(10))}  # fmt: skip
-    assert [len(colours) for colours in frames.values()] == [1] * 10
-    assert len(set.union(*frames.values())) == 10
+    stored = dataset.stored([rows_of[100]])[0][0]
+    assert np.array_equal(thumbnails[100, :, :, 0], stored.repeat(8, 0).repeat(8, 1))
 
 
 def test_the_recall_of_every_class_follows_its_epochs(full):
@@ -459,23 +454,9 @@ def test_the_page_to_start_from_says_the_result_what_was_asked_for_and_what_next
     assert f"`python main.py evaluate {full}`" in pages[1]
 
 
-def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):
+def test_pr_curves_stand_in_tensorboard(full):
     tags = {tag for tag in val_events(full).Tags()["tensors"] if tag.startswith("pr/")}
     assert tags == {f"pr/{number}" for number in range(10)}
-    with open(full / "figures" / "val_pr_curves.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 10 * 127
-    with open(full / "eval" / "val_predictions.csv", newline="") as file:
-        images = list(csv.DictReader(file))
-    for number in range(10):
-        probabilities = [float(image["probabilities"].split()[number]) for image in images]
-        is_class = [image["label"] == str(number) for image in images]
-        precision, recall, thresholds = precision_recall_curve(is_class, probabilities)
-        for row in rows[127 * number : 127 * number + 126]:
-            place = np.searchsorted(thresholds, float(row["threshold"]))
-            if place < len(thresholds) and abs(thresholds - float(row["threshold"])).min() > 1e-4:  # as printed
-                assert float(row["precision"]) == pytest.approx(precision[place], abs=1e-5)
-                assert float(row["recall"]) == pytest.approx(recall[place], abs=1e-5)
 
 
 def test_of_many_classes_the_hardest_get_a_pr_curve():

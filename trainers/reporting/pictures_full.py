@@ -1,21 +1,13 @@
 """Additions of `--tb full` when a run ends: PR curves, the projector, position embeddings."""
 
-import math
+import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
-from PIL import Image, ImageOps
-from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
-from torch.utils.tensorboard.summary import compute_curve
 
-from common.files import replacing, write_text
-from common.tables import csv_text
 from common.text import printable
 from datasets.bundle import BatchKey
 from datasets.sampling import evenly
@@ -31,7 +23,6 @@ from vit.parts import inputs_of, parts, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
-THRESHOLDS = 127  # TensorBoard's own number
 THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
 
 
@@ -42,23 +33,15 @@ def draw_weights(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int
 
 
 def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    """Precision over recall of each class against all others, in TensorBoard and as figures/val_pr_curves.csv."""
-    names = setup.data.class_names
-    outputs = scores.outputs
+    """Draw precision over recall of each class against all others."""
+    names, outputs = setup.data.class_names, scores.outputs
     if not outputs.whole:
         raise ValueError("precision over recall needs all logits, which a validation of this size does not keep")
-    probabilities = dense_probabilities(outputs, len(names)).numpy()
-    lines: list[tuple[str, ...]] = []
+    probabilities = dense_probabilities(outputs, len(names))
     for index in hardest(scores, names):
-        tp, fp, tn, fn, precision, recall = compute_curve(
-            outputs.labels.numpy() == index, probabilities[:, index], THRESHOLDS
+        loggers.val.writer.add_pr_curve(
+            f"pr/{tag_of(names, index)}", outputs.labels == index, probabilities[:, index], step
         )
-        tag = f"pr/{tag_of(names, index)}"
-        loggers.val.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
-        rows = zip(np.linspace(0, 1, THRESHOLDS).tolist(), precision, recall, strict=True)
-        lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
-    loggers.figures.mkdir(exist_ok=True)
-    write_text(loggers.figures / "val_pr_curves.csv", csv_text(("class", "threshold", "precision", "recall"), lines))
 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
@@ -69,52 +52,26 @@ def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
 
 
 def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    """The features of up to PROJECTED validation images for the PROJECTOR tab: tensors.tsv, metadata.tsv, sprite.png.
-
-    Own files, not torch's add_embedding: that one breaks at a tab in a file name, and a resumed run would list its
-    embeddings twice.
-    """
+    """Write the features of up to PROJECTED validation images for the PROJECTOR tab."""
     images, names = pictures.validation_images(setup), setup.data.class_names
     outputs = scores.outputs
     rows = evenly(len(outputs.labels), PROJECTED).tolist()
-    folder = loggers.folder / "projector"
-    folder.mkdir(exist_ok=True)
-    write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(setup, rows).tolist()])
-    lines = [["shown", "label", "predicted", "loss", "path"]]  # the first column of words is what a point is called
+    lines = []
     for row in rows:
         label, guess = names[int(outputs.labels[row])], names[int(outputs.predicted[row])]
         shown = f"{label}, right" if label == guess else f"{label}, taken for {guess}"
-        lines.append([shown, label, guess, f"{outputs.losses[row]:.4f}", images.path(row)])
-    write_tsv(folder / "metadata.tsv", lines)
-    write_sprite(images.stored(rows), outputs.labels[rows].tolist(), folder / "sprite.png")
-    config = ProjectorConfig()
-    entry = config.embeddings.add(
-        tensor_name="features of the best weights, val",
-        tensor_path="projector/tensors.tsv",
-        metadata_path="projector/metadata.tsv",
+        words = [shown, label, guess, f"{outputs.losses[row]:.4f}", images.path(row)]
+        lines.append([printable(word) for word in words])  # a tab in a file name would begin a column
+    thumbnails = np.stack([tile_picture(pixels, THUMBNAIL) for pixels in images.stored(rows)])
+    shutil.rmtree(loggers.folder / f"{step:05d}", ignore_errors=True)  # of a run that was stopped at this place
+    loggers.val.writer.add_embedding(
+        features_of_rows(setup, rows),
+        metadata=lines,
+        metadata_header=["shown", "label", "predicted", "loss", "path"],  # a point is called by its first column
+        label_img=torch.from_numpy(thumbnails).permute(0, 3, 1, 2) / 255,
+        global_step=step,
+        tag="val",
     )
-    entry.sprite.image_path = "projector/sprite.png"
-    entry.sprite.single_image_dim.extend([THUMBNAIL, THUMBNAIL])
-    write_text(loggers.folder / "projector_config.pbtxt", str(config))
-
-
-def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    write_text(path, "".join("\t".join(map(printable, row)) + "\n" for row in rows))
-
-
-def write_sprite(stored: Sequence[np.ndarray], labels: Sequence[int], path: Path) -> None:
-    """All images (uint8 (C, S, S)) as one square of thumbnails, row by row, each in a frame of its class's colour."""
-    columns = math.ceil(math.sqrt(len(stored)))
-    canvas = Image.new("RGB", (columns * THUMBNAIL, columns * THUMBNAIL), "white")
-    frame = THUMBNAIL // 8
-    inner = (THUMBNAIL - 2 * frame,) * 2
-    for number, (pixels, label) in enumerate(zip(stored, labels, strict=True)):
-        colour = colormaps["tab20"]((2 * label + label // 10) % 20)  # the strong half of its colours first
-        thumbnail = Image.fromarray(tile_picture(pixels, inner[0])).resize(inner, Image.Resampling.NEAREST)
-        place = number % columns * THUMBNAIL, number // columns * THUMBNAIL
-        canvas.paste(ImageOps.expand(thumbnail, frame, fill=to_hex(colour)), place)
-    with replacing(path) as aside:
-        canvas.save(aside, "PNG")
 
 
 def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:

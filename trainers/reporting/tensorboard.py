@@ -9,7 +9,6 @@ TensorBoard (2.21.0, pinned) does not do by itself.
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
 - Its HPARAMS tab takes its columns from the first run, and shows the mean of all runs whose rows have one name: see
   `start_hparams` and `row_name`.
-- Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `pictures_full.py`.
 
 The step is the optimizer step everywhere. What is drawn is in `trainers/reporting/pictures.py`.
 """
