@@ -6,7 +6,6 @@ Each SET is a folder with train/ and test/, of which up to 140 and 60 images a c
 linear head (multinomial logistic regression) on the frozen features, 40 fit the score, as an evaluation does. Near: of
 each class in turn (with --every each K-th), left out, AUROC of its test images against those of the others. Far: every
 set against the test images of every other. Features are kept in the FOLDER: a second call takes seconds for each class.
-"distance or energy" is the score of files of format 1.
 """
 
 import argparse
@@ -23,8 +22,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.environment import describe
 from datasets.transforms import Pipeline
 from inference.certainty.features import in_one, recorded
-from inference.certainty.gaussian import LEAST
-from inference.certainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
+from inference.certainty.unknown import fit_threshold, fit_unlikeness
 from inference.images import find_images, read_pixels
 from vit import build_model, image_spec
 from vit.config import ModelConfig, default_weights
@@ -79,10 +77,9 @@ class Known:
             scaled / self.length, labels[rows[TRAIN]]
         )
         features = parts_of(kept, rows[VAL])
-        of, units = labels[rows[VAL]], np.arange(len(rows[VAL]))
-        self.score, own = fit_unlikeness(self.logits(features), features, of, units)
+        units = np.arange(len(rows[VAL]))
+        self.score, own = fit_unlikeness(self.logits(features), features, units)
         self.threshold = fit_threshold(own, units, RATE)
-        self.energy = RobustScale.of(self.plain(features)["energy"])
         self.test = self.scores(parts_of(kept, rows[TEST]))
         right = self.logits(parts_of(kept, rows[TEST])).argmax(dim=1).numpy()
         self.accuracy = float((self.head.classes_[right] == labels[rows[TEST]]).mean())
@@ -94,22 +91,17 @@ class Known:
 
     def plain(self, features: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
         """Each part of the score by itself, and the yardsticks."""
-        along, beside = self.score.gaussian.coordinates(features)
         logits = self.logits(features)
         return {
             "maximum softmax": -logits.softmax(dim=1).amax(dim=1).numpy(),
             "energy": -logits.logsumexp(dim=1).numpy(),
-            "odds": odds_against(logits).numpy(),
-            "distance": self.score.gaussian.squared_distance(along, beside).clamp(min=LEAST).log().numpy(),
-            "direction": -self.score.class_directions.cosine(along, beside).numpy(),
+            "distance": self.score.gaussian(features).numpy(),
         }
 
     @torch.inference_mode()
     def scores(self, features: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
         found = self.plain(features)
         found["built in"] = self.score(self.logits(features), features).numpy()
-        distance = self.score.scales.distance.standard(found["distance"])
-        found["distance or energy"] = np.logaddexp(distance, self.energy.standard(found["energy"]))
         return found
 
     def areas(self, features: tuple[torch.Tensor, ...]) -> dict[str, float]:

@@ -5,7 +5,6 @@ N images, C classes, D features.
 
 import copy
 import json
-import math
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,31 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from common.errors import WeightsError
-from common.files import replacing
+from common.files import write_text
 from inference.certainty import conformal, unknown
 from inference.certainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
-from inference.certainty.directions import Directions
 from inference.certainty.features import two_outputs
-from inference.certainty.gaussian import Gaussian
-from inference.certainty.unknown import (
-    OF_CLASSES,
-    RATES,
-    TENSORS,
-    RobustScale,
-    Scales,
-    Unlikeness,
-    fit_threshold,
-    fit_unlikeness,
-)
-from vit.tensor_files import read_tree, write_tree
+from inference.certainty.unknown import RATES, Gaussian, RobustScale, Unlikeness, fit_threshold, fit_unlikeness
 
-FILE = "answers.safetensors"
-"""Name of the file beside the predictions of a run."""
+FILE = "answers.json"
+"""Name of the file in the folder of a run's predictions."""
 RECORD = "answers"
 """The name among the metadata of an export."""
-FORMAT = 2
-READ = (1, 2)
-"""The formats that are read: 1 had a score without directions and odds, and keeps it until the next evaluation."""
+FORMAT = 3
 LEVEL, RATE = 0.95, 0.05
 """Default promise: coverage of the sets, and rate of false alarms."""
 
@@ -73,7 +58,8 @@ class Answers:
             if level not in self.cuts
         ]
         if rate not in self.thresholds:
-            parts.append(f"unknowns at {rate:.0%} false alarms need {self._lack(unknown.fewest(rate))}")
+            needed = unknown.fewest(rate) * (1 if self.unlikeness.gaussian is None else 2)
+            parts.append(f"unknowns at {rate:.0%} false alarms need {self._lack(needed)}")
         return "; ".join(parts) or None
 
     def _lack(self, needed: int) -> str:
@@ -90,11 +76,9 @@ def fit_answers(
     temperature: float | None = None,
 ) -> tuple[Answers, NDArray[np.float64]]:
     """Fit to the `Predictions` of N validation images, with the parts (N, width) of their features, or None, and the
-    unit (N,) of each; and the score for unknowns of each image, as if the image had not been there."""
+    unit (N,) of each. Returns the score for unknowns (N,) too; NaN of images that it is fitted to."""
     own = own_probabilities(outputs)
-    unlikeness, scores = fit_unlikeness(
-        outputs.logits if outputs.whole else None, features, outputs.labels.numpy(), units
-    )
+    unlikeness, scores = fit_unlikeness(outputs.logits if outputs.whole else None, features, units)
     cuts = {level: fit_cut(own, units, level) for level in LEVELS}
     thresholds = {rate: fit_threshold(scores, units, rate) for rate in RATES}
     answers = Answers(
@@ -155,106 +139,9 @@ class Judge:
         return Verdicts(logits, sets, None if self.threshold is None else unlike.numpy() > self.threshold)
 
 
-def to_tree(answers: Answers) -> dict[str, Any]:
-    """The answers as tensors and what JSON can say."""
-    score = answers.unlikeness
-    return {
-        "format": FORMAT,
-        "images": answers.images,
-        "units": answers.units,
-        "cuts": [*answers.cuts.items()],
-        "thresholds": [*answers.thresholds.items()],
-        "weights": answers.weights,
-        "temperature": answers.temperature,
-        **{name: scale and [scale.middle, scale.spread] for name, scale in vars(score.scales).items()},
-        "rest": score.rest,
-        "lengths": [*score.lengths],
-        "gaussian": {name: score.get_buffer(name) for name in TENSORS} if score.scales.distance else None,
-        "rest_within": score.rest_within,
-        "of_classes": {name: score.get_buffer(name) for name in OF_CLASSES} if score.scales.direction else None,
-    }
-
-
-def from_tree(tree: Mapping[str, Any], source: object) -> Answers:
-    """Read what `to_tree` gave. Raises WeightsError: the file `source` holds something else."""
-    try:
-        if tree["format"] not in READ:
-            known = " and ".join(map(str, READ))
-            raise WeightsError(f"{source}: answers of format {tree['format']!r:.20}; this version reads {known}")
-        cuts, thresholds = (
-            {_number(name): _number(value) for name, value in tree[part]} for part in ("cuts", "thresholds")
-        )
-        unlikeness = _unlikeness(tree)
-        temperature = None if tree["temperature"] is None else _number(tree["temperature"])
-        images, units, weights = int(tree["images"]), int(tree["units"]), str(tree["weights"])
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise WeightsError(f"{source} is damaged: its answers are not readable ({str(error)[:60]})") from None
-    return Answers(images, units, cuts, thresholds, unlikeness, weights, temperature)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r:.40} is no number")
-    return float(value)
-
-
-def _scale(pair: Any) -> RobustScale | None:
-    if pair is None:
-        return None
-    middle, spread = map(_number, pair)
-    if spread <= 0:
-        raise ValueError(f"a spread of {spread}")
-    return RobustScale(middle, spread)
-
-
-def _unlikeness(tree: Mapping[str, Any]) -> Unlikeness:
-    scales = Scales(**{name: _scale(tree.get(name)) for name in vars(Scales())})
-    gaussian = directions = None
-    if scales.distance is not None:
-        gaussian = _gaussian(tree["gaussian"], _number(tree["rest"]), tree["lengths"])
-    if scales.direction is not None:
-        if gaussian is None:
-            raise ValueError("directions without a distance")
-        directions = _directions(tree["of_classes"], _number(tree["rest_within"]), len(gaussian.variances))
-    if all(scale is None for scale in vars(scales).values()):
-        raise ValueError("no score")
-    return Unlikeness(gaussian, directions, scales)
-
-
-def _directions(tensors: Mapping[str, Any], rest: float, width: int) -> Directions:
-    whitening, classes = (tensors[name] for name in OF_CLASSES)
-    _check("whitening", whitening, (width, width))
-    _check("classes", classes, (width, classes.shape[1] if classes.dim() == 2 else 0))
-    if rest <= 0 or classes.shape[1] == 0:
-        raise ValueError("directions of no class")
-    return Directions(whitening, classes, rest)
-
-
-def _check(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
-        raise ValueError(f"{name} is no tensor {shape}")
-    if not tensor.isfinite().all():
-        raise ValueError(f"{name} is not finite")
-
-
-def _gaussian(tensors: Mapping[str, Any], rest: float, lengths: Any) -> Gaussian:
-    mean, deviation, directions, variances = (tensors[name] for name in TENSORS)
-    shapes = {"mean": (len(mean),), "directions": (len(mean), len(variances)), "variances": (len(variances),)}
-    shapes["deviation"] = shapes["mean"]
-    for name, shape in shapes.items():
-        _check(name, tensors[name], shape)
-    if rest <= 0 or (variances <= 0).any() or (deviation <= 0).any():
-        raise ValueError("a variance that is not positive")
-    if not isinstance(lengths, list) or not all(isinstance(own, bool) for own in lengths):
-        raise ValueError("no list of parts")
-    return Gaussian(mean, deviation, directions, variances, rest, tuple(lengths))
-
-
 def write_answers(folder: Path, answers: Answers) -> Path:
-    path = folder / FILE
-    with replacing(path) as aside, aside.open("wb") as file:
-        write_tree(file, {RECORD: to_tree(answers)})
-    return path
+    write_text(folder / FILE, to_text(answers))
+    return folder / FILE
 
 
 def read_answers(folder: Path, weights: str) -> Answers | None:
@@ -263,35 +150,68 @@ def read_answers(folder: Path, weights: str) -> Answers | None:
     path = folder / FILE
     if not path.is_file():
         return None
-    tree = read_tree(path)
-    if not isinstance(tree.get(RECORD), Mapping):
-        raise WeightsError(f"{path} is damaged: it holds no answers")
-    answers = from_tree(tree[RECORD], path)
+    answers = from_text(path.read_text("utf-8", errors="replace"), path)
     return answers if answers.weights == weights else None
 
 
 def to_text(answers: Answers) -> str:
-    """The answers as JSON for the metadata of an export; tensors float32, little-endian, in base64."""
+    """Return the answers as JSON; tensors are float32, little-endian, in base64."""
+    score = answers.unlikeness
+    gaussian = score.gaussian
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "images": answers.images,
+            "units": answers.units,
+            "cuts": [*answers.cuts.items()],
+            "thresholds": [*answers.thresholds.items()],
+            "weights": answers.weights,
+            "temperature": answers.temperature,
+            "distance": score.distance and [score.distance.middle, score.distance.spread],
+            "energy": score.energy and [score.energy.middle, score.energy.spread],
+            "gaussian": gaussian and {name: _as_text(tensor) for name, tensor in gaussian.state_dict().items()},
+            "rest": gaussian and gaussian.rest,
+            "lengths": gaussian and gaussian.lengths,
+        }
+    )
 
-    def as_text(value: Tensor) -> dict[str, Any]:
-        return {"shape": [*value.shape], "float32": b64encode(value.numpy().astype("<f4").tobytes()).decode()}
 
-    return json.dumps(to_tree(answers), default=as_text)
+def _as_text(tensor: Tensor) -> dict[str, Any]:
+    return {"shape": [*tensor.shape], "float32": b64encode(tensor.numpy().astype("<f4").tobytes()).decode()}
 
 
 def from_text(text: str, source: object) -> Answers:
-    """Read what `to_text` gave. Raises WeightsError: something else stands in the file `source`."""
-
-    def put_back(value: dict[str, Any]) -> Any:
-        if value.keys() != {"shape", "float32"}:
-            return value
-        numbers = np.frombuffer(b64decode(value["float32"], validate=True), "<f4").reshape(value["shape"])
-        return torch.from_numpy(numbers.astype(np.float32))
-
+    """Read what `to_text` gave. Raises WeightsError: the file `source` holds something else."""
     try:
-        tree = json.loads(text, object_hook=put_back)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise WeightsError(f"{source} is damaged: its answers are not readable ({type(error).__name__})") from None
-    if not isinstance(tree, Mapping):
-        raise WeightsError(f"{source} is damaged: its answers are not readable")
-    return from_tree(tree, source)
+        record = json.loads(text, parse_constant=lambda name: float(f"{name} is no number"))
+        if record["format"] != FORMAT:
+            raise WeightsError(
+                f"{source}: answers of format {record['format']!r:.20}, and this version has {FORMAT}: evaluate again"
+            )
+        distance, energy = (record[name] and RobustScale(*map(float, record[name])) for name in ("distance", "energy"))
+        gaussian = record["gaussian"] and _gaussian(record)
+        if (gaussian is None) != (distance is None) or (gaussian is None and energy is None):
+            raise ValueError("no whole score")
+        cuts, thresholds = (
+            {float(name): float(value) for name, value in record[part]} for part in ("cuts", "thresholds")
+        )
+        temperature = None if record["temperature"] is None else float(record["temperature"])
+        images, units, weights = int(record["images"]), int(record["units"]), str(record["weights"])
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError(f"{source} is damaged: its answers are not readable ({str(error)[:60]})") from None
+    return Answers(images, units, cuts, thresholds, Unlikeness(gaussian, distance, energy), weights, temperature)
+
+
+def _gaussian(record: Mapping[str, Any]) -> Gaussian:
+    tensors = {}
+    for name, said in record["gaussian"].items():
+        numbers = np.frombuffer(b64decode(said["float32"], validate=True), "<f4").reshape(said["shape"])
+        tensors[name] = torch.from_numpy(numbers.astype(np.float32))
+    mean, scale, axes, rest = tensors["mean"], tensors["scale"], tensors["axes"], float(record["rest"])
+    if mean.shape != scale.shape or axes.shape[:1] != mean.shape or mean.dim() != 1 or axes.dim() != 2 or rest <= 0:
+        raise ValueError("tensors that do not fit together")
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise ValueError("a tensor that is not finite")
+    return Gaussian(mean, scale, axes, rest, [bool(own) for own in record["lengths"]])

@@ -13,7 +13,7 @@ from torch import nn
 
 from inference.certainty.answers import LEVEL, RATE, RECORD, Answers, from_text, to_text
 from inference.certainty.features import UNLIKE, WithUnlikeness
-from inference.certainty.unknown import RobustScale, Scales, Unlikeness
+from inference.certainty.unknown import RobustScale, Unlikeness
 
 
 def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
@@ -21,7 +21,7 @@ def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
     are not repeated; a .pt2 file gives logits alone, so that nothing can be said of unknowns."""
     if kind == "safetensors":
         return {RECORD: to_text(answers)}
-    bare = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, Scales(energy=RobustScale(0.0, 1.0))))
+    bare = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, RobustScale(0.0, 1.0)))
     return {RECORD: to_text(bare if kind == "onnx" else dataclasses.replace(bare, thresholds={}))}
 
 

@@ -63,24 +63,25 @@ def report(
     cut = None if answers is None else answers.cuts.get(LEVEL)
     sets = None if cut is None else sets_of(shares, cut)
     threshold = None if answers is None else answers.thresholds.get(RATE)
-    unlike = None if threshold is None or scores is None else scores > threshold
+    unlike = None if threshold is None or scores is None else np.where(np.isnan(scores), np.nan, scores > threshold)
     if answers is not None:
         rows = table_rows(outputs, dataset, class_names, classes, sets, unlike)
         files.append(write_table(folder / f"{name}_answers.csv", rows))
     files.append(draw(folder / f"{name}_answers.png", shares.max(axis=1), outputs.correct.numpy(), sets, title=name))
     numbers = numbers_of(answers, outputs, unlike, units)
-    if unlike is not None:
-        numbers["unknown_by_class"] = unknown_by_class(unlike, outputs.labels.numpy(), class_names)
     said = [*lines(answers, numbers, fitted=fit_for is not None)]
-    return AnswersReport(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
+    if unlike is not None:
+        judged = ~np.isnan(unlike)
+        alarms, labels = unlike[judged], outputs.labels.numpy()[judged]
+        numbers["unknown_by_class"] = unknown_by_class(alarms, labels, class_names)
+        said += worst_class(alarms, labels, class_names)
+    return AnswersReport(numbers, said, files)
 
 
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
     """(N,): how unlike the validation images; None where a part of the score is not there."""
     score = answers.unlikeness
-    scales = score.scales
-    needs_logits = scales.energy is not None or scales.odds is not None
-    if (needs_logits and not outputs.whole) or (scales.distance is not None and features is None):
+    if (score.energy is not None and not outputs.whole) or (score.gaussian is not None and features is None):
         return None
     return score(outputs.logits, features).double().numpy()
 
@@ -110,7 +111,11 @@ def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, un
         sizes = sets_of(shares, cut).sum(axis=1)
         sets[f"{level:g}"] = {"cut": cut, "cover": float(weights @ held), "size": float(weights @ sizes)}
     found |= {"fitted_on": answers.images, "units": answers.units, "sets": sets}
-    return found | {"false_alarms": RATE, "unknown": None if unlike is None else float(weights @ unlike)}
+    alarms = None
+    if unlike is not None:
+        judged = ~np.isnan(unlike)
+        alarms = float(np.average(unlike[judged], weights=unit_weights(units[judged])))
+    return found | {"false_alarms": RATE, "unknown": alarms}
 
 
 def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
@@ -133,7 +138,7 @@ def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> 
     if (lack := answers.without(LEVELS, RATE)) is not None:
         yield f"{'too few':>17}  {lack}"
     if numbers["unknown"] is not None:
-        here = "each left out of the fit" if fitted else f"{RATE:.0%} are to be"
+        here = "of the half that it was not fitted to" if fitted else f"{RATE:.0%} are to be"
         share = f"{numbers['unknown']:.1%} of these images are called"
         yield f"{'unknown':>17}  {share} unlike the validation images ({here})"
     yield (
@@ -147,10 +152,8 @@ def unknown_by_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str
     return {class_names[label]: float(unlike[labels == label].mean()) for label in np.unique(labels)}
 
 
-def worst_class(unlike: NDArray | None, labels: NDArray, class_names: Sequence[str]) -> Iterator[str]:
-    """The class whose own images are called unknown most often."""
-    if unlike is None:
-        return
+def worst_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str]) -> Iterator[str]:
+    """Yield a line on the class whose own images are called unknown most often, if these are many."""
     images = np.bincount(labels, minlength=len(class_names))
     alarms = np.bincount(labels, weights=unlike, minlength=len(class_names))
     shares = np.divide(alarms, images, out=np.zeros(len(images)), where=images >= LEAST_OF_CLASS)
@@ -166,9 +169,12 @@ def table_rows(
     class_names: Sequence[str],
     classes: NDArray[np.int64],
     sets: NDArray[np.bool_] | None,
-    unlike: NDArray[np.bool_] | None,
+    unlike: NDArray | None,
 ) -> Iterator[list[str]]:
-    """A row per image: path, label, predicted, the set, and whether it is unknown; empty where nothing is promised."""
+    """Yield a row per image: path, label, predicted, the set, and whether it is unknown.
+
+    The last is empty where nothing is promised, and for images that the score is fitted to.
+    """
     shares, _ = columns_of(outputs)
     predicted, labels = outputs.predicted.tolist(), outputs.labels.tolist()
     for row, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
@@ -176,7 +182,7 @@ def table_rows(
         if sets is not None:
             order = np.argsort(-shares[row], kind="stable")
             names = JOINT.join(class_names[classes[row, place]] for place in order[sets[row][order]])
-        known = "" if unlike is None else ("yes" if unlike[row] else "no")
+        known = "" if unlike is None or np.isnan(unlike[row]) else ("yes" if unlike[row] else "no")
         cells = (dataset.path(row), class_names[label], class_names[guess], names, known)
         yield [printable(cell) for cell in cells]
 

@@ -1,12 +1,10 @@
 """A score for images unlike anything trained on, and the threshold at which a stated share of one's own is called so.
 
-The sum of three, each less its median and in units of its spread among validation images:
-- the distance of the features of the first block, of the middle one and before the head (`features.py`) from
-  those of validation images, by one Gaussian (`gaussian.py`), which sees what no class is like;
-- how far off the direction of the nearest class they lie, from the middle of all (`directions.py`), and
-- the log-odds against the likeliest class, both of which see what lies between classes.
-Where the features of a model are not known, the energy, minus the log-sum-exp of the logits (Liu et al. 2020,
-arXiv:2010.03759), stands alone. Which others were measured, and what each finds: docs/evidence/certainty.md. N images.
+The score is a smooth maximum of two, each less its median and in units of its spread among validation images: the
+distance of the features (`features.py`) from one Gaussian with a shrunken covariance, and the energy, minus the
+log-sum-exp of the logits (Liu et al. 2020, arXiv:2010.03759). A model whose features are not known has the energy
+alone. The Gaussian is fitted to one half of the validation images; spreads and thresholds come from the other.
+N images, D features, R directions.
 """
 
 from collections.abc import Sequence
@@ -17,20 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from inference.certainty.conformal import unit_weights
-from inference.certainty.directions import Directions, fit_directions
-from inference.certainty.gaussian import LEAST, Floats, Gaussian, fit_gaussian
+from inference.certainty.conformal import Floats, unit_weights
 
 RATES = (0.01, 0.05, 0.1)
 """Shares of one's own images that may be called unknown."""
 MOST_FITTED = 512
-"""Images that the covariances are fitted to: more gave no better ones, and their number bounds the directions."""
-
-TENSORS = ("mean", "deviation", "directions", "variances")
-"""Tensors of the Gaussian."""
-OF_CLASSES = ("whitening", "classes")
-"""Tensors of the directions of the classes."""
+"""Images that the Gaussian is fitted to: more gave no better one, and their number bounds the directions."""
+LEAST = 1e-30
+"""A squared length below this counts as this."""
 
 
 @dataclass(frozen=True)
@@ -50,109 +44,123 @@ class RobustScale:
         return (values - self.middle) / self.spread
 
 
-def odds_against(logits: Tensor) -> Tensor:
-    """Logits (B, C) -> (B,): the log-odds of all other classes together against the likeliest, which orders images as
-    the maximum softmax does and is linear in the logits where that is near 1."""
-    likeliest = logits.argmax(dim=1, keepdim=True)
-    places = torch.arange(logits.size(1), device=logits.device)
-    others = logits.masked_fill(places == likeliest, -torch.inf).logsumexp(dim=1)
-    return others - logits.gather(1, likeliest)[:, 0]
+class Gaussian(nn.Module):
+    """Parts (B, width) of the features -> (B,), the log of their squared Mahalanobis distance.
+
+    The covariance of the standardised features has R directions with variances of their own, and one variance for all
+    that is orthogonal to them.
+    """
+
+    def __init__(self, mean: Tensor, scale: Tensor, axes: Tensor, rest: float, lengths: Sequence[bool]) -> None:
+        """mean and scale (D,), float32: features less `mean` times `scale` are standardised. axes (D, R): directions
+        times sqrt(1 / rest - 1 / variance). rest: the variance of what is orthogonal to them.
+        lengths: the parts that are divided by their length first."""
+        super().__init__()
+        self.rest, self.lengths = rest, tuple(lengths)
+        for name, tensor in (("mean", mean), ("scale", scale), ("axes", axes)):
+            self.register_buffer(name, tensor)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        x = (joined(features, self.lengths) - self.get_buffer("mean")) * self.get_buffer("scale")
+        squares = x.square().sum(dim=1) / self.rest - (x @ self.get_buffer("axes")).square().sum(dim=1)
+        return squares.clamp(min=LEAST).log()
 
 
-@dataclass(frozen=True)
-class Scales:
-    """The scale of each part of a score; None: it has no such part."""
+def joined(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
+    """Parts (B, width) side by side (B, D), those of `lengths` divided by theirs."""
+    return torch.cat(
+        [functional.normalize(part, dim=1) if own else part for part, own in zip(parts, lengths, strict=True)], dim=1
+    ).float()
 
-    distance: RobustScale | None = None
-    direction: RobustScale | None = None
-    odds: RobustScale | None = None
-    energy: RobustScale | None = None
+
+def fit_gaussian(parts: Sequence[Tensor]) -> Gaussian:
+    """Fit a Gaussian to parts (n, width), its covariance shrunken by OAS (Chen et al. 2010, arXiv:0907.4698).
+
+    A part that is never negative, such as what a ReLU leaves of the maps of a convolutional network, is divided by its
+    length, which says little but how much contrast a picture has.
+    """
+    lengths = [bool((part >= 0).all()) for part in parts]
+    features = joined(parts, lengths).double().numpy()
+    deviations = np.split(features.std(axis=0), np.cumsum([part.shape[1] for part in parts])[:-1])
+    of_parts = [
+        np.full_like(d, np.sqrt((d**2).mean())) if own else d for d, own in zip(deviations, lengths, strict=True)
+    ]
+    deviation = np.concatenate(of_parts)
+    scale = 1 / (deviation + 1e-6 * deviation.mean() + 1e-12)
+    mean = features.mean(axis=0)
+    x = (features - mean) * scale
+    _, singular, directions = np.linalg.svd(x, full_matrices=False)
+    kept = singular > 1e-5 * singular.max(initial=1e-12)
+    variances = singular[kept] ** 2 / len(x)
+    share, level = shrinkage(variances, images=len(x), features=x.shape[1])
+    rest = max(share * level, 1e-6 * level, LEAST)
+    weights = np.sqrt(1 / rest - 1 / ((1 - share) * variances + rest))
+    axes = directions[kept].T * weights
+    return Gaussian(single(mean), single(scale), single(axes), float(rest), lengths)
+
+
+def single(values: Floats) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
+def shrinkage(variances: Floats, *, images: int, features: int) -> tuple[float, float]:
+    """Return the share of a covariance with these eigenvalues that the mean variance replaces (as
+    `sklearn.covariance.oas`, without its features x features matrix), and that mean."""
+    level, mean_square = variances.sum() / features, (variances**2).sum() / features**2
+    wanted, most = mean_square + level**2, (images + 1) * (mean_square - level**2 / features)
+    return (1.0 if most <= 0 else min(float(wanted / most), 1.0)), float(level)
 
 
 class Unlikeness(nn.Module):
-    """Logits (B, C) and parts (B, width) of the features -> (B,): how unlike the validation images.
+    """Logits (B, C) and parts (B, width) of the features -> (B,): how unlike the validation images."""
 
-    What needs the features is missing where a model's blocks are not known, what needs the logits where these were not
-    kept. Files of format 1 joined the distance and the energy by a smooth maximum, and still do.
-    """
-
-    def __init__(self, gaussian: Gaussian | None, directions: Directions | None, scales: Scales) -> None:
+    def __init__(self, gaussian: Gaussian | None, distance: RobustScale | None, energy: RobustScale | None) -> None:
+        """`gaussian` with the scale of its `distance`: None without features. `energy`: None without logits."""
         super().__init__()
-        self.scales = scales
-        self.rest, self.lengths = (gaussian.rest, gaussian.lengths) if gaussian else (1.0, ())
-        self.rest_within = directions.rest if directions else 1.0
-        for name in TENSORS:
-            self.register_buffer(name, getattr(gaussian, name) if gaussian else None)
-        for name in OF_CLASSES:
-            self.register_buffer(name, getattr(directions, name) if directions else None)
-
-    @property
-    def gaussian(self) -> Gaussian | None:
-        if self.scales.distance is None:
-            return None
-        return Gaussian(rest=self.rest, lengths=self.lengths, **{name: self.get_buffer(name) for name in TENSORS})
-
-    @property
-    def class_directions(self) -> Directions | None:
-        if self.scales.direction is None:
-            return None
-        return Directions(self.get_buffer("whitening"), self.get_buffer("classes"), self.rest_within)
+        self.gaussian, self.distance, self.energy = gaussian, distance, energy
 
     def forward(self, logits: Tensor, features: Sequence[Tensor] | None) -> Tensor:
-        found, scales = [], self.scales
-        gaussian, directions = self.gaussian, self.class_directions
-        if gaussian is not None and scales.distance is not None:
+        found = []
+        if self.gaussian is not None and self.distance is not None:
             assert features is not None
-            along, beside = gaussian.coordinates(features)
-            squares = gaussian.squared_distance(along, beside)
-            found.append(scales.distance.standard(squares.clamp(min=LEAST).log()))
-            if directions is not None and scales.direction is not None:
-                found.append(scales.direction.standard(-directions.cosine(along, beside)))
-        if scales.odds is not None:
-            found.append(scales.odds.standard(odds_against(logits.float())))
-        if scales.energy is not None:
-            energy = scales.energy.standard(-logits.float().logsumexp(dim=1))
-            return torch.logaddexp(found[0], energy) if found else energy
-        return torch.stack(found).sum(dim=0)
+            found.append(self.distance.standard(self.gaussian(features)))
+        if self.energy is not None:
+            found.append(self.energy.standard(energy(logits.float())))
+        return found[0] if len(found) == 1 else torch.logaddexp(*found)
+
+
+def energy(logits: Tensor) -> Tensor:
+    return -logits.logsumexp(dim=1)
 
 
 def fit_unlikeness(
-    logits: Tensor | None, features: Sequence[Tensor] | None, labels: NDArray, units: NDArray
+    logits: Tensor | None, features: Sequence[Tensor] | None, units: NDArray
 ) -> tuple[Unlikeness, Floats]:
-    """The score, and its values (N,) for the images that it is fitted to, each without its own unit's part in what was
-    fitted to features. logits (N, C) and the parts (N, width) of the features, of which one may be None; labels and
-    units (N,)."""
-    if features is None:
-        assert logits is not None
-        energy = -logits.double().logsumexp(dim=1).numpy()
-        scale = RobustScale.of(energy)
-        return Unlikeness(None, None, Scales(energy=scale)), scale.standard(energy)
-    chosen = _evenly(units)
-    gaussian, left_out = fit_gaussian([part[chosen] for part in features], units[chosen])
-    along, beside = gaussian.coordinates(features)
-    squares = gaussian.squared_distance(along, beside).double().numpy()
-    squares[chosen] = left_out
-    directions, cosines = fit_directions(
-        along.double().numpy(), beside.double().numpy(), labels, units, fitted=chosen, features=len(gaussian.mean)
-    )
-    values = {"distance": np.log(squares.clip(LEAST)), "direction": -cosines}
+    """Fit the score to logits (N, C) and parts (N, width) of the features, of which one may be None.
+
+    Returns it with its values (N,); those of the images that the Gaussian is fitted to, which are nearer than new ones,
+    are NaN. Images of one of the units (N,) lie in one half.
+    """
+    gaussian = distance = of_energy = None
+    held_out = np.ones(len(units), bool)
+    if features is not None and len(np.unique(units)) > 1:
+        held_out = ~fitted_rows(units)
+        gaussian = fit_gaussian([part[~held_out] for part in features])
+        distance = RobustScale.of(gaussian(features).double().numpy()[held_out])
     if logits is not None:
-        values["odds"] = odds_against(logits.double()).numpy()
-    scales = Scales(**{name: RobustScale.of(each) for name, each in values.items()})
-    total = sum(getattr(scales, name).standard(each) for name, each in values.items())
-    return Unlikeness(gaussian, directions, scales), np.asarray(total)
+        of_energy = RobustScale.of(energy(logits.double()).numpy()[held_out])
+    score = Unlikeness(gaussian, distance, of_energy)
+    values = score(torch.zeros(len(units), 1) if logits is None else logits, features).double().numpy()
+    return score, np.where(held_out, values, np.nan)
 
 
-def _evenly(units: NDArray) -> NDArray[np.intp]:
-    """The images that the Gaussian is fitted to: all of up to MOST_FITTED, or whole units drawn from more."""
-    if len(units) <= MOST_FITTED:
-        return np.arange(len(units))
-    _, numbers = np.unique(units, return_inverse=True)
-    place = np.random.default_rng(0).permutation(numbers.max() + 1)[numbers]  # of each image's unit, in random order
-    order = np.argsort(place, kind="stable")
-    last = place[order[MOST_FITTED - 1]]
-    whole = order[place[order] < last] if place[order[MOST_FITTED]] == last else order[:MOST_FITTED]
-    return np.sort(whole if len(whole) > 1 else order[:MOST_FITTED])
+def fitted_rows(units: NDArray) -> NDArray[np.bool_]:
+    """Draw whole units with half of the images (N,), at most MOST_FITTED of them; at least one unit."""
+    _, numbers, sizes = np.unique(units, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(0).permutation(len(sizes))
+    chosen = np.cumsum(sizes[order]) <= min(len(units) // 2, MOST_FITTED)
+    chosen[0] = True
+    return np.isin(numbers, order[chosen])
 
 
 def fewest(rate: float) -> int:
@@ -162,8 +170,10 @@ def fewest(rate: float) -> int:
 
 def fit_threshold(scores: Floats, units: NDArray, rate: float) -> float | None:
     """The score above which an image is unknown, so that the expected share of new images of one's own there is at
-    most `rate`: the conformal quantile of scores (N,). None: there are fewer than `fewest(rate)` units."""
-    weights = unit_weights(units)
+    most `rate`: the conformal quantile of scores (N,) that are known. None: they are of less than `fewest(rate)`
+    units."""
+    known = ~np.isnan(scores)
+    scores, weights = scores[known], unit_weights(units[known])
     count = round(weights.sum())
     if count < fewest(rate):
         return None
