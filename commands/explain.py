@@ -20,8 +20,8 @@ class Options(ModelOptions):
     model: what it costs to remove what they call bright. Of a Vision Transformer also the attention of every layer and
     head, and how far each head looks.
 
-    --method auto takes the method that was the most faithful for this kind of model: integrated-attnlrp or chefer for
-    Vision Transformers, integrated-layercam for convolutional networks, else integrated-gradients or occlusion.
+    --method auto takes the method that was the most faithful for this kind of model: integrated-attnlrp for
+    Vision Transformers, integrated-layercam for convolutional networks, else occlusion.
 
     With --page: one HTML file of a Vision Transformer as it learned, to point at and to change, which needs no network.
     Two runs stand side by side; without images it shows a few of the run's own validation images.
@@ -32,8 +32,7 @@ class Options(ModelOptions):
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
-    """Method of the maps: auto, integrated-attnlrp, attnlrp, chefer, rollout, attention, integrated-layercam, layercam,
-    integrated-gradients or occlusion."""
+    """Method of the maps: auto, integrated-attnlrp, rollout, attention, integrated-layercam or occlusion."""
     target: Name = None
     """Class that the heat map is about. Default: the predicted one."""
     layer: int | None = None

@@ -177,7 +177,7 @@ def test_the_same_command_gives_the_same_bytes(capsys, run, tmp_path):
     """By any method the maps have the same bits: tests/test_explanations.py."""
     picture, names = photo(tmp_path / "a.png"), ("one", "two")
     for name in names:
-        words = ("--method", "chefer", "--output", tmp_path / name)
+        words = ("--method", "rollout", "--output", tmp_path / name)
         assert call(capsys, "explain", run, picture, *words)[0] == 0
     one, two = ((tmp_path / name / "000_a.png").read_bytes() for name in names)
     assert one == two

@@ -89,7 +89,7 @@ MISTAKES = [
      "class 'zebra' is not one of the model's: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
     ("explain {folder}/digits/resnet {folder}/a.png --layer 0",
      "this model has no attention weights to show: leave --layer out"),
-    ("explain {folder}/digits/resnet {folder}/a.png --method chefer",
+    ("explain {folder}/digits/resnet {folder}/a.png --method rollout",
      "ResNet has no attention weights to show; the ViTs of this project, torchvision and Hugging Face do"),
     ("explain {folder}/digits/resnet {folder}/a.png --method nonsense",
      "no method 'nonsense' for heat maps; known: auto, integrated-attnlrp"),

@@ -73,7 +73,7 @@ def averaged_run(folder: Path, *, tb: str = "standard") -> RunConfig:
 def maps_of_one_point():
     """What a map along several points is worth, tests/test_explanations.py has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.reporting.explanations.along_a_path.POINTS", (1.0,))
+        patch.setattr("trainers.reporting.explanations.perturbation.POINTS", (1.0,))
         yield
 
 

@@ -1,23 +1,11 @@
-"""Maps of Transformers whose attention weights can be read: raw attention, rollout, Chefer's relevance."""
+"""Maps of Transformers whose attention weights can be read: attention of the last layer, and rollout."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.errors import NoAttention
 from trainers.reporting.explanations.subject import NoMap, Subject
-from vit.attention_maps import attention_weights, head_map, relevance, rollout
-
-
-class _Headed(nn.Module):
-    """A network within a mixture with its share of the mixture's head, as `vit/attention_maps.py` reads it."""
-
-    def __init__(self, subject: Subject) -> None:
-        super().__init__()
-        self.subject = subject
-
-    def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        outputs, attention = attention_weights(self.subject.network, images)
-        return self.subject.head(outputs), attention
+from vit.attention_maps import attention_weights, head_map, rollout
 
 
 def _placed(subject: Subject, weights: Tensor) -> Tensor:
@@ -49,12 +37,3 @@ def attention_rollout(subject: Subject) -> Tensor:
     if any(layer.shape != weights[0].shape for layer in weights):
         raise NoMap(f"{type(subject.network).__name__} has layers of different lengths: no rollout through them")
     return _placed(subject, rollout(weights))
-
-
-def chefer(subject: Subject) -> Tensor:
-    """Attention weighted by the gradient of the class's logit, through all layers (Chefer, Gur and Wolf 2021)."""
-    try:
-        spoke = relevance(_Headed(subject), subject.images, classes=subject.classes)[1]
-    except NoAttention as error:
-        raise NoMap(str(error)) from None
-    return _placed(subject, spoke)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from common.errors import NoAttention
-from trainers.reporting.explanations.perturbation import blurred
+from trainers.reporting.explanations.perturbation import POINTS, blurred, way
 from trainers.reporting.explanations.subject import NoMap, Subject, on_cells
 from vit.attention_maps import attention_weights
 
@@ -68,11 +68,16 @@ def _layer_norm(
     return y if bias is None else y + bias
 
 
-def attnlrp(subject: Subject) -> Tensor:
-    """The relevance of each cell, below 0 where it spoke against the class. Of a pixel it is the gradient times what is
-    left of it without the blurred picture, so that a bright even sky is not evidence for being bright."""
-    gradient = relevance_gradient(subject)
-    return on_cells(((subject.images - blurred(subject.images)) * gradient).sum(dim=1))
+def integrated_attnlrp(subject: Subject) -> Tensor:
+    """Map (B, G, G) the relevance on the way from the blurred picture, squared.
+
+    Of a pixel it is the mean gradient times what the blurred picture lacks, so that a bright even sky is not evidence
+    for being bright. Squaring leaves the order of cells as it is, and most of the map to those that stand out.
+    Raises NoMap: no Transformer.
+    """
+    start = blurred(subject.images)
+    gradient = sum((relevance_gradient(point) for point in way(subject, start)), torch.zeros_like(start))
+    return on_cells(((subject.images - start) * gradient / len(POINTS)).sum(dim=1)).clamp(min=0) ** 2
 
 
 def relevance_gradient(subject: Subject) -> Tensor:

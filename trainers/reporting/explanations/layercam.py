@@ -11,19 +11,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.reporting.explanations.subject import NoMap, Subject
+from trainers.reporting.explanations.perturbation import blurred, way
+from trainers.reporting.explanations.subject import NoMap, Subject, on_cells, resized, shares
 
+FLOOR = 0.1
+"""Amount that a cell keeps of one map where the other one is 0, in shares of a cell of an even map."""
 FEWEST = 4
 """Cells per side that the layer has at least, where the network has such a layer: the last one of a network for 224 px
 has 7 there, and 2 at 64 px, which point at nothing."""
 
 
-def layercam(subject: Subject) -> Tensor:
-    """The map (B, h, w)."""
-    activations, logits = deepest(subject)
-    with torch.enable_grad():
-        [gradients] = torch.autograd.grad(subject.odds(logits).sum(), activations)
-    return layer_map(activations.detach(), gradients)
+def integrated_layercam(subject: Subject) -> Tensor:
+    """Map (B, G, G) LayerCAM, which knows which object, times integrated gradients, which know where.
+
+    So does Guided Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391, section 3.2). Of LayerCAM what lies above its mean
+    counts. Raises NoMap: there are no feature maps.
+    """
+    start = blurred(subject.images)
+    coarse, gradient = torch.zeros(()), torch.zeros_like(start)
+    for point in way(subject, start):
+        point.images.requires_grad_()
+        activations, logits = deepest(point)
+        with torch.enable_grad():
+            by_layer, by_image = torch.autograd.grad(point.odds(logits).sum(), [activations, point.images])
+        coarse = coarse + layer_map(activations.detach(), by_layer)
+        gradient += by_image
+    fine = on_cells(((subject.images - start) * gradient).sum(dim=1))
+    return both(resized(coarse - coarse.mean(dim=(1, 2), keepdim=True), fine.size(-1)), fine)
+
+
+def both(first: Tensor, second: Tensor) -> Tensor:
+    """Multiply two maps (B, G, G), with FLOOR of an even map added to each: a cell that one of them missed is not lost,
+    and the other one has the word where one is 0 throughout."""
+    one, other = shares(first), shares(second)
+    floor = FLOOR / one[0].numel()
+    return one * other + floor * (one + other)
 
 
 def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:

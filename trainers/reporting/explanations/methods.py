@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import OptionError
-from trainers.reporting.explanations.along_a_path import integrated_attnlrp, integrated_layercam
-from trainers.reporting.explanations.attention import attention_rollout, chefer, last_attention
-from trainers.reporting.explanations.attnlrp import attnlrp
-from trainers.reporting.explanations.integrated_gradients import integrated_gradients
-from trainers.reporting.explanations.layercam import layercam
+from trainers.reporting.explanations.attention import attention_rollout, last_attention
+from trainers.reporting.explanations.attnlrp import integrated_attnlrp
+from trainers.reporting.explanations.layercam import integrated_layercam
 from trainers.reporting.explanations.mixtures import in_picture, is_mixture, parts_of, together
 from trainers.reporting.explanations.perturbation import occlusion
 from trainers.reporting.explanations.subject import NoMap, Subject, shares
@@ -33,18 +31,14 @@ METHODS: dict[str, Method] = {
     "integrated-attnlrp": Method(
         integrated_attnlrp, "integrated AttnLRP", "Achtibat et al. 2024; Sundararajan et al. 2017"
     ),
-    "attnlrp": Method(attnlrp, "AttnLRP", "Achtibat et al. 2024"),
-    "chefer": Method(chefer, "Chefer relevance", "Chefer, Gur and Wolf 2021"),
     "rollout": Method(attention_rollout, "attention rollout", "Abnar and Zuidema 2020", of_class=False),
     "attention": Method(last_attention, "attention of the last layer", "Vaswani et al. 2017", of_class=False),
     "integrated-layercam": Method(
         integrated_layercam, "LayerCAM with integrated gradients", "Jiang et al. 2021; Sundararajan et al. 2017"
     ),
-    "layercam": Method(layercam, "LayerCAM", "Jiang et al. 2021"),
-    "integrated-gradients": Method(integrated_gradients, "integrated gradients", "Sundararajan, Taly and Yan 2017"),
     "occlusion": Method(occlusion, "occlusion", "Zeiler and Fergus 2014"),
 }
-BEST_FIRST = ("integrated-attnlrp", "chefer", "integrated-layercam", "integrated-gradients", "occlusion")
+BEST_FIRST = ("integrated-attnlrp", "integrated-layercam", "occlusion")
 """`auto` is the first of these that has a map for the model: by the tables of docs/evidence/heat-maps.md."""
 
 

@@ -1,6 +1,7 @@
-"""Taking parts of a picture away: the map that this gives by itself, and what measures every other one."""
+"""Pictures with parts taken away, or half blurred: for occlusion, for gradients on a path, and for faithfulness."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -10,6 +11,8 @@ from torch.nn import functional as F
 from trainers.reporting.explanations.subject import Subject, cells
 
 BATCH = 32
+POINTS = (1 / 3, 2 / 3, 1.0)
+"""Points on the way from the blurred picture to the picture at which gradients are taken."""
 
 
 def blurred(images: Tensor) -> Tensor:
@@ -29,6 +32,16 @@ def blurred(images: Tensor) -> Tensor:
     for weights, padding in ((rows, (0, 0, reach, reach)), (rows.mT, (reach, reach, 0, 0))):
         images = F.conv2d(F.pad(images, padding, mode="reflect"), weights, groups=channels)
     return images
+
+
+def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
+    """Yield the subject at each of the POINTS between `start` and its images.
+
+    The gradient at the picture alone is that of one point, where a sure model is flat and noisy; a mean over a path
+    is that of integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
+    """
+    for share in POINTS:
+        yield replace(subject, images=(start + share * (subject.images - start)).detach())
 
 
 def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
