@@ -160,9 +160,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
 def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
     with untrusted_run():
         model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
-    if config.name.startswith(HF_PREFIX):
-        model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
-    elif config.name.startswith(MIX_PREFIX):
+    if config.name.startswith((HF_PREFIX, MIX_PREFIX)):
         model.load_state_dict(file.tensors)
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)

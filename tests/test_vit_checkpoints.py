@@ -21,7 +21,8 @@ from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
 from vit.fast import VisionTransformer
-from vit.weight_files import fetch, read_weights
+from vit.torchvision_models import fetch
+from vit.weight_files import read_weights
 
 SHAPE = {"image_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 16, "depth": 2, "num_heads": 2}
 
@@ -106,7 +107,7 @@ def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
 def test_what_a_family_assumes_is_announced_and_can_be_overridden(tmp_path: Path) -> None:
     torch.save(torchvision_state(), tmp_path / "w.pth")
     report = load_weights(fresh(), tmp_path / "w.pth")
-    assert "in the format of torchvision; preprocessing: mean 0.485 0.456 0.406" in report
+    assert "in the format of torchvision" in report
     assert "LayerNorm eps 1e-06" in report
     target = fresh()
     load_weights(target, tmp_path / "w.pth", layer_norm_eps=1e-3)
@@ -150,8 +151,8 @@ def test_a_grey_stem_of_convolutions_takes_the_weights_of_a_coloured_one(tmp_pat
 @pytest.mark.parametrize(
     ("written", "read", "message"),
     [
-        ("conv", "stem", "holds a ViT of width 16, depth 2, patch 4, .* expected .*, stem of 2 convolutions, "),
-        ("stem", "linear", "holds a ViT of width 16, depth 2, stem of 2 convolutions, .* 48 numbers per patch, "),
+        ("conv", "stem", r"holds a .*patch embedding 1 x \(16, 3, 4, 4\); expected a .* 2 x \(8, 3, 3, 3\)"),
+        ("stem", "linear", r"holds a .*patch embedding 2 x \(8, 3, 3, 3\); expected a .* 1 x \(16, 48\)"),
     ],
 )
 def test_a_stem_and_a_single_convolution_do_not_fit_each_other(
@@ -315,8 +316,8 @@ def test_another_size_of_model_is_told_by_width_depth_and_patch(tmp_path: Path) 
     torch.save(model(embed_dim=32, depth=3).state_dict(), tmp_path / "w.pth")
     message = refusal(tmp_path / "w.pth")
     assert (
-        "holds a ViT of width 32, depth 3, patch 4, MLP 128; expected a ViT of width 16, depth 2, patch 4, MLP 64"
-        in message
+        "holds a ViT of width 32, depth 3, MLP 128, patch embedding 1 x (32, 3, 4, 4); "
+        "expected a ViT of width 16, depth 2, MLP 64, patch embedding 1 x (16, 3, 4, 4)" in message
     )
 
 
@@ -334,12 +335,12 @@ def test_missing_and_left_over_keys_are_all_stated(tmp_path: Path) -> None:
     state["extra.weight"] = torch.zeros(1)
     torch.save(state, tmp_path / "w.pth")
     message = refusal(tmp_path / "w.pth")
-    assert "missing blocks.0.mlp.fc1.bias, blocks.1.mlp.fc1.bias, norm.bias; left over extra.weight" in message
+    assert "missing 'blocks.0.mlp.fc1.bias', 'blocks.1.mlp.fc1.bias', 'norm.bias'; left over 'extra.weight'" in message
 
 
 def test_a_representation_layer_the_model_lacks_is_stated(tmp_path: Path) -> None:
     torch.save(model(representation_size=16).state_dict(), tmp_path / "w.pth")
-    assert "left over pre_logits.weight, pre_logits.bias" in refusal(tmp_path / "w.pth")
+    assert "left over 'pre_logits.weight', 'pre_logits.bias'" in refusal(tmp_path / "w.pth")
 
 
 def test_a_norm_after_pooling_asks_for_that_pooling(tmp_path: Path) -> None:

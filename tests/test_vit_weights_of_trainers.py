@@ -46,12 +46,12 @@ DECODER = {
     "decoder_norm.bias": torch.zeros(8),
 }
 OF_TRAINERS: dict[str, tuple[dict[str, Any], str]] = {
-    "lightning_loss.ckpt": ({"state_dict": under("model.", ONE) | LOSS, "epoch": 1}, "left out: loss.weight"),
+    "lightning_loss.ckpt": ({"state_dict": under("model.", ONE) | LOSS, "epoch": 1}, "left out: 'loss.weight'"),
     "lightning_net.ckpt": ({"state_dict": under("net.", ONE)}, ""),
-    "lightning_deep.ckpt": ({"state_dict": under("learner.net.vit.", ONE) | LOSS}, "left out: loss.weight"),
-    "metrics.ckpt": (under("backbone.", ONE) | {"accuracy.tp": torch.zeros(5)}, "left out: accuracy.tp"),
+    "lightning_deep.ckpt": ({"state_dict": under("learner.net.vit.", ONE) | LOSS}, "left out: 'loss.weight'"),
+    "metrics.ckpt": (under("backbone.", ONE) | {"accuracy.tp": torch.zeros(5)}, "left out: 'accuracy.tp'"),
     "sequential.pt": (under("0.", ONE), ""),
-    "average.pth": (under("module.", ONE) | {"n_averaged": torch.tensor(3)}, "left out: n_averaged"),
+    "average.pth": (under("module.", ONE) | {"n_averaged": torch.tensor(3)}, "left out: 'n_averaged'"),
     "compiled.pth": (under("_orig_mod.module.", ONE), ""),
     "compiled_blocks.pth": ({re.sub(r"^(blocks\.\d)\.", r"\1._orig_mod.", n): t for n, t in ONE.items()}, ""),
     "fsdp.pth": (
@@ -67,7 +67,7 @@ OF_TRAINERS: dict[str, tuple[dict[str, Any], str]] = {
     "best_acc.pth": ({"net": ONE, "acc": np.float64(0.9)}, ""),
     "options.pth": ({"model": ONE, "args": argparse.Namespace(output_dir=Path("/x"))}, ""),
     "config_first.pth": ({"model": {"depth": 2}, "state_dict": ONE}, ""),
-    "mae.pth": ({"model": ONE | DECODER}, "left out: mask_token, decoder_embed.weight, decoder_norm.bias"),
+    "mae.pth": ({"model": ONE | DECODER}, "left out: 'mask_token', 'decoder_embed.weight', 'decoder_norm.bias'"),
     "dino.pth": (
         {
             "student": under("module.backbone.", OTHER),
@@ -102,7 +102,7 @@ def test_any_model_is_found_below_a_prefix_beside_other_tensors(name: str, tmp_p
         for parameter in source.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     torch.save({"state_dict": under("lit.net.", source.state_dict()) | LOSS}, tmp_path / "last.ckpt")
-    assert "left out: loss.weight" in load_weights(target, tmp_path / "last.ckpt")
+    assert "left out: 'loss.weight'" in load_weights(target, tmp_path / "last.ckpt")
     torch.testing.assert_close(target(pictures(side=size)), source(pictures(side=size)), atol=0, rtol=0)
 
 

@@ -1,7 +1,7 @@
 """Weights from elsewhere into a model of this project: renamed, fitted, checked to the last key."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import OptionError, WeightsError
+from common.text import shorten_list
 from vit.config import grid_side
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
@@ -27,7 +28,7 @@ def load_weights(
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
 ) -> str:
-    """Load a file of weights into a model that `build_model` made, in place; what was done, in lines to print.
+    """Load a file of weights into a model that `build_model` made; return what was done, in lines to print.
 
     Positions are interpolated to the model's grid by the rule of their family, a 3-channel stem is summed for a
     1-channel model, and a head for other classes is left as it is, untrained. Everything else must fit exactly.
@@ -57,19 +58,8 @@ def load_weights(
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this program" if file.source == "ours" else file.source
-    line = f"{_named(file.path)}: in the format of {whose}; preprocessing: "
-    if layout.positions is None and file.recorded_spec is None and hasattr(model, "pretrained_cfg"):
-        line += "what timm says of the model"  # vit/factory.py
-    else:
-        spec = file.image_spec
-        line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
-    return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
-
-
-def _named(path: Path) -> str:
-    """The path; the name alone of a file that came with a package, or with this program."""
-    ours = path.is_relative_to(Path(__file__).parent)
-    return path.name if ours or "site-packages" in path.parts else str(path)
+    first = f"{file.path}: in the format of {whose}" + (f"; LayerNorm eps {eps:g}" if eps else "")
+    return "\n  ".join([first, *notes])
 
 
 @dataclass(frozen=True)
@@ -83,8 +73,7 @@ class _Layout:
 
 
 def _layout(model: nn.Module) -> _Layout:
-    # state_dict() shares its tensors with the model: writing into them loads it.
-    tensors = model.state_dict()
+    tensors = model.state_dict()  # writing into them loads the model
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)
     if "embedding.positions" in tensors:
@@ -92,9 +81,9 @@ def _layout(model: nn.Module) -> _Layout:
         return _Layout(tensors, "embedding.positions", stem, "head.")
     described: Any = getattr(model, "pretrained_cfg", None)  # timm's
     if described is not None:
-        # Some have several: a RepVGG two convolutions side by side, a VOLO two heads; one has none that is named.
-        several = (described["first_conv"], described["classifier"])
-        first, classifier = (names if isinstance(names, str) else next(iter(names), "") for names in several)
+        # A RepVGG has two first convolutions, a VOLO two heads, others a first one without a name.
+        named = (described["first_conv"], described["classifier"])
+        first, classifier = (name if isinstance(name, str) else next(iter(name), "") for name in named)
         stem = f"{first}.weight" if first else next(name for name, tensor in tensors.items() if tensor.dim() == 4)
         return _Layout(tensors, None, stem, f"{classifier}.")
     if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
@@ -103,40 +92,36 @@ def _layout(model: nn.Module) -> _Layout:
 
 
 def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
-    """The network of the file under its own names, without what its family keeps for other tasks."""
+    """Return the network of the file under its own names, without what its family keeps for other tasks."""
     tensors = file.tensors if layout.positions else file.below(re.escape(layout.stem))
     ignored = file.family.ignored
     return {name: each for name, each in tensors.items() if name in layout.tensors or not ignored.fullmatch(name)}
 
 
 def _left_out(network: Mapping[str, Tensor], file: WeightFile) -> list[str]:
-    """Name, in a line, the tensors of the file that are no part of the network."""
     taken = {id(tensor) for tensor in network.values()}
     names = [name for name, tensor in file.held.items() if id(tensor) not in taken]
-    return [f"left out: {_shorten_list(names)}"] if names else []
+    return [f"left out: {shorten_list(names)}"] if names else []
 
 
 def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
     family = file.family
-    tensors = theirs if layout.positions is None else family.to_ours(theirs)
-    if family.same_order and layout.positions is None:
-        tensors = _renamed_in_order(tensors, layout.tensors)
+    tensors = family.to_ours(theirs) if layout.positions else dict(theirs)
+    if family.same_order and _kinds(tensors) == _kinds(layout.tensors):  # of another depth: refused by its own names
+        tensors = dict(zip(layout.tensors, tensors.values(), strict=True))
     if layout.stem not in tensors:
         if layout.positions in tensors:
-            _check_shapes(tensors, layout.tensors, file.path)  # says which other patch embedding it is
-        names = ", ".join(list(file.held)[:3])
+            _refuse_other_architecture(tensors, layout.tensors, file.path)
         wanted = family.signature.pattern.replace("\\", "") if layout.positions else layout.stem
         raise WeightsError(
-            f"{file.path}: not {file.source} weights for this model: expected {wanted}, found {names}, ..."
+            f"{file.path}: not {file.source} weights for this model: expected {wanted}, "
+            f"found {', '.join(list(file.held)[:3])}, ..."
         )
-    return dict(tensors)
+    return tensors
 
 
-def _renamed_in_order(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file under the names of the model, whose layers stand in the same order; those of a network of
-    another depth keep their names, and are refused by them."""
-    kinds, own_kinds = ([name.rpartition(".")[2] for name in names] for names in (tensors, own))
-    return dict(zip(own, tensors.values(), strict=True)) if kinds == own_kinds else dict(tensors)
+def _kinds(names: Iterable[str]) -> list[str]:
+    return [name.rpartition(".")[2] for name in names]
 
 
 def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
@@ -148,7 +133,7 @@ def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
 
 
 def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_names: Sequence[str] | None) -> list[str]:
-    """Adapt `tensors` in place to another resolution, channel count, patch embedding and head; say what changed."""
+    """Fit `tensors`, in place, to the model's resolution, channels, patch embedding and head; return what changed."""
     own = layout.tensors
     notes = [file.family.note] if file.family.note and layout.positions else []
     notes += _fit_stem(tensors, own[layout.stem], layout.stem)
@@ -194,8 +179,7 @@ def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: Wei
 
 
 def resize_positions(positions: Tensor, side: int, *, rule: PositionRule) -> Tensor:
-    """(1, 1 + g*g, D) -> (1, 1 + n*n, D), n = `side`: the class token's own position is kept, the square grid is
-    interpolated."""
+    """Interpolate the grid of positions (1, 1 + g*g, D) to (1, 1 + n*n, D), n = `side`; the class token's stays."""
     old = grid_side(positions.size(1))
     class_position, grid = positions[:, :1], positions[:, 1:]
     grid = grid.float().unflatten(1, (old, old)).permute(0, 3, 1, 2)  # (1, g*g, D) -> (1, D, g, g)
@@ -230,46 +214,32 @@ def _fit_head(
 
 def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: WeightFile) -> None:
     own = layout.tensors
-    # A new head is left as it is, with the layer before it.
-    new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()
+    _refuse_other_architecture(tensors, own, file.path)
+    for name, tensor in tensors.items():
+        if name in own and tensor.shape != own[name].shape:
+            raise WeightsError(f"{file.path}: {name} is {tuple(tensor.shape)}; expected {tuple(own[name].shape)}")
+    new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()  # they stay as they are
     missing = [name for name in own if name not in tensors and not name.startswith(new)]
     unexpected = [name for name in tensors if name not in own]
-    _check_shapes(tensors, own, file.path)
     if missing or unexpected:
         raise WeightsError(
-            f"{file.path}: {file.source} weights do not fill this model: missing {_shorten_list(missing)}; "
-            f"left over {_shorten_list(unexpected)}"
+            f"{file.path}: {file.source} weights do not fill this model: missing {shorten_list(missing) or 'nothing'}; "
+            f"left over {shorten_list(unexpected) or 'nothing'}"
         )
 
 
-def _check_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
+def _refuse_other_architecture(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
     held, expected = _architecture(tensors), _architecture(own)
     if held != expected:
         raise WeightsError(f"{path}: holds a {held}; expected a {expected}")
-    for name, tensor in tensors.items():
-        if name in own and tensor.shape != own[name].shape:
-            raise WeightsError(f"{path}: {name} is {tuple(tensor.shape)}; expected {tuple(own[name].shape)}")
 
 
 def _architecture(tensors: Mapping[str, Tensor]) -> str:
-    """Width, depth, patch and MLP as one phrase: what most often differs, said before any key is."""
-    projection, mlp = tensors.get("embedding.patches.projection.weight"), tensors.get("blocks.0.mlp.fc1.weight")
-    depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
-    convolutions = [name for name in tensors if "patches.convolutions." in name and tensors[name].dim() == 4]
-    if mlp is None or (projection is None and not convolutions):
+    """Describe what most often differs: width, depth, MLP and patch embedding."""
+    mlp = tensors.get("blocks.0.mlp.fc1.weight")
+    stem = [tensor for name, tensor in tensors.items() if name.startswith("embedding.patches.") and tensor.dim() > 1]
+    if mlp is None or not stem:
         return "network without transformer blocks"
-    if projection is None:
-        patch = f"stem of {len(convolutions)} convolutions"
-    else:
-        patch = f"patch {projection.size(-1)}" if projection.dim() == 4 else f"{projection.size(1)} numbers per patch"
-    return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
-
-
-def _shorten_list(names: list[str], limit: int = 4) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return f"{', '.join(names[:limit])}{more}" if names else "nothing"
-
-
-def _short(values: tuple[float, ...]) -> str:
-    shown = values[:1] if len(set(values)) == 1 else values
-    return " ".join(f"{value:.4g}" for value in shown)
+    depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
+    patches = f"{len(stem)} x {tuple(stem[0].shape)}"
+    return f"ViT of width {mlp.size(1)}, depth {depth}, MLP {mlp.size(0)}, patch embedding {patches}"

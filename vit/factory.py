@@ -170,7 +170,9 @@ class Blueprint:
             eps = self.config.layer_norm_eps
             with taking() as network:
                 report = load_weights(network, file, layer_norm_eps=eps, class_names=class_names)
-            log.info("%s", report)
+            spec = self.image_spec
+            images = f"mean {spec.mean}, std {spec.std}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
+            log.info("%s", f"{report}\n  images: {images}")
         if self.config.trainable != "all":
             from vit.freezing import freeze
 

@@ -1,4 +1,4 @@
-"""Origin of a module's weights, for a run that a program gives the module."""
+"""Files whose weights were loaded into modules; a run from scratch needs this without vit/checkpoints.py."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +9,10 @@ from torch import nn
 
 
 class Origin(NamedTuple):
-    """A file of weights, and the plain data that stood beside its tensors."""
-
     path: Path
     extras: Mapping[str, Any]
+    """Everything in the file but the tensors of the network."""
 
 
 ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
-"""Noted whenever weights are loaded into a module."""
+"""Read where a program gives a run its module."""

@@ -5,7 +5,7 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -28,35 +28,31 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2: "F8_E5M2",
     torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }  # fmt: skip
-_INSTEAD = {torch.complex128: "; complex64 is one they hold"}
 
 
-def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], Any] | None = None) -> str:
-    """Write what JSON can say, and tensors in it; returns the seal. Tuples come back as lists, keys as strings.
+def write_tree(file: BinaryIO, tree: Mapping[str, Any]) -> str:
+    """Write what JSON can say, and tensors in it; return the seal. Tuples come back as lists, keys as strings.
 
-    Each key of `tree` is one of the file's metadata. Tensors go straight from their memory to the file, those of a
-    state dict under their names. `other` makes something plain of what is neither. Raises WeightsError: a tensor of a
-    dtype that such files do not have.
+    Each key of `tree`, which has no dot, is one of the file's metadata. Tensors go straight from their memory to the
+    file, those of a state dict under their names. Raises WeightsError: a dtype that such files do not have. TypeError:
+    a value that is neither a tensor nor plain data.
     """
     tensors: dict[str, Tensor] = {}
 
     def aside(value: Any) -> Any:
         if not isinstance(value, Tensor):
-            if other is None:
-                raise TypeError(f"{part}: a {type(value).__name__} is neither a tensor nor plain data")
-            return other(value)
+            raise TypeError(f"{part}: a {type(value).__name__} is neither a tensor nor plain data")
         name = names.get(id(value), f"{part}/{len(tensors)}")
         if value.dtype not in _DTYPES:
-            kind = str(value.dtype).removeprefix("torch.")
-            raise WeightsError(f"{name}: safetensors files hold no tensors of {kind}{_INSTEAD.get(value.dtype, '')}")
-        name += "'" * (tensors.get(name, value) is not value)  # the key `b.c` of `a`, and `c` of `a.b`
+            raise WeightsError(f"{name}: safetensors files hold no tensors of {value.dtype}")
+        assert tensors.get(name, value) is value, f"two tensors named {name}"
         tensors[name] = value
         return {"$tensor": name}
 
     header: dict[str, Any] = {"__metadata__": {SEAL: BLANK}}
     for part, value in tree.items():
         names = {id(v): f"{part}.{k}" for k, v in value.items()} if isinstance(value, Mapping) else {}
-        header["__metadata__"][part] = json.dumps(value, default=aside, skipkeys=other is not None)
+        header["__metadata__"][part] = json.dumps(value, default=aside)
     ordered = sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0]))
     end = 0
     for name, tensor in ordered:
@@ -74,12 +70,12 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], A
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Read what `write_tree` wrote, and under SEAL what it returned. Raises WeightsError: damaged, or another kind."""
+    """Read what `write_tree` wrote, with the seal under SEAL. Raises WeightsError: damaged, or another kind of file."""
     return tree_of(path, *read_tensors(path))
 
 
 def tree_of(path: Path, tensors: Mapping[str, Tensor], described: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tree of a file that has been read."""
+    """Return the tree of a file from its tensors and metadata. Raises WeightsError: the metadata are damaged."""
 
     def put_back(value: dict[str, Any]) -> Any:
         return tensors[value["$tensor"]] if "$tensor" in value else value
@@ -93,7 +89,7 @@ def tree_of(path: Path, tensors: Mapping[str, Tensor], described: Mapping[str, s
 
 
 def to_bytes(tree: Mapping[str, Any]) -> bytes:
-    """The content of the file that `write_tree` would write."""
+    """Return the content of the file that `write_tree` would write."""
     write_tree(file := BytesIO(), tree)
     return file.getvalue()
 
@@ -107,8 +103,10 @@ def from_bytes(content: bytes) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, in memory of their own, and its metadata, once its seal is found to be right.
-    Raises WeightsError: damaged, or another kind of file."""
+    """Return the tensors of a safetensors file, copied into memory, and its metadata, once its seal is verified.
+
+    Raises WeightsError: damaged, or another kind of file.
+    """
     from safetensors import SafetensorError, safe_open
 
     if os.path.lexists(path) and not path.is_file():
@@ -122,14 +120,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse what Git keeps in the place of a large file that it did not fetch. Raises WeightsError."""
+    """Raise WeightsError for the pointer that Git LFS keeps in place of a file that it did not fetch."""
     with open(path, "rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise WeightsError(f"{path} is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`")
 
 
 def seal(path: Path) -> None:
-    """Put the SHA-256 of a file in the place of BLANK, which its metadata hold under SEAL."""
+    """Replace BLANK, which the metadata of a file hold under SEAL, by the file's SHA-256."""
     place, _, digest = _seal_of(path)
     with open(path, "r+b") as file:
         file.seek(place)
@@ -137,7 +135,7 @@ def seal(path: Path) -> None:
 
 
 def require_seal(path: Path) -> str | None:
-    """The seal of a file; None where it carries none. Raises WeightsError: it is not that of its bytes."""
+    """Return the SHA-256 stored in a file, or None. Raises WeightsError: the file's bytes have another."""
     refuse_pointer(path)
     _, says, digest = _seal_of(path)
     if says not in (None, digest):
@@ -164,5 +162,5 @@ def _seal_of(path: Path) -> tuple[int, str | None, str]:
 
 
 def bytes_of(tensor: Tensor) -> Any:
-    """The bytes of a tensor's numbers, where they lie if they lie in a row."""
+    """Return a view of a tensor's bytes; a copy where the tensor is not contiguous or not on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

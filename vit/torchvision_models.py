@@ -3,15 +3,17 @@
 import logging
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
+import torch
 from torch import nn
 from torchvision import models
 
-from common.errors import OptionError
+from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
 from vit.config import ModelConfig, nearest_sizes, refuse_options
 from vit.parts import set_layer_norm_eps
-from vit.weight_files import fetch
+from vit.weight_files import require_digest
 
 log = logging.getLogger(__name__)
 
@@ -21,17 +23,21 @@ _RESNET_LACKS = (*_VIT_LACKS, "dropout", "attention_dropout", "representation_si
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """The model, untrained, for any number of channels, with a zero head of `num_classes`."""
-    return (_build_vit_b_16 if config.name == "vit_b_16" else _build_resnet18)(config, num_classes)
-
-
-def _build_vit_b_16(config: ModelConfig, num_classes: int) -> nn.Module:
+    """Build the untrained model, for any number of channels, with a zero head of `num_classes`."""
+    if config.name == "resnet18":
+        refuse_options(config, _RESNET_LACKS)
+        resnet = models.resnet18(num_classes=num_classes)
+        if config.in_channels != 3:
+            resnet.conv1 = nn.Conv2d(config.in_channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        nn.init.zeros_(resnet.fc.weight)
+        nn.init.zeros_(resnet.fc.bias)
+        return resnet
     refuse_options(config, _VIT_LACKS)
     image_size = config.image_size or native_size(config)
     if image_size % PATCH_SIZE:
         nearest = nearest_sizes(image_size, PATCH_SIZE)
         raise OptionError(f"image_size={image_size} is not divisible by patch_size={PATCH_SIZE}; nearest: {nearest}")
-    model = models.vit_b_16(
+    vit = models.vit_b_16(
         num_classes=num_classes,
         image_size=image_size,
         dropout=config.dropout,
@@ -39,29 +45,21 @@ def _build_vit_b_16(config: ModelConfig, num_classes: int) -> nn.Module:
         representation_size=config.representation_size,
     )
     if config.in_channels != 3:
-        model.conv_proj = nn.Conv2d(config.in_channels, model.hidden_dim, PATCH_SIZE, stride=PATCH_SIZE)
-    set_layer_norm_eps(model, config.layer_norm_eps)
-    return model
-
-
-def _build_resnet18(config: ModelConfig, num_classes: int) -> nn.Module:
-    refuse_options(config, _RESNET_LACKS)
-    model = models.resnet18(num_classes=num_classes)
-    if config.in_channels != 3:
-        model.conv1 = nn.Conv2d(config.in_channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    nn.init.zeros_(model.fc.weight)
-    nn.init.zeros_(model.fc.bias)
-    return model
+        vit.conv_proj = nn.Conv2d(config.in_channels, vit.hidden_dim, PATCH_SIZE, stride=PATCH_SIZE)
+    set_layer_norm_eps(vit, config.layer_norm_eps)
+    return vit
 
 
 def native_size(config: ModelConfig) -> int:
-    weights = _enumerated(config)
-    return 224 if weights is None else weights.transforms().crop_size[0]
+    spec = image_spec(config)
+    return spec.image_size if spec else 224
 
 
 def image_spec(config: ModelConfig) -> ImageSpec | None:
-    """The values of `weights.transforms()`; None for the weights of others and for none."""
-    weights = _enumerated(config)
+    """Return the values of `weights.transforms()` for torchvision's own weights, by name or file; else None."""
+    members, name = _members(config), config.weights or "IMAGENET1K_V1"
+    by_file = {Path(weights.url).name: weights for weights in members.values()}
+    weights = members.get(name) or by_file.get(Path(name).name)
     if weights is None:
         return None
     preset = weights.transforms()
@@ -76,7 +74,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
 
 
 def weights_path(config: ModelConfig) -> Path:
-    """The file of `config.weights`, downloaded and verified if it is a name."""
+    """Return the file of `config.weights`; one of torchvision is downloaded and verified."""
     members = _members(config)
     weights = members.get(config.weights or "IMAGENET1K_V1")
     if weights is not None:
@@ -90,11 +88,26 @@ def weights_path(config: ModelConfig) -> Path:
     return path
 
 
-def _enumerated(config: ModelConfig) -> Any | None:
-    """The member of the weights enum that `config.weights` names, or whose file it is; None for any other file."""
-    members, name = _members(config), config.weights or "IMAGENET1K_V1"
-    by_file = {weights.url.rsplit("/", 1)[-1]: weights for weights in members.values()}
-    return members.get(name) or by_file.get(Path(name).name)
+def fetch(url: str, *, megabytes: float) -> Path:
+    """Return the file behind `url` in torch's cache ($TORCH_HOME/hub/checkpoints), downloaded if it is not there.
+
+    Its name carries the first digits of its SHA-256 (`vit_b_16-c867db91.pth`), which torch checks only while it
+    downloads. Raises WeightsError: no network, or a file with another SHA-256.
+    """
+    name = url.rsplit("/", 1)[-1]
+    digits = name.rsplit("-", 1)[-1].split(".")[0]
+    path = Path(torch.hub.get_dir()) / "checkpoints" / name
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), digits)
+        except (URLError, OSError, RuntimeError) as error:
+            raise WeightsError(
+                f"cannot download {name} ({getattr(error, 'reason', error)}); "
+                f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
+            ) from None
+    require_digest(path, digits, remedy=f"delete it and fetch {url}")
+    return path
 
 
 def _members(config: ModelConfig) -> dict[str, Any]:

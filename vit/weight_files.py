@@ -1,17 +1,17 @@
-"""Files of weights, whoever wrote them: found, read without ever running what they contain, and recognised.
+"""Files of weights, whoever wrote them: found, read without running anything in them, and recognised.
 
 .safetensors and .npz hold arrays only. What torch pickled, such as a .pth file, is read by vit/torch_files.py.
 """
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import numpy as np
 import torch
@@ -28,71 +28,66 @@ WRAPPERS = (
     "model", "state_dict", "model_state_dict", "net", "network", "weights", "module", "teacher", "student",
     "target_encoder", "encoder", "model_ema", "state_dict_ema", "ema_state_dict", "ema",
 )  # fmt: skip
-"""Keys under which trainers keep a network; of several the first is taken, which is said."""
-PREFIXES = ("module.", "model.")
-_OF_RESNET = "layer4.0.conv1.weight"
+"""Keys under which trainers keep a network, in order of preference."""
 _WITHIN = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """Parts of a name that torch's wrappers add."""
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Content of a file of weights, and its demands on the model and its images."""
+    """Content of a file of weights."""
 
     path: Path
     held: dict[str, Tensor]
-    """Every tensor of the network, and of what its trainer kept beside it."""
+    """Tensors of the network, and those that its trainer kept with it."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """The plain data that stood beside the tensors: class names, image_spec, ... of our own runs."""
+    """Everything else in the file: class_names, image_spec, ... of our own runs."""
     told_source: str | None = None
     """Library whose parameter names it has, if a person said it."""
     usual_source: str | None = None
-    """Library of the model, whose names it has where no family's signature is among them."""
+    """Library to assume where no family's signature is among the names."""
     notes: tuple[str, ...] = ()
-    """Lines about choices that reading it took."""
+    """Lines about choices made while reading."""
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The network: what stands below the prefix of the name that tells its family."""
-        signatures = (family.signature.pattern for family in FAMILIES.values())
-        return self.below("|".join((*signatures, re.escape(_OF_RESNET))))
+        """The network, under the names that its family gives it."""
+        return self.below("|".join(family.signature.pattern for family in FAMILIES.values()))
 
     def below(self, pattern: str) -> dict[str, Tensor]:
-        """Return the tensors below what stands before a name of this pattern, or all. Raises WeightsError: it stands
-        below several names."""
-        if "image_spec" in self.extras:  # of this program, which keeps nothing beside the network
+        """Return the tensors with the same prefix as a name of this pattern, without that prefix; if there is no such
+        name, all, without the prefix that they share. Raises WeightsError: several such prefixes."""
+        if "image_spec" in self.extras:  # our own file: one network, without a prefix
             return self.held
-        found = [re.fullmatch(rf"(|.*?\.)(?:{pattern})", name) for name in self.held]
-        prefixes = sorted({match[1] for match in found if match}, key=len) or [""]
+        found = (re.fullmatch(rf"(|.*?\.)(?:{pattern})", name) for name in self.held)
+        prefixes = sorted({match[1] for match in found if match}, key=len)
+        if not prefixes:
+            shared = os.path.commonprefix([*self.held])  # noqa: RUF071 (names, no paths)
+            prefixes = [shared[: shared.rfind(".") + 1]]
         if not all(prefix.startswith(prefixes[0]) for prefix in prefixes):
             raise WeightsError(
                 f"{self.path}: holds several networks ({', '.join(prefixes[:4])}); save the one you mean"
             )
-        return {
-            name.removeprefix(prefixes[0]): tensor for name, tensor in self.held.items() if name.startswith(prefixes[0])
-        }
+        start = len(prefixes[0])
+        return {name[start:]: tensor for name, tensor in self.held.items() if name.startswith(prefixes[0])}
 
     @cached_property
     def source(self) -> str:
-        """Family whose parameter names it has: as told, or the one family whose signature is among the names."""
+        """Family of its parameter names: as told, or recognised by a signature. Raises WeightsError: unknown."""
+        known = ", ".join(WEIGHT_SOURCES)
         if self.told_source is not None:
             if self.told_source not in FAMILIES:
-                known = ", ".join(WEIGHT_SOURCES)
                 raise WeightsError(f"weights source {self.told_source!r} is unknown; known: {known}")
             return self.told_source
-        if self.is_resnet:
-            return "torchvision"
-        sources = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
+        usual = "ours" if "config" in self.extras else self.usual_source  # ours: a run of another library's model
+        signed = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
+        sources = signed or ([usual] if usual else [])
         if len(sources) == 1:
             return sources[0]
-        if not sources and "config" in self.extras:
-            return "ours"  # a run of a model of another library
-        if not sources and self.usual_source:
-            return self.usual_source
-        told = f"could be {' or '.join(sources)}" if sources else "no family has them"
+        reason = f"could be {' or '.join(sources)}" if sources else "no family has them"
         raise WeightsError(
             f"{self.path}: cannot tell whose parameter names these are ({', '.join(list(self.tensors)[:3])}, ...): "
-            f"{told}; say it with --weights-source: {', '.join(WEIGHT_SOURCES)}"
+            f"{reason}; say it with --weights-source: {known}"
         )
 
     @property
@@ -100,38 +95,38 @@ class WeightFile:
         return FAMILIES[self.source]
 
     @property
-    def is_resnet(self) -> bool:
-        return _OF_RESNET in self.tensors
-
-    @property
     def image_spec(self) -> ImageSpec:
-        """The preprocessing that the weights expect: recorded by our own runs, else their family's."""
+        """Preprocessing of its images: recorded by our own runs, else usual for its family."""
         return self.recorded_spec or self.family.image_spec
 
     @property
     def recorded_spec(self) -> ImageSpec | None:
-        """The preprocessing that our own runs record."""
-        recorded = self.extras.get("image_spec")
-        if not isinstance(recorded, Mapping):
-            return None
+        """Preprocessing that our own runs record. Raises WeightsError: the record is damaged."""
+        recorded = _mapping(self.extras.get("image_spec"))
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
         try:
-            return ImageSpec(**values)
+            return ImageSpec(**values) if values else None
         except (TypeError, ValueError) as error:
             raise WeightsError(f"{self.path}: its image_spec is not readable ({error})") from None
 
     @property
     def layer_norm_eps(self) -> float | None:
-        """The LayerNorm epsilon that the weights were trained with; None for a ResNet, which has no LayerNorm."""
-        config = self.extras.get("config")
-        model = config.get("model") if isinstance(config, Mapping) else None
-        recorded = model.get("layer_norm_eps") if isinstance(model, Mapping) else None
-        return None if self.is_resnet else recorded or self.family.layer_norm_eps or None
+        """Epsilon of its LayerNorms; None for a network without them."""
+        if "layer4.0.conv1.weight" in self.tensors:  # a ResNet
+            return None
+        recorded = _mapping(_mapping(self.extras.get("config")).get("model"))
+        return recorded.get("layer_norm_eps") or self.family.layer_norm_eps or None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
-    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder. Raises
-    FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects."""
+    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
+
+    Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects.
+    """
     path = find_weights(Path(path).expanduser())
     if path.suffix not in READERS:
         raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(READERS)}")
@@ -139,7 +134,7 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
     content = READERS[path.suffix](path)
     extras: dict[str, Any] = {}
     notes: list[str] = []
-    for _ in WRAPPERS:  # not for ever: a file may hold itself
+    for _ in WRAPPERS:  # a limit: a file may hold itself
         wrappers = [name for name in WRAPPERS if _may_hold_network(content.get(name))]
         if not wrappers:
             break
@@ -148,21 +143,26 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
         extras |= {key: value for key, value in content.items() if key != wrappers[0]}
         content = content[wrappers[0]]
     tensors = {_WITHIN.sub("", str(key)): value for key, value in content.items() if isinstance(value, Tensor)}
-    if READERS[path.suffix] is _read_torch:
-        tensors = {name: _in_memory(tensor, name, path) for name, tensor in tensors.items()}
     if not tensors:
         raise WeightsError(
             f"{path}: no tensors found; expected a state dict, found keys {', '.join(map(str, content))[:80]}"
         )
-    return WeightFile(path, strip_prefixes(tensors), extras, source, notes=tuple(notes))
+    if READERS[path.suffix] is _read_torch:  # they lie in a mapped file, which another program may write anew
+        size = path.stat().st_size
+        for name, tensor in tensors.items():
+            if tensor.numel() * tensor.element_size() > size:  # a view that repeats a few numbers
+                raise WeightsError(f"{path}: {name} takes more memory than the file")
+            tensors[name] = tensor.detach().clone()
+    return WeightFile(path, tensors, extras, source, notes=tuple(notes))
 
 
 def _may_hold_network(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(part, Tensor | Mapping) for part in value.values())
+    return any(isinstance(part, Tensor | Mapping) for part in _mapping(value).values())
 
 
 def find_weights(path: Path) -> Path:
-    """The weights file a path means: itself, the best checkpoint of a run, or the file of a Hugging Face folder."""
+    """Return the file that a path means: itself, the best checkpoint of a run, or the file of a Hugging Face folder.
+    Raises FileNotFoundError."""
     if path.is_dir():
         names = ("model.safetensors", "pytorch_model.bin")
         candidates = [*sorted((path / "checkpoints").glob("best_*")), *(path / name for name in names)]
@@ -175,26 +175,11 @@ def find_weights(path: Path) -> Path:
     return path
 
 
-def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop `module.` (DDP) and `model.` (Lightning) where every name carries it."""
-    stripped = dict(tensors)
-    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in stripped)), None):
-        stripped = {name.removeprefix(prefix): tensor for name, tensor in stripped.items()}
-    return stripped
-
-
 def _read_torch(path: Path) -> dict[str, Any]:
     content = read_torch_file(path)
     if not isinstance(content, Mapping):
         raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
     return dict(content)
-
-
-def _in_memory(tensor: Tensor, name: str, path: Path) -> Tensor:
-    """Copy a tensor that lies in a mapped file, which another program may write anew."""
-    if tensor.numel() * tensor.element_size() > path.stat().st_size:  # a view that repeats a few numbers
-        raise WeightsError(f"{path}: {name} takes more memory than such a file should")
-    return tensor.detach().clone()
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -203,12 +188,11 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         return tree_of(path, tensors, described)
     if "image_spec" not in described:
         return dict(tensors)
-    try:  # our own exports say how images are prepared, what the classes are, and which model it is
+    try:  # an export of ours
         extras = {name: json.loads(described[name]) for name in ("class_names", "image_spec", "config")}
-        extras |= {name: described[name] for name in ("seen", "answers") if name in described}
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{path}: its metadata are not readable ({type(error).__name__})") from None
-    return {**extras, "model": tensors}
+    return extras | {name: described[name] for name in ("seen", "answers") if name in described} | {"model": tensors}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -228,31 +212,8 @@ READERS = {
 }
 
 
-def fetch(url: str, *, megabytes: float) -> Path:
-    """The file behind `url` in torch's cache ($TORCH_HOME/hub/checkpoints), downloaded once and checked each time.
-
-    The name carries the first digits of the SHA-256 (`vit_b_16-c867db91.pth`): torch checks them while downloading but
-    not when the file is there already, as after a copy by hand. Raises WeightsError: no network, or a file with other
-    contents.
-    """
-    name = url.rsplit("/", 1)[-1]
-    digits = name.rsplit("-", 1)[-1].split(".")[0]
-    path = Path(torch.hub.get_dir()) / "checkpoints" / name
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(path), digits)
-        except (URLError, OSError, RuntimeError) as error:
-            raise WeightsError(
-                f"cannot download {name} ({getattr(error, 'reason', error)}); "
-                f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
-            ) from None
-    require_digest(path, digits, remedy=f"delete it and fetch {url}")
-    return path
-
-
 def require_digest(path: Path, digits: str, *, remedy: str) -> None:
-    """Refuse a file whose SHA-256 does not begin with `digits`."""
+    """Raise WeightsError for a file whose SHA-256 does not begin with `digits`."""
     digest = _sha256(path, path.stat().st_mtime_ns)
     if not digest.startswith(digits):
         raise WeightsError(
