@@ -16,7 +16,6 @@ BACKBONES = {  # what a hub repository without a classifier holds: the library's
     "dinov2": ("Dinov2Model", "Dinov2Config", DINO),
     "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO),
     "dinov3_vit": ("DINOv3ViTModel", "DINOv3ViTConfig", VISION | {"num_register_tokens": 4}),
-    "vit_mae": ("ViTMAEModel", "ViTMAEConfig", VISION),
     "beit": ("BeitModel", "BeitConfig", VISION),
     "vit": ("ViTModel", "ViTConfig", VISION),
     "siglip": ("SiglipModel", "SiglipConfig", {"vision_config": VISION, "text_config": WORDS}),

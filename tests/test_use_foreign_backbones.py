@@ -45,7 +45,7 @@ def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
         ("timm:test_convnext", "head", False),
         ("hf:dinov2_with_registers", "last:1", True),
         ("hf:dinov3_vit", "head", True),
-        ("hf:vit_mae", "all", True),
+        ("hf:dinov2", "all", True),
         ("hf:siglip", "last:1", True),
         ("hf:clip", "head", True),
     ],

@@ -71,14 +71,9 @@ def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: 
         torch.nn.init.normal_(head.weight)
         logits, attention = attention_weights(model, pictures())
     alone = library.vision_model if hasattr(library, "vision_model") else library
-    order = {"noise": torch.arange(16.0).expand(2, -1)} if kind == "vit_mae" else {}
-    alone.config.mask_ratio = 0.0
-    expected = alone(pixel_values=pictures(), **order)
-    tokens = expected.last_hidden_state
-    patches = tokens[:, -16:].mean(dim=1)
-    if kind == "vit_mae":
-        torch.testing.assert_close(features[0], tokens[:, 0], atol=1e-5, rtol=1e-5)
-    elif kind not in ("beit", "vit"):  # transformers has classifiers of these, which have heads of their own kind
+    if kind not in ("beit", "vit"):  # transformers has classifiers of these, which have heads of their own kind
+        expected = alone(pixel_values=pictures())
+        patches = expected.last_hidden_state[:, -16:].mean(dim=1)
         expected_features = torch.cat([expected.pooler_output, patches], dim=1)
         torch.testing.assert_close(features[0], expected_features, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(model(pictures()), logits, atol=1e-5, rtol=1e-5)
@@ -92,28 +87,19 @@ def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: 
     assert build_model(f"hf:{tmp_path}", num_classes=3, image_size=24)(pictures(24)).shape == (2, 3)
 
 
-def test_a_model_of_timm_on_the_hub_is_timms_own(tmp_path: Path) -> None:
-    of_timm = {
-        "input_size": [3, 16, 16],
-        "mean": [0.4] * 3,
-        "std": [0.2] * 3,
-        "interpolation": "bicubic",
-        "crop_pct": 0.9,
-    }
-    shape = {"img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 16, "num_heads": 2}
-    settings = transformers.TimmWrapperConfig(
-        architecture="vit_tiny_patch16_224", model_args=shape, num_labels=5, pretrained_cfg=of_timm
-    )
-    library = transformers.TimmWrapperForImageClassification(settings).eval()
-    library.save_pretrained(tmp_path)
-    model = build_model(f"hf:{tmp_path}", num_classes=5).eval()
-    torch.testing.assert_close(model(pictures()), library(pictures()).logits, atol=1e-5, rtol=1e-5)
-    assert len(parts(model).blocks) == 2
-    assert not build_model(f"hf:{tmp_path}", num_classes=2)(pictures()).any()
-    spec = image_spec(ModelConfig(name=f"hf:{tmp_path}"))
-    assert spec == ImageSpec(16, (0.4,) * 3, (0.2,) * 3, "bicubic", crop_fraction=0.9)
-    with pytest.raises(ValueError, match="does not take image_size=24: "):
-        build_model(f"hf:{tmp_path}", num_classes=2, image_size=24)
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (transformers.TimmWrapperConfig(architecture="vit_tiny_patch16_224"), "timm:vit_tiny_patch16_224$"),
+        (transformers.ViTMAEConfig(), r"timm:vit_base_patch16_224\.mae$"),
+        (transformers.DINOv3ConvNextConfig(), "neither an image classifier nor a ViT"),
+        (transformers.BertConfig(), "neither an image classifier nor a ViT"),
+    ],
+)
+def test_models_that_are_read_elsewhere_or_not_at_all_are_refused(config: Any, named: str, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match=named):
+        build_model(f"hf:{tmp_path}", num_classes=5)
 
 
 @pytest.mark.parametrize(
@@ -156,15 +142,12 @@ def test_class_tokens_and_positions_of_a_backbone_do_not_decay(kind: str, tmp_pa
     assert not [name for each in decaying if re.search("token|position|pos_embed", name := names[id(each)])]
 
 
-def test_a_model_that_fails_at_its_own_size_is_not_blamed_on_the_size(folder: Path, monkeypatch: Any) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr("vit.huggingface.HuggingFaceClassifier.forward", broken)
-    with pytest.raises(RuntimeError, match="^mat1 and mat2"):
-        build_model(f"hf:{folder}", num_classes=5)
-    with pytest.raises(OptionError, match="does not take image_size=24: mat1 and mat2"):
-        build_model(f"hf:{folder}", num_classes=5, image_size=24)
+def test_a_size_that_a_model_does_not_take_is_refused(tmp_path: Path) -> None:
+    shape = {"hidden_sizes": [16] * 3, "key_dim": [4] * 3, "depths": [1] * 3, "num_attention_heads": [2] * 3}
+    settings = transformers.LevitConfig(image_size=64, num_labels=5, **shape)
+    transformers.LevitForImageClassification(settings).save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match="does not take image_size=96: "):
+        build_model(f"hf:{tmp_path}", num_classes=5, image_size=96)
 
 
 def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:

@@ -1,5 +1,5 @@
 """Hugging Face models by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed: image
-classifiers, and backbones that have no classifier of their own (DINOv3, ViT-MAE, the picture half of CLIP and SigLIP).
+classifiers, and ViTs without a classifier (DINOv3, the image encoders of CLIP and SigLIP).
 
 transformers is imported inside the functions, so that one line says how to get it. Weights are read from .safetensors;
 code that comes with a model is never run.
@@ -18,40 +18,31 @@ from torch import Tensor, nn
 from common.errors import NoAttention, OptionError, WeightsError, import_optional
 from common.image_spec import HALF, ImageSpec
 from vit.config import HF_PREFIX, ModelConfig, refuse_options
-from vit.convolutions import quick_on_processors
 from vit.hub import hub_access
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
-_TIMM = "timm_wrapper"
+_BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
 class HuggingFaceBackbone(nn.Module):
-    """A transformers model without a classifier, and a Linear on what DINOv2's authors give it (Oquab et al. 2023,
-    arXiv:2304.07193): what the model itself pools, or else its class token, beside the mean of the patches."""
+    """A transformers ViT without a classifier, and a Linear on what it pools (else its class token) beside the mean of
+    its patches, as DINOv2's authors have it (Oquab et al. 2023, arXiv:2304.07193)."""
 
-    def __init__(self, model: Any, *, example: Tensor, options: dict[str, bool], num_classes: int) -> None:
+    def __init__(self, model: Any, *, num_classes: int) -> None:
         super().__init__()
         self.base_model, self.config = model, model.config
-        names = [name.rpartition(".")[2] for name, _ in model.named_parameters()]
-        self.class_tokens = int("cls_token" in names or "class_embedding" in names)
-        with torch.no_grad():
-            width = self.features(model(pixel_values=example, **options)).size(1)
-        self.classifier = nn.Linear(width, num_classes)
-
-    def features(self, output: Any) -> Tensor:
-        """(B, D) or (B, 2 D)"""
-        tokens, pooled = output.last_hidden_state, output.get("pooler_output")
-        before = self.class_tokens + extra_tokens(self.config)
-        features = [tokens[:, before:].mean(dim=1)]
-        if pooled is not None or self.class_tokens:
-            features.insert(0, tokens[:, 0] if pooled is None else pooled)
-        return torch.cat(features, dim=1)
+        names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
+        self.class_tokens = len(names & {"cls_token", "class_embedding"})
+        self.classifier = _zero(nn.Linear(2 * model.config.hidden_size, num_classes))
 
     def forward(self, pixel_values: Tensor, **options: Any) -> Any:
         output = self.base_model(pixel_values=pixel_values, **options)
-        output["logits"] = self.classifier(self.features(output))
+        tokens, pooled = output.last_hidden_state, output.get("pooler_output")  # (B, T, D), (B, D)
+        patches = tokens[:, self.class_tokens + extra_tokens(self.config) :]
+        first = tokens[:, 0] if pooled is None else pooled
+        output["logits"] = self.classifier(torch.cat([first, patches.mean(dim=1)], dim=1))
         return output
 
     def set_attn_implementation(self, name: str) -> None:
@@ -59,7 +50,7 @@ class HuggingFaceBackbone(nn.Module):
 
 
 def extra_tokens(settings: Any) -> int:
-    """Tokens between the class token and the patches: registers (Darcet et al. 2023), DeiT's for its teacher."""
+    """Count tokens between the class token and the patches: registers (Darcet et al. 2023), DeiT's for its teacher."""
     return getattr(settings, "num_register_tokens", 0) + (getattr(settings, "model_type", "") == "deit")
 
 
@@ -78,8 +69,7 @@ class HuggingFaceClassifier(nn.Module):
 
     def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """(B, C, S, S) -> logits (B, classes) and per layer the attention weights (B, H, T, T)."""
-        # transformers tells it by no public name; without it no map of these models (test_vit_huggingface.py).
-        usual = self.model.config._attn_implementation
+        usual = self.model.config._attn_implementation  # transformers has no public name for it
         self.model.set_attn_implementation("eager")  # the fused kernels do not return weights
         try:
             output = self.model(pixel_values=images, output_attentions=True, **self.options)
@@ -90,98 +80,54 @@ class HuggingFaceClassifier(nn.Module):
         return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
-        """Blocks: the longest list of layers. Norms: what the base model holds beside it by the name of a norm."""
+        """Take the longest list of layers for the blocks, and children of the base model named `norm` for the norms."""
         lists = [list(module) for module in self.model.modules() if isinstance(module, nn.ModuleList)]
-        blocks = max(lists, key=len, default=[])
-        base = self.model.base_model
-        norms = [module for name, module in base.named_children() if "norm" in name]
-        return Parts(blocks, norms, [self.model.classifier])
+        norms = [module for name, module in self.model.base_model.named_children() if "norm" in name]
+        return Parts(max(lists, key=len, default=[]), norms, [self.model.classifier])
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """The classifier that `config.name` means, with its weights; a new zero head where `num_classes` is not its own.
+    """Build the classifier that `config.name` means, with its weights; a head for another number of classes is zero.
+
     Raises OptionError: an option this model does not have. MissingPackage: no transformers. WeightsError: no such model
-    here or on the hub, or no .safetensors."""
+    here or on the hub, or no .safetensors.
+    """
     refuse_options(config, _LACKS)
     if config.weights not in (None, "none"):
         raise OptionError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
-    settings = _settings(config)
-    described = settings.to_dict()
-    settings.update(_changes(config, described))
-    model = _load(config, settings).float()
-    channels = described.get("num_channels", 3)
+    settings, native = _settings(config), native_size(config)
+    size, channels = config.image_size or native, getattr(settings, "num_channels", 3)
     if config.in_channels != channels:
         raise OptionError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
-    size = config.image_size or native_size(config)
-    example = torch.zeros(1, channels, size, size)
-    try:
-        whole = _classifier(model, example, num_classes)
-        with torch.no_grad():
-            whole.eval()(example)  # some sizes are refused in no other way
-    except (AssertionError, RuntimeError, ValueError) as error:
-        if isinstance(error, OptionError) or size == native_size(config):  # whose size is not at fault
-            raise
-        raise OptionError(f"{config.name} does not take image_size={size}: {str(error).splitlines()[0]}") from error
+    settings.update(_changes(config, settings))
+    model = _load(config, settings).float()
+    # DINOv2, SigLIP and others interpolate their positions only when told to.
+    resizes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+    resized = size != getattr(settings, "image_size", size)
+    if not _classifies(settings):
+        model = HuggingFaceBackbone(model, num_classes=num_classes)
+    _replace_head(model, num_classes)
+    whole = HuggingFaceClassifier(model, options={"interpolate_pos_encoding": True} if resizes and resized else {})
+    if size != native:
+        try:
+            with torch.no_grad():
+                whole.eval()(torch.zeros(1, channels, size, size))
+        except (AssertionError, RuntimeError, ValueError) as error:  # of a LeViT, for one
+            raise OptionError(f"{config.name} does not take image_size={size}: {str(error).splitlines()[0]}") from error
     return whole.train()
 
 
-def _classifier(model: Any, example: Tensor, num_classes: int) -> nn.Module:
-    """The library's model as a classifier of `num_classes`; a new head is zero."""
-    if model.config.model_type == _TIMM:  # timm's own model, as vit/timm_models.py returns it
-        if model.timm_model.num_classes != num_classes:
-            model.timm_model.reset_classifier(num_classes)
-            _zero(model.timm_model.get_classifier())
-        return quick_on_processors(model.timm_model)
-    options = _options(model, example.size(-1))
-    if not _classifies(model.config):
-        model = HuggingFaceBackbone(model.eval(), example=example, options=options, num_classes=num_classes)
-        _zero(model.classifier)
-    _replace_head(model, num_classes)
-    return HuggingFaceClassifier(model, options=options)
-
-
-def _options(model: Any, image_size: int) -> dict[str, bool]:
-    """Return what the model's forward needs to be told. Without learnt positions (a ResNet, a ConvNeXt, DINOv3) or
-    where they are always interpolated (DINOv2) any size goes in as it is."""
-    other = image_size != getattr(model.config, "image_size", image_size)
-    accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
-    return {"interpolate_pos_encoding": True} if accepts and other else {}
-
-
-def _load(config: ModelConfig, settings: Any) -> Any:
-    """The library's model: a classifier where it has a class for that, else the bare backbone."""
-    library = _transformers()
-    kind = library.AutoModelForImageClassification if _classifies(settings) else library.AutoModel
-    with _refusals_of_the_hub(config):
-        if config.weights == "none":
-            return kind.from_config(settings, trust_remote_code=False)
-        if not _classifies(settings):
-            kind = library.models.auto.modeling_auto.MODEL_MAPPING[type(settings)]  # AutoModel would read both halves
-            return kind.from_pretrained(_source(config), config=settings, use_safetensors=True)
-        return kind.from_pretrained(_source(config), config=settings, use_safetensors=True, trust_remote_code=False)
-
-
-def _classifies(settings: Any) -> bool:
-    known = _transformers().models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
-    return type(settings) in known
-
-
 def native_size(config: ModelConfig) -> int:
-    settings = _settings(config)
-    size = getattr(settings, "pretrained_cfg", {}).get("input_size") or getattr(settings, "image_size", None) or 224
+    size = getattr(_settings(config), "image_size", None) or 224
     return size if isinstance(size, int) else size[-1]
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
-    """The values of the model's `preprocessor_config.json`; .5 where it has none.
+    """Return the values of the model's `preprocessor_config.json`; .5 where it has none.
 
     One thing differs: processors that squash a picture and then crop it (DeiT) keep its proportions here.
     """
-    settings, cached_file = _settings(config), _transformers().utils.cached_file
-    native, of_timm = native_size(config), getattr(settings, "pretrained_cfg", None)
-    if of_timm:
-        mean, std = tuple(of_timm["mean"]), tuple(of_timm["std"])
-        return ImageSpec(native, mean, std, of_timm["interpolation"], crop_fraction=of_timm["crop_pct"])
+    native, cached_file = native_size(config), _transformers().utils.cached_file
     with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
     values = json.loads(Path(path).read_text()) if path else {}
@@ -215,48 +161,60 @@ def _source(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
-    """The image tower's settings for CLIP and SigLIP; for ViT-MAE those of the equivalent plain ViT (He et
-    al. 2021, arXiv:2111.06377: the same names, the same numbers)."""
+    """Return the library's settings of a model; of CLIP and SigLIP those of the image encoder. Raises OptionError."""
     library = _transformers()
     with _refusals_of_the_hub(config):
         settings = library.AutoConfig.from_pretrained(_source(config), trust_remote_code=False)
-    if settings.model_type == "vit_mae":
-        return library.ViTConfig.from_dict(settings.to_dict() | {"model_type": "vit"})
-    return getattr(settings, "vision_config", settings)
+    if settings.model_type in _BETTER_IN_TIMM:
+        name = getattr(settings, "architecture", "vit_base_patch16_224.mae")
+        raise OptionError(f"{config.name} ({settings.model_type}): take it from timm, by a name such as timm:{name}")
+    settings = getattr(settings, "vision_config", settings)
+    if not (_classifies(settings) or {"hidden_size", "patch_size"} <= settings.to_dict().keys()):
+        raise OptionError(f"{config.name} ({settings.model_type}) is neither an image classifier nor a ViT")
+    return settings
 
 
-def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
-    """Our options under the names of transformers."""
+def _classifies(settings: Any) -> bool:
+    return type(settings) in _transformers().MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+
+
+def _changes(config: ModelConfig, settings: Any) -> dict[str, Any]:
+    """Translate our options to those of transformers. Raises OptionError: the model lacks one."""
     changes: dict[str, Any] = {} if config.layer_norm_eps is None else {"layer_norm_eps": config.layer_norm_eps}
     names = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
     for option, name in names.items():
         value = getattr(config, option)
-        if name in settings:
+        if hasattr(settings, name):
             changes[name] = value
         elif value:
             raise OptionError(f"{config.name} has no option {option}, got {value}")
     return changes
 
 
+def _load(config: ModelConfig, settings: Any) -> Any:
+    """Return the library's model: a classifier if it has a class for that, else the bare backbone."""
+    library = _transformers()
+    kind = library.AutoModelForImageClassification if _classifies(settings) else library.AutoModel
+    with _refusals_of_the_hub(config):
+        if config.weights == "none":
+            return kind.from_config(settings, trust_remote_code=False)
+        return kind.from_pretrained(_source(config), config=settings, use_safetensors=True, trust_remote_code=False)
+
+
 def _side(size: Any) -> int | None:
-    """Pixels of `224`, `{"height": 224, "width": 224}` or `{"shortest_edge": 256}`."""
-    if isinstance(size, dict):
-        return size.get("shortest_edge") or size.get("height")
-    return size
+    """Return the pixels of `224`, `{"height": 224, "width": 224}` or `{"shortest_edge": 256}`."""
+    return size.get("shortest_edge") or size.get("height") if isinstance(size, dict) else size
 
 
 def _replace_head(model: Any, num_classes: int) -> None:
-    head: Any = getattr(model, "classifier", None)
-    name = "classifier"
-    if isinstance(head, nn.Sequential):
-        head, name = head[-1], f"classifier.{len(head) - 1}"
-    if not isinstance(head, nn.Linear):
-        raise OptionError(
-            f"{type(model).__name__} does not end in a Linear named `classifier`: its head cannot be replaced"
-        )
+    """Put a zero Linear in place of the one named `classifier`, or within it, unless it has as many outputs."""
+    named = ((name, module) for name, module in model.named_modules() if name.partition(".")[0] == "classifier")
+    heads = [(name, module) for name, module in named if isinstance(module, nn.Linear)]
+    if len(heads) != 1:
+        raise OptionError(f"{type(model).__name__} has no Linear named `classifier`: its head cannot be replaced")
+    [(name, head)] = heads
     if head.out_features != num_classes:
         model.set_submodule(name, _zero(nn.Linear(head.in_features, num_classes)))
-        model.config.num_labels = model.num_labels = num_classes
 
 
 def _zero(head: nn.Linear) -> nn.Linear:
@@ -273,13 +231,12 @@ def _transformers() -> Any:
 
 @contextmanager
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
-    """Turn what transformers says in many lines into one."""
+    """Turn what transformers says in many lines into one WeightsError."""
     try:
         with hub_access(online=not Path(_source(config)).is_dir()):
             yield
     except (OSError, ValueError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[0] if lines else type(error).__name__
+        reason = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         if "couldn't connect" in reason:
             page = f"https://huggingface.co/{_source(config)}"
             reason = f"neither in the cache nor to be had from {page}; fetch its files and name their folder: hf:FOLDER"
