@@ -1,6 +1,5 @@
 """Exceptions with exit codes: the command line turns each class into its code and one line. Imports nothing heavy."""
 
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -146,10 +145,6 @@ def import_optional(name: str, hint: str) -> Any:
     Raises MissingPackage with `hint`, the line that says how to get it; of one that is installed and does not load,
     with its own words in front.
     """
-    import logging
-
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime tells its maker of the models it opens
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     try:
         return import_module(name)
     except ImportError as error:

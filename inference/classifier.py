@@ -25,9 +25,8 @@ from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIX_PREFIX, TORCHVISION_MODELS
-from vit.export import OnnxModule, open_session
+from vit.export import OnnxModule, log_level, open_session
 from vit.huggingface import class_names_of
-from vit.logs import log_level
 from vit.weight_files import READERS, WeightFile, read_weights
 
 EXPORTS = (".onnx", ".pt2")

@@ -1,5 +1,4 @@
-"""A model as a file that other programs run: ONNX, torch.export (.pt2), or safetensors in torchvision's names; and an
-ONNX file as a model.
+"""Write a model for other programs: ONNX, torch.export (.pt2), or safetensors in torchvision's names; open ONNX files.
 
 B batch, C channels, S side. Each file carries the class names and the ImageSpec, as JSON, and takes any batch size.
 """
@@ -9,6 +8,7 @@ import dataclasses
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from common.errors import WeightsError, import_optional
 from common.image_spec import ImageSpec
 from vit.key_maps import to_torchvision
-from vit.logs import log_level
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, require_seal, seal
 
@@ -38,8 +37,10 @@ def describe(
     seen: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return what every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained
-    on; `versions`: of the programs that wrote it."""
+    """Return the metadata of an export: name -> JSON.
+
+    `seen`: which images the weights were trained on; `versions`: of the programs that wrote it.
+    """
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
     values |= {} if versions is None else {"versions": dict(versions)}
     texts = {name: _json(value) for name, value in values.items()}
@@ -47,7 +48,7 @@ def describe(
 
 
 def _json(value: object) -> str:
-    """Write as JSON; what of a name is no UTF-8 becomes \\udcXX, which JSON reads back as it was."""
+    """Write JSON in UTF-8; stray bytes of a name become \\udcXX, which JSON reads back as they were."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
@@ -60,13 +61,13 @@ def export_onnx(
     form: "PictureForm | None" = None,
     outputs: Sequence[str] = ("logits",),
 ) -> None:
-    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes).
+    """Write a model from normalised images to logits as one file, input `images` (B, C, S, S).
 
-    `model`: any module from normalised images to logits; `outputs`: where it gives several. `form`: the file takes
-    pictures, as `vit.onnx_pictures` says.
+    `outputs`: names of what the model returns. `form`: the file takes pictures (`vit.onnx_pictures`).
     """
-    for package in ("onnx", "onnxruntime", "onnxscript"):
+    for package in ("onnx", "onnxscript"):
         import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
+    _onnxruntime()  # which compares the file with the model
     with _exportable(model):
         program = torch.onnx.export(
             model, (_example(spec),), input_names=["images"], output_names=[*outputs],
@@ -94,7 +95,7 @@ def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mappi
 
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
-    """Write the weights; returns whose names they have: torchvision, where its class can hold them, or ours."""
+    """Write the weights; return whose names they have: torchvision's if its class can hold them, else ours."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
@@ -107,16 +108,14 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
     heads = next((module.num_heads for module in model.modules() if hasattr(module, "num_heads")), 0)
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
-    path.write_bytes(
-        save(tensors, metadata={**metadata, **described, SEAL: BLANK})
-    )  # save_file has temporary files of its own
+    # save_file would write to temporary files of its own.
+    path.write_bytes(save(tensors, metadata={**metadata, **described, SEAL: BLANK}))
     seal(path)
     return names
 
 
 def fits_torchvision(model: VisionTransformer) -> bool:
-    """Return whether `torchvision.models.vision_transformer.VisionTransformer` computes the same from the same
-    tensors."""
+    """Return whether `torchvision.models.VisionTransformer` computes the same from the same tensors."""
     config = model.config
     return (
         config.pool == "cls"
@@ -129,6 +128,18 @@ def fits_torchvision(model: VisionTransformer) -> bool:
 
 def _example(spec: ImageSpec) -> Tensor:
     return torch.zeros(EXAMPLE_BATCH, spec.in_channels, spec.image_size, spec.image_size)
+
+
+@contextlib.contextmanager
+def log_level(name: str, level: int) -> Iterator[None]:
+    """Let the log of this name pass on nothing below `level` inside the block."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextlib.contextmanager
@@ -158,9 +169,11 @@ class OnnxModule(nn.Module):
 
 
 def open_session(path: Path) -> Any:
-    """The network in the file, from images to logits, as an onnxruntime.InferenceSession on the CPU; of a file of
-    pictures the part behind its preprocessing. Raises MissingPackage: there is no onnxruntime. FileNotFoundError,
-    WeightsError: no such file, or none that it reads."""
+    """Open the network in a file, from images to logits, as an onnxruntime.InferenceSession on the CPU.
+
+    A file of pictures is opened behind its preprocessing. Raises MissingPackage: no onnxruntime. FileNotFoundError,
+    WeightsError: no such file, or one that cannot be read.
+    """
     session = open_pictures(path)
     if session.get_inputs()[0].name != "picture":
         return session
@@ -174,8 +187,8 @@ def open_session(path: Path) -> Any:
 
 
 def open_pictures(path: Path) -> Any:
-    """The whole file as an onnxruntime.InferenceSession. Raises what `open_session` does."""
-    import_optional("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
+    """Open the whole file as an onnxruntime.InferenceSession. Raises as `open_session` does."""
+    _onnxruntime()
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     require_seal(path)
@@ -186,13 +199,17 @@ def open_pictures(path: Path) -> Any:
 
 
 def _session(model: Path | bytes) -> Any:
-    import onnxruntime
-
+    onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
     # Threads that spin take the processor of the one they wait for; see choose_waiting in trainers/system/process.py.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _onnxruntime() -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it reports the models that it opens to its maker
+    return import_optional("onnxruntime", "ONNX files need onnxruntime: pip install -r requirements-extras.txt")
 
 
 def _reason(error: Exception) -> str:

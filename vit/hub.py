@@ -1,5 +1,6 @@
-"""Hugging Face's hub, asked once whether it is there: its library would ask five times for each file, half a minute."""
+"""Hugging Face's hub, tried once a minute: its library tries five times for each file, which takes half a minute."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,10 @@ from vit.config import HUB_OFFLINE
 
 @contextmanager
 def hub_access(*, online: bool) -> Iterator[None]:
-    """Keep the hub's library off the network where the hub does not answer or `online` is false; files then come from
-    its cache."""
+    """Keep the hub's library off the network if the hub does not answer or `online` is false: it then has its cache."""
     from huggingface_hub import constants as hub
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt without a network
     usual = hub.HF_HUB_OFFLINE
     minute = int(time.monotonic() / 60)
     hub.HF_HUB_OFFLINE = usual or HUB_OFFLINE.get() or not (online and hub_answers(hub.ENDPOINT, minute=minute))
@@ -25,7 +26,7 @@ def hub_access(*, online: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def hub_answers(url: str, *, minute: int) -> bool:
-    """Return whether the hub answers in this minute of the process; it is not asked twice in one."""
+    """Return whether the hub answers; `minute` makes the answer of this minute the same."""
     try:
         from huggingface_hub.utils import get_session
 

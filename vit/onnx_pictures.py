@@ -1,10 +1,9 @@
-"""An ONNX model of pictures: resizing, cutting or filling, normalising, temperature and names as nodes of the file.
+"""An ONNX model of pictures: resizing, cropping or padding, normalising, temperature and names as nodes of the file.
 
-Around a model from `images`, float32 (B, C, S, S) normalised, to `logits` (B, K) stand two more. The first turns
-`picture`, uint8 (H, W, 3) of any size, upright RGB, into `images`, pixel by pixel as `datasets.transforms` does it with
-Pillow: `Resize` with antialiasing is Pillow's filter, with `exclude_outside` at the edges too, but for the order of
-rows and columns, between which both round to 8 bits (one grey level of 255). The second turns `logits` into
-`probabilities`, float32 (1, K), and `label`, a string (1,).
+A graph before the network turns `picture`, uint8 (H, W, 3) of any size, upright RGB, into `images`, float32
+(1, C, S, S) normalised, with the pixels that `datasets.transforms` computes with Pillow: `Resize` with antialiasing
+and, for the edges, `exclude_outside` is Pillow's filter, but rounds to 8 bits in another order (one grey level of 255).
+A graph behind it turns `logits` (1, K) into `probabilities`, float32 (1, K), and `label`, a string (1,).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,33 +19,16 @@ from common.image_spec import ImageSpec
 
 PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
 MORE = ("unlike",)
-"""Outputs that a network may have beside its logits, for any batch."""
-FILTER = """sizes = Concat<axis=0>(leading, size)
-        resized = Resize<{}, antialias=1, exclude_outside=1, coordinate_transformation_mode="half_pixel">
-            (one_picture, , , sizes)"""
-RESIZE = {
-    "bilinear": FILTER.format('mode="linear"'),
-    "bicubic": FILTER.format('mode="cubic", cubic_coeff_a=-0.5'),
-    "nearest": """from_rows, from_columns = Split<axis=0, num_outputs=2>(shape)
-        to_rows, to_columns = Split<axis=0, num_outputs=2>(size)
-        number_rows = Squeeze(to_rows)  every_row = Range(nothing, number_rows, single)
-        number_columns = Squeeze(to_columns)  every_column = Range(nothing, number_columns, single)
-        twice_rows = Mul(every_row, two)  middle_rows = Add(twice_rows, one)  far_rows = Mul(middle_rows, from_rows)
-        twice_columns = Mul(every_column, two)  middle_columns = Add(twice_columns, one)
-        far_columns = Mul(middle_columns, from_columns)
-        parts_rows = Mul(to_rows, two)  rows = Div(far_rows, parts_rows)
-        parts_columns = Mul(to_columns, two)  columns = Div(far_columns, parts_columns)
-        of_rows = Gather<axis=2>(one_picture, rows)  resized = Gather<axis=3>(of_rows, columns)""",
-}
-"""Graph from `one_picture`, uint8 (1, C, H, W), and `size` to `resized`. The nearest pixel is found in whole numbers:
-in float32 `Resize` takes another one where two are equally near."""
+"""Other outputs that a network may have, for any batch."""
+FILTERS = {"bilinear": 'mode="linear"', "bicubic": 'mode="cubic", cubic_coeff_a=-0.5'}
+"""Pillow's filters as attributes of `Resize`."""
 SIZES = {
     "crop": "now = Mul(shape, side)  least = ReduceMin(shape)  size = Div(now, least)",
     "pad": """most = ReduceMax(shape)  now = Mul(shape, twice)  rounded = Add(now, most)  both = Add(most, most)
         whole = Div(rounded, both)  size = Max(whole, one)""",
     "squash": "size = Identity(square)",
 }
-"""Graph from `shape`, int64 (2,): height and width, to the size after resizing; as `datasets.fitting.resized_size`."""
+"""Graph from `shape`, int64 (2,): height and width, to the size after resizing, as `datasets.fitting.resized_size`."""
 PLACES = {
     "crop": """more = Sub(size, square)  exact = Cast<to=11>(more)  half = Mul(exact, a_half)  round = Round(half)
         start = Cast<to=7>(round)  end = Add(start, square)  fitted = Slice(pixels, start, end, last_axes)""",
@@ -56,17 +38,17 @@ PLACES = {
     "squash": "fitted = Identity(pixels)",
 }
 """Graph from `pixels`, float32 (1, C, h, w), to `fitted`, (1, C, S, S). Pad has one value for all channels: here 0,
-with the border's colour taken away before and added after."""
+between subtracting and adding the border's colour."""
 GREY = """wide = Cast<to=6>(picture)  weighted = Mul(wide, luma)  sum = ReduceSum(weighted, last)
     near = Add(sum, half_level)  level = Div(near, levels)  coloured = Cast<to=2>(level)"""
 
 Ending = Callable[[ModelProto], ModelProto]
-"""Adds outputs or metadata to a model that has all of the above; `images`, `logits` and `probabilities` are there."""
+"""Adds outputs or metadata to a model with `images`, `logits` and `probabilities`."""
 
 
 @dataclass(frozen=True)
 class PictureForm:
-    """Outputs of a model of pictures beside its logits."""
+    """Outputs to add to a network."""
 
     class_names: Sequence[str]
     temperature: float = 1.0
@@ -74,10 +56,15 @@ class PictureForm:
 
 
 def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelProto:
-    """A model from `images` to `logits` as one from `picture` to `probabilities`, `label` and `logits`. Raises
-    OptionError: its images are neither grey nor RGB."""
-    if spec.in_channels not in (1, 3):
-        raise OptionError(f"in_channels={spec.in_channels}: pictures are grey or RGB; export with --input tensor")
+    """Turn a model from `images` to `logits` into one from `picture` to `probabilities`, `label` and `logits`.
+
+    Raises OptionError: its images are neither grey nor RGB, or resized by another filter.
+    """
+    if spec.in_channels not in (1, 3) or spec.interpolation not in FILTERS:
+        raise OptionError(
+            f"in_channels={spec.in_channels}, interpolation={spec.interpolation}: a file of pictures makes them grey or"
+            " RGB, resized by bilinear or bicubic; export with --input tensor"
+        )
     tensor = model.graph.input[0]
     merged = compose.merge_models(_front(model, spec), model, io_map=[(TENSOR, TENSOR)])
     outputs = ["probabilities", "label", *(output.name for output in model.graph.output)]
@@ -93,7 +80,7 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
 
 
 def tensor_part(path: Path) -> bytes:
-    """The model from `images` to `logits` inside a file of pictures, for batches of any size, with its metadata."""
+    """Return the model from `images` to `logits` inside a file of pictures, for any batch, with its metadata."""
     model = onnx.load(path, load_external_data=False)
     outputs = [output for output in model.graph.output if output.name in (LOGITS, *MORE)]
     for output in outputs:
@@ -112,7 +99,9 @@ def _front(model: ModelProto, spec: ImageSpec) -> ModelProto:
         {SIZES[spec.fit]}
         {GREY if channels == 1 else "coloured = Identity(picture)"}
         planes = Transpose<perm=[2, 0, 1]>(coloured)  one_picture = Unsqueeze(planes, zero)
-        {RESIZE[spec.interpolation]}
+        sizes = Concat<axis=0>(leading, size)
+        resized = Resize<{FILTERS[spec.interpolation]}, antialias=1, exclude_outside=1,
+            coordinate_transformation_mode="half_pixel">(one_picture, , , sizes)
         pixels = Cast<to=1>(resized)
         {PLACES[spec.fit]}
         scaled = Mul(fitted, scale)
@@ -125,7 +114,6 @@ def _front(model: ModelProto, spec: ImageSpec) -> ModelProto:
         "leading": [1, channels],
     }  # fmt: skip
     arrays: dict[str, np.ndarray] = {name: np.array(values, np.int64) for name, values in numbers.items()}
-    arrays |= {"nothing": np.array(0), "single": np.array(1)}
     arrays |= {"scale": 1 / (255 * deviation), "bias": -mean / deviation, "border": border.astype(np.float32)}
     luma = {"luma": [19595, 38470, 7471], "half_level": [2**15], "levels": [2**16]}  # Pillow's, in 1/65,536
     arrays |= {name: np.array(values, np.int32) for name, values in luma.items()} | {"a_half": np.array([0.5])}
@@ -154,7 +142,7 @@ def _header(model: ModelProto) -> str:
 
 
 def _parsed(text: str, arrays: dict[str, np.ndarray], *tensors: onnx.TensorProto) -> ModelProto:
-    """The model of a text with those of its constants that it uses; names within it get a prefix of their own."""
+    """Parse a model, add those of the constants that it uses, and give its inner names a prefix of their own."""
     model: ModelProto = parser.parse_model(text)
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(numpy_helper.from_array(arrays[name], name) for name in sorted(used & {*arrays}))
