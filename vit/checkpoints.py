@@ -105,17 +105,15 @@ def _left_out(network: Mapping[str, Tensor], file: WeightFile) -> list[str]:
 
 
 def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
-    family = file.family
-    tensors = family.to_ours(theirs) if layout.positions else dict(theirs)
-    if family.same_order and _kinds(tensors) == _kinds(layout.tensors):  # of another depth: refused by its own names
+    tensors = file.family.to_ours(theirs) if layout.positions else dict(theirs)
+    if file.family.same_order and _kinds(tensors) == _kinds(
+        layout.tensors
+    ):  # of another depth: refused by its own names
         tensors = dict(zip(layout.tensors, tensors.values(), strict=True))
     if layout.stem not in tensors:
-        if layout.positions in tensors:
-            _refuse_other_architecture(tensors, layout.tensors, file.path)
-        wanted = family.signature.pattern.replace("\\", "") if layout.positions else layout.stem
         raise WeightsError(
-            f"{file.path}: not {file.source} weights for this model: expected {wanted}, "
-            f"found {', '.join(list(file.held)[:3])}, ..."
+            f"{file.path}: no weights in the format of {file.source} for {layout.stem} of this model; "
+            f"found {shorten_list(list(file.held))}"
         )
     return tensors
 
@@ -214,7 +212,6 @@ def _fit_head(
 
 def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: WeightFile) -> None:
     own = layout.tensors
-    _refuse_other_architecture(tensors, own, file.path)
     for name, tensor in tensors.items():
         if name in own and tensor.shape != own[name].shape:
             raise WeightsError(f"{file.path}: {name} is {tuple(tensor.shape)}; expected {tuple(own[name].shape)}")
@@ -226,20 +223,3 @@ def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: W
             f"{file.path}: {file.source} weights do not fill this model: missing {shorten_list(missing) or 'nothing'}; "
             f"left over {shorten_list(unexpected) or 'nothing'}"
         )
-
-
-def _refuse_other_architecture(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
-    held, expected = _architecture(tensors), _architecture(own)
-    if held != expected:
-        raise WeightsError(f"{path}: holds a {held}; expected a {expected}")
-
-
-def _architecture(tensors: Mapping[str, Tensor]) -> str:
-    """Describe what most often differs: width, depth, MLP and patch embedding."""
-    mlp = tensors.get("blocks.0.mlp.fc1.weight")
-    stem = [tensor for name, tensor in tensors.items() if name.startswith("embedding.patches.") and tensor.dim() > 1]
-    if mlp is None or not stem:
-        return "network without transformer blocks"
-    depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
-    patches = f"{len(stem)} x {tuple(stem[0].shape)}"
-    return f"ViT of width {mlp.size(1)}, depth {depth}, MLP {mlp.size(0)}, patch embedding {patches}"
