@@ -123,14 +123,6 @@ def test_a_colour_stem_summed_for_grey_images_is_the_same_function_of_them(tmp_p
     assert "stem: 3 input channels summed to 1" in report
 
 
-def test_a_grey_stem_spread_over_colours_sees_their_mean(tmp_path: Path) -> None:
-    source, target = model(in_channels=1), fresh()
-    torch.save(source.state_dict(), tmp_path / "w.pth")
-    load_weights(target, tmp_path / "w.pth")
-    images = pictures()
-    torch.testing.assert_close(target(images), source(images.mean(1, keepdim=True)), atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("written", "read"), [("conv", "linear"), ("linear", "conv")])
 def test_weights_move_between_the_two_patch_embeddings(written: str, read: str, tmp_path: Path) -> None:
     source, target = model(patch_embedding=written), fresh(patch_embedding=read)

@@ -146,21 +146,12 @@ def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_na
 
 
 def _fit_stem(tensors: dict[str, Tensor], target: Tensor, name: str) -> list[str]:
-    stem, notes = tensors[name], []
-    if stem.dim() == 2 and target.dim() == 4 and stem.numel() == target.numel():
-        stem = stem.reshape(target.shape)  # written by the linear patch embedding
-    if stem.dim() == 4:
-        patch, channels = stem.size(-1), stem.size(1)
-        wanted = target.size(1) // patch**2 if target.dim() == 2 else target.size(1)
-        if wanted == 1 and channels > 1:
-            # A grey image fed as three equal channels gives exactly this sum.
-            stem = stem.sum(dim=1, keepdim=True)
-            notes.append(f"stem: {channels} input channels summed to 1")
-        elif channels == 1 and wanted > 1:
-            stem = stem.repeat(1, wanted, 1, 1) / wanted
-            notes.append(f"stem: 1 input channel spread over {wanted}")
-        if target.dim() == 2:
-            stem = stem.flatten(1)
+    stem, notes = tensors[name], []  # (D, C, P, P), or (D, C * P * P) of the linear patch embedding
+    if stem.dim() == 4 and stem.size(1) > 1 and target[0].numel() == stem[0, 0].numel():  # one channel
+        notes.append(f"stem: {stem.size(1)} input channels summed to 1")
+        stem = stem.sum(dim=1, keepdim=True)  # the same function of a grey image repeated in each channel
+    if stem.dim() != target.dim() and stem.numel() == target.numel():
+        stem = stem.reshape(target.shape)
     tensors[name] = stem
     return notes
 

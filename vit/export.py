@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import WeightsError, import_optional
+from common.errors import WeightsError, first_line, import_optional
 from common.image_spec import ImageSpec
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
@@ -183,7 +183,7 @@ def open_session(path: Path) -> Any:
     try:
         return _session(tensor_part(path))
     except Exception as error:  # protobuf, onnx and onnxruntime raise classes of their own
-        raise WeightsError(f"{path}: no network from images to logits inside ({_reason(error)})") from None
+        raise WeightsError(f"{path}: no network from images to logits inside ({first_line(error)})") from None
 
 
 def open_pictures(path: Path) -> Any:
@@ -195,7 +195,7 @@ def open_pictures(path: Path) -> Any:
     try:
         return _session(path)
     except Exception as error:  # onnxruntime raises classes of its own that share no base
-        raise WeightsError(f"{path}: not a readable ONNX file ({_reason(error)})") from None
+        raise WeightsError(f"{path}: not a readable ONNX file ({first_line(error)})") from None
 
 
 def _session(model: Path | bytes) -> Any:
@@ -210,7 +210,3 @@ def _session(model: Path | bytes) -> Any:
 def _onnxruntime() -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it reports the models that it opens to its maker
     return import_optional("onnxruntime", "ONNX files need onnxruntime: pip install -r requirements-extras.txt")
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
