@@ -242,14 +242,6 @@ def test_a_hub_out_of_reach_is_asked_once(name: str, monkeypatch: pytest.MonkeyP
         build_model(name, num_classes=2)
 
 
-def test_a_hub_within_reach_is_used() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
-        thread = Thread(target=server.handle_request)
-        thread.start()
-        assert hub_answers(f"http://127.0.0.1:{server.server_port}", minute=0)
-        thread.join()
-
-
 def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler, bind_and_activate=False) as server:
         server.server_bind()

@@ -94,7 +94,7 @@ def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
     assert opened == [weights_path(ModelConfig(name=model, weights=weights))]
 
 
-@pytest.mark.parametrize("image_size", [32, 64, 96, 224])
+@pytest.mark.parametrize("image_size", [32, 64, 224])
 def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_size):
     weights = read_weights(weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet")))
     model = build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
@@ -110,17 +110,12 @@ def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_siz
     assert model(torch.rand(2, 3, image_size, image_size)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(lambda whole: whole[:-1000], "SHA-256 begins with"), (lambda whole: b"foreign", "SHA-256 begins with")],
-    ids=["cut", "foreign"],
-)
-def test_a_cut_or_foreign_file_in_its_place_gets_one_line(content, message, tmp_path, monkeypatch):
+def test_a_foreign_file_in_its_place_gets_one_line(tmp_path, monkeypatch):
     path = weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet"))
     (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / path.name).write_bytes(content(path.read_bytes()))
+    (tmp_path / "weights" / path.name).write_bytes(path.read_bytes()[:-1000])
     monkeypatch.setattr("vit.factory.__file__", str(tmp_path / "factory.py"))
-    with pytest.raises(WeightsError, match=f"{message}.*take it from the application's repository again$"):
+    with pytest.raises(WeightsError, match="SHA-256 begins with.*take it from the application's repository again$"):
         build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet")
     (tmp_path / "weights" / path.name).unlink()
     with pytest.raises(FileNotFoundError, match="no such weights file"):

@@ -77,7 +77,7 @@ class WeightFile:
         known = ", ".join(WEIGHT_SOURCES)
         if self.told_source is not None:
             if self.told_source not in FAMILIES:
-                raise WeightsError(f"weights source {self.told_source!r} is unknown; known: {known}")
+                raise WeightsError(f"{self.path}: weights source {self.told_source!r} is unknown; known: {known}")
             return self.told_source
         usual = "ours" if "config" in self.extras else self.usual_source  # ours: a run of another library's model
         signed = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
