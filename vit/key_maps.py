@@ -1,7 +1,7 @@
-"""The parameter names of families of weights, each mapped to ours by a pure function; the tables are vit/families.toml.
+"""Map the parameter names of other libraries to ours; the tables are vit/families.toml.
 
-A family also carries what its files do not say: how images were prepared, the epsilon of its LayerNorms, and the rule
-by which it interpolates positions. All of it is announced on loading and can be overridden.
+A family also says what its files do not: how images were prepared, the epsilon of its LayerNorms, and the rule by which
+it interpolates positions. Loading logs all of it, and options override it.
 """
 
 import re
@@ -29,16 +29,16 @@ class Family:
     image_spec: ImageSpec
     layers: Mapping[str, str] = field(default_factory=dict)
     layer_norm_eps: float = 1e-6
-    """0: its networks have no LayerNorm."""
+    """0 where its networks have no LayerNorm."""
     position_rule: PositionRule = "bicubic"
     note: str = ""
     same_order: bool = False
     ignored: re.Pattern[str] = re.compile("(?!)")
-    """Names of what serves another task than classification."""
+    """Names of parts for other tasks than classification."""
     convert: Callable[[Mapping[str, Tensor], Mapping[str, str]], Tensors] | None = None
 
     def to_ours(self, tensors: Mapping[str, Tensor]) -> Tensors:
-        """Tensors of a file under our names."""
+        """Rename the tensors of a file to our names."""
         return (self.convert or rename)(tensors, self.layers)
 
 
@@ -57,7 +57,7 @@ def rename(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
 
 
 def to_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Our names back to those of torchvision's present release."""
+    """Rename tensors from our names to those of torchvision's present release."""
     theirs = rename(tensors, {ours: layer for layer, ours in FAMILIES["torchvision"].layers.items()})
     return {name.replace(".in_proj.", ".in_proj_"): tensor for name, tensor in theirs.items()}
 
@@ -91,7 +91,7 @@ def from_huggingface(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -
 
 
 def from_google(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
-    """Flax arrays, also below `opt/target/` or `params/`: kernels are (in, out), attention ones split by head."""
+    """Convert Flax arrays, also below `opt/target/` or `params/`; kernels are (in, out), those of attention by head."""
     noise = re.compile(r"^(opt/target/|params/)|(?<=DotProductAttention)_[01]|(?<=MlpBlock)_[03]")
     bare = {noise.sub("", name): tensor for name, tensor in tensors.items()}
     ours = {}

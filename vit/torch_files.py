@@ -1,4 +1,4 @@
-"""The one door to files that torch has pickled (.pt, .pth): tensors and plain data, and no object that could run."""
+"""Read files that torch pickled (.pt, .pth): tensors and plain data, never an object that could run code."""
 
 import re
 import warnings
@@ -22,18 +22,20 @@ _NAMED = {
 _NAMED |= {name.replace(".core.", "._core."): made for name, made in _NAMED.items()}  # of numpy 2
 _NAMED |= {name.replace("pathlib.", "pathlib._local."): made for name, made in _NAMED.items()}  # of Python 3.13
 PLAIN: list[Any] = [Namespace, np.ndarray, np.dtype, *_DTYPES, *((made, name) for name, made in _NAMED.items())]
-"""Kinds of data that scripts keep beside tensors: options of argparse, numbers and arrays of numpy, paths."""
+"""Plain data of training scripts: options of argparse, numbers and arrays of numpy, paths."""
 
 
 def read_torch_file(path: Path) -> Any:
-    """Read what a torch file holds, as tensors and plain data. Raises WeightsError: damaged, or holding Python objects,
-    of which none was made."""
+    """Return the tensors and plain data of a torch file; tensors of a zip stay in the file until they are read.
+
+    Raises WeightsError: damaged, or holding a Python object, which is not made.
+    """
     damaged = None
     try:
         archive = zipfile.is_zipfile(path)
         if archive:
             with zipfile.ZipFile(path) as opened:
-                damaged = opened.testzip()  # torch itself does not look at the checksums
+                damaged = opened.testzip()  # torch does not verify the checksums
         if damaged is None:
             with warnings.catch_warnings(), torch.serialization.safe_globals(PLAIN):
                 warnings.simplefilter("ignore")
