@@ -21,7 +21,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, 
 from transformers.utils import logging as transformers_logging
 
 from common.errors import OptionError, WeightsError
-from common.image_spec import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec
+from common.image_spec import HALF, ImageSpec
 from datasets.transforms import Pipeline
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import ModelConfig
@@ -31,8 +31,6 @@ from vit.param_groups import param_groups
 from vit.parts import inputs_of, parts
 
 transformers_logging.disable_progress_bar()
-PREPROCESSOR = {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "resample": 3, "size": {"shortest_edge": 20}}
-PREPROCESSOR |= {"do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
 
 
 @pytest.fixture
@@ -176,12 +174,10 @@ def test_dropout_reaches_the_model_and_weights_none_starts_anew(folder: Path) ->
     assert (model.eval()(pictures()) - reference(folder)(pictures()).logits).abs().max() > 1e-4
 
 
-def test_preprocessing_is_read_from_the_folder(folder: Path) -> None:
-    assert image_spec(ModelConfig(name=f"hf:{folder}")) == ImageSpec(image_size=16, mean=HALF, std=HALF)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
-    spec = image_spec(ModelConfig(name=f"hf:{folder}"))
-    assert spec == ImageSpec(16, IMAGENET_MEAN, IMAGENET_STD, "bicubic", crop_fraction=16 / 20)
-    assert image_spec(ModelConfig(name=f"hf:{folder}", image_size=32)).image_size == 32
+def test_without_a_processor_pictures_are_prepared_with_halves_at_the_size_asked_for(folder: Path) -> None:
+    for size in (None, 32):
+        spec = image_spec(ModelConfig(name=f"hf:{folder}", image_size=size))
+        assert spec == ImageSpec(image_size=size or 16, mean=HALF, std=HALF)
 
 
 def test_a_classifier_that_is_no_transformer_works_at_any_size(tmp_path: Path) -> None:
