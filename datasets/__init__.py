@@ -1,33 +1,30 @@
-"""Labelled image sets as loaders. Exports are lazy (PEP 562): importing `datasets.config` does not import torch."""
+"""Labelled image sets as loaders."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from common.errors import DataError
+from datasets.config import DATASETS, DataConfig
 
 if TYPE_CHECKING:  # for type checkers and editors
     from datasets.bundle import DataBundle
-    from datasets.config import DATASETS, DataConfig
     from datasets.description import data_report, describe
     from datasets.loaders import build_dataloaders, class_weights
     from datasets.split_file import fingerprint, split_table, write_split
 
-_EXPORTS = {
-    "bundle": ("DataBundle",),
-    "config": ("DATASETS", "DataConfig"),
-    "loaders": ("build_dataloaders", "class_weights"),
-    "description": ("data_report", "describe"),
-    "split_file": ("fingerprint", "split_table", "write_split"),
-}
-__all__ = ["DataError", *(name for names in _EXPORTS.values() for name in names)]
+_HOMES = {
+    "DataBundle": "bundle", "build_dataloaders": "loaders", "class_weights": "loaders", "data_report": "description",
+    "describe": "description", "fingerprint": "split_file", "split_table": "split_file", "write_split": "split_file",
+}  # fmt: skip
+__all__ = ["DATASETS", "DataConfig", "DataError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _EXPORTS.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name that needs torch at first use (PEP 562), so that `--help` stays fast."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
