@@ -36,6 +36,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.environment import RESULTS, describe
+from trainers.config import from_dict
+from vit.config import ModelConfig
 
 STARTED = time.monotonic()
 SETS = ("hymenoptera", "dogs", "cifar10", "fashion_mnist")
@@ -166,14 +168,14 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
     run = Path(re.findall(r"^ +run  (.+)$", log, re.MULTILINE)[-1])  # the better of two
     summary, config = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "config"))
     model = config["model"]
-    weights = ", ".join(Path(each).name for each in str(model["weights"]).split(os.pathsep))  # of runs their names
     return {
         "test_accuracy": summary["test"]["accuracy"],
         "test_loss": summary["test"]["loss"],
         "test_ece": summary["test"].get("ece"),
         "epochs": config["train"]["epochs"],
         **parts_of(run),
-        "model": f"{model['name']} {weights} {model['trainable']} {model['image_size']} px {config['data']['augment']}",
+        "model": f"{from_dict(ModelConfig, model).in_words} {model['weights']} {model['trainable']}"
+        f" {model['image_size']} px {config['data']['augment']}",
     }
 
 

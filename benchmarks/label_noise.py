@@ -39,7 +39,7 @@ from inference.labels.suspects import DROP
 from trainers.budget import local_weights
 from trainers.config import RunConfig
 from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
-from vit.local_models import local_pretrained_models
+from vit.factory import local_pretrained_models
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
 

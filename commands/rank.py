@@ -13,7 +13,7 @@ from common.errors import WeightsError
 from common.options import require
 from common.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
-from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig
+from vit.config import EMBEDDED_WEIGHTS, MIXTURE, VIT_SHAPES, ModelConfig, Network
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 """Options that must be given beside a model's name for the weights of a run to fit."""
@@ -61,29 +61,31 @@ def main(options: Options) -> int:
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
-    words = [arm_of(word) for word in options.models] or local_arms()
-    arms = {word: parse_arm(word, base) for word in words}
+    arms = {arm: parse_arm(arm, base) for arm in map(arm_of, options.models)} or local_backbones(base)
     rows = rank_backbones(arms, options.shots)
     if not rows:
         raise WeightsError("none of these models can be had")
     print("\n".join(table(rows)))
     folder = write(rows, base)
     print(f"\n{'ranking':>9}  {folder / 'ranking.csv'}, ranking.png")
-    if len(rows) > 1:
-        print(wrapped(f"{'next':>9}  {compare_command(data, [row.arm for row in rows[:2]])}", indent=11))
+    best = [row.arm for row in rows if not arms[row.arm].model.networks][:2]
+    if len(best) > 1:
+        print(wrapped(f"{'next':>9}  {compare_command(data, best)}", indent=11))
     return 0 if len(rows) == len(arms) else 3
 
 
-def local_arms() -> list[str]:
+def local_backbones(base: RunConfig) -> dict[str, RunConfig]:
     """The backbones that need no download, and last those that plans take, side by side."""
-    from vit.factory import image_spec
-    from vit.local_models import local_pretrained_models
+    from vit.factory import image_spec, local_pretrained_models
 
     models = list(local_pretrained_models())
+    arms = {arm: parse_arm(arm, base) for arm in (arm_text(vars(model)) for model in models)}
     large = [model for model in models if model.name != "vit_nano_8"]
-    together = [f"{model.name}@{model.image_size or image_spec(model).image_size}" for model in large]
-    alone = [arm_text(vars(model)) for model in models]
-    return [*alone, MIX_PREFIX + "+".join(together)] if len(large) > 1 else alone
+    networks = tuple(Network(model.name, model.image_size or image_spec(model).image_size) for model in large)
+    if len(networks) > 1:
+        together = base.changed(model={"name": MIXTURE, "networks": networks})
+        arms[together.model.in_words] = together
+    return arms
 
 
 def arm_of(word: str) -> str:

@@ -115,7 +115,7 @@ def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
         start = {"none": "random weights", None: "its own weights"}.get(model.weights, f"the weights {model.weights}")
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
         without = f"without {'it' if len(how) == 1 else 'them'}, {DEFAULT_MINUTES:g} minutes go to the best model"
-        console.say(f"none, because of {named}: {model.name} trains, from {start}; {without}", label="plan")
+        console.say(f"none, because of {named}: {model.in_words} trains, from {start}; {without}", label="plan")
 
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
@@ -221,7 +221,7 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
         console.say(f"--tracker {tracker}: nothing is sent, for nothing is trained", label="note")
     for number, config in enumerate(configs, 1):
         if len(configs) > 1:
-            what = f"{config.model.name}, {config.model.trainable} trained"
+            what = f"{config.model.in_words}, {config.model.trainable} trained"
             console.say(f"\nrun {number} of the {len(configs)} that the plan starts: {what}")
         if find_lr:
             lr_finder.find_lr(config, number=number)

@@ -6,13 +6,14 @@ from itertools import takewhile
 from typing import Any
 
 from datasets.config import data_name
+from vit.config import Network
 
 Config = Mapping[str, Mapping[str, Any]]
 """Resolved options of one run, as config.json holds them."""
 
 # Where results are kept, what is only faster, and what `require_same_data` compares by itself.
 _IRRELEVANT = {
-    "model": {"attention", "weights_source"},
+    "model": {"name", "networks", "attention", "weights_source"},
     "train": {
         "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "threads",
     },
@@ -31,8 +32,8 @@ _FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
 
 def settings(config: Config) -> dict[str, str]:
     """Every option that can change a result, as text, by names that are all different."""
-    return {"data": data_name(config["data"]["source"])} | {
-        "model" if (section, option) == ("model", "name") else option: _text(value)
+    return {"data": data_name(config["data"]["source"]), "model": _in_words(config["model"])} | {
+        option: _text(value)
         for section, irrelevant in _IRRELEVANT.items()
         for option, value in config[section].items()
         if option not in irrelevant
@@ -86,7 +87,11 @@ def _model_and_start(model: Mapping[str, Any]) -> str:
     kind, _, number = model["trainable"].partition(":")
     known = {"all": "", "head": ", head only", "norms": ", norms and head", "last": f", last {number} blocks"}
     part = known.get(kind, f", LoRA of rank {number}")
-    return f"{model['name']} {start}{part}"
+    return f"{_in_words(model)} {start}{part}"
+
+
+def _in_words(model: Mapping[str, Any]) -> str:
+    return " + ".join(str(Network(**each)) for each in model.get("networks", ())) or str(model["name"])
 
 
 def _text(value: Any) -> str:

@@ -21,10 +21,10 @@ from trainers.config import from_dict
 from trainers.options.defaults import resolve_device
 from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by
-from trainers.storage.checkpoint_file import best_of
+from trainers.storage.checkpoint_file import best_of, refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
-from vit.config import HF_PREFIX, MIX_PREFIX, TORCHVISION_MODELS
+from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, log_level, open_session
 from vit.huggingface import class_names_of
 from vit.weight_files import READERS, WeightFile, read_weights
@@ -143,6 +143,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
         if model is not None:
             raise ConfigError(says_itself(path, "--model"))
         with report_damage(path):
+            refuse_earlier_mixture(path, options["model"])
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
@@ -159,7 +160,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
 def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
     with untrusted_run():
         model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
-    if config.name.startswith((HF_PREFIX, MIX_PREFIX)):
+    if config.name == MIXTURE or config.name.startswith(HF_PREFIX):
         model.load_state_dict(file.tensors)
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)

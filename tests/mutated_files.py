@@ -184,7 +184,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     model = build_model(config.model, num_classes=3)
     torch.manual_seed(0)
     facts = {
-        "model": model.state_dict(), "epoch": 1, "format_version": 2, "class_names": ["ant", "bee", "cat"],
+        "model": model.state_dict(), "epoch": 1, "format_version": 3, "class_names": ["ant", "bee", "cat"],
         "image_spec": to_dict(Blueprint(config.model).image_spec), "config": to_dict(config),
     }  # fmt: skip
 

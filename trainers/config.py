@@ -200,7 +200,6 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     an unknown key (the nearest known one is named) or a value of the wrong type."""
     known = {f.name: f for f in dataclasses.fields(config_class)}
     hints = typing.get_type_hints(config_class)
-    base = config_class() if base is None else base
     changes = {}
     for key, value in values.items():
         label = f"{where}{key}"
@@ -210,10 +209,15 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise ConfigError(f"{label} must be a table of options, not {value!r}")
-            changes[key] = from_dict(hints[key], value, base=getattr(base, key), where=f"{label}.")
+            changes[key] = from_dict(hints[key], value, base=getattr(base, key, None), where=f"{label}.")
         else:
             changes[key] = _coerce(value, hints[key], label)
-    return dataclasses.replace(base, **changes)
+    if base is not None:
+        return dataclasses.replace(base, **changes)
+    required = {f.name for f in known.values() if f.default is f.default_factory is dataclasses.MISSING}
+    if missing := required - changes.keys():
+        raise ConfigError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
+    return config_class(**changes)
 
 
 def _coerce(value: Any, hint: Any, label: str) -> Any:
@@ -229,6 +233,8 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
             return value
     elif origin is tuple and isinstance(value, list | tuple):
         return tuple(_coerce(item, arguments[0], label) for item in value)
+    elif isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return from_dict(hint, value, where=f"{label}.")
     elif hint is type(None) and value is None:
         return None
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool) and small:

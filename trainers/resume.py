@@ -32,12 +32,13 @@ from trainers.storage.checkpoint_file import (
     require_whole,
 )
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
-from trainers.storage.places import is_a_name, moved_to, places_of, require_images, started_in
+from trainers.storage.places import moved_to, networks_placed, require_images, started_in, weights_placed
 from trainers.storage.run_folder import META, read_if_whole, write_json, write_run_config
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
 from vit import ImageSpec
+from vit.config import Network
 
 
 @signals.heeded()
@@ -191,7 +192,10 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
     if (directory := started_in(run_dir)) is not None:
         for key in ("model.weights", "train.teacher"):
-            then[key] = then[key] if is_a_name(then[key]) or then[key] == now[key] else places_of(then[key], directory)
+            then[key] = then[key] if then[key] == now[key] else weights_placed(then[key], directory)
+        if then["model.networks"] != now["model.networks"]:
+            networks = networks_placed([Network(**each) for each in then["model.networks"]], directory)
+            then["model.networks"] = [vars(network) for network in networks]
     # An option that the checkpoint does not know is younger than it, and at its default.
     changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:

@@ -289,7 +289,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
 def hparam_values(config: RunConfig) -> dict[str, Any]:
     """The options worth a column in TensorBoard's HPARAMS tab."""
     picked = {
-        "model": config.model.name, "weights": config.model.weights, "trainable": config.model.trainable,
+        "model": config.model.in_words, "weights": config.model.weights, "trainable": config.model.trainable,
         "image_size": config.model.image_size, "data": config.data.source, "augment": config.data.augment,
         "pool": config.model.pool, "patch_embedding": config.model.patch_embedding,
         "batch_size": config.data.batch_size,

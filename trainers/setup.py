@@ -274,7 +274,7 @@ def look_at_starts(
 
 
 def has_weights(blueprint: Blueprint | None) -> bool:
-    return blueprint is not None and blueprint.weights is not None
+    return blueprint is not None and any(each.weights for each in blueprint.networks or [blueprint])
 
 
 def read_data(

@@ -142,13 +142,29 @@ EMBEDDED_SHA256: dict[str, str] = {
     "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
-MIX_PREFIX = "mix:"
-"""Several networks side by side: `mix:NAME@SIZE+NAME@SIZE`."""
+MIXTURE = "mixture"
+"""Name of a model that is several networks side by side; which ones, its `networks` say."""
 HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
 """Load `hf:` models from local files only; set while a run is opened that may be a stranger's."""
 OWN_PREFIX = "own:"
 """A module that a program gave to `trainers.run.train`: only that program can build it."""
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of a mixture: a model with its usual weights, frozen, or one that a run trained."""
+
+    name: str
+    image_size: int
+    """Side of its own input in pixels."""
+    stages: bool = False
+    """True if features of its stages stand next to its last ones; only a convolutional network has them."""
+    weights: str | None = None
+    """Run that trained it on the same images; its head joins that of the mixture."""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.image_size}{' with stages' * self.stages}{' trained' * bool(self.weights)}"
 
 
 @known_keywords(OTHER_NAMES)
@@ -200,11 +216,19 @@ class ModelConfig:
     decoding: Annotated[Literal["auto", "full", "scaled"], InPlans] = "auto"
     """JPEG decoding: scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it, several times as fast.
     auto: scaled in training; with weights as they are, the weights' own."""
+    # constructor: else the command line would see an option in each field of each network
+    networks: Annotated[tuple[Network, ...], InFiles, tyro.conf.arg(constructor=str)] = ()
+    """Networks of a model that is called mixture: their features stand side by side under one linear head."""
 
     def __post_init__(self) -> None:
         require_finite(self)
-        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}|{MIX_PREFIX}).+", self.name)
-        if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
+        if self.name.startswith("mix:") or (self.name == MIXTURE) != bool(self.networks):
+            raise OptionError(
+                f"model {self.name!r}: a mixture has the name {MIXTURE!r} and a list of networks, in a file for"
+                " --config (docs/train.md); --minutes and --weights auto make one"
+            )
+        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
+        if self.name not in ("auto", MIXTURE, *MODEL_NAMES) and not by_prefix:
             nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
@@ -222,6 +246,11 @@ class ModelConfig:
         require(self, "be positive", lambda size: size > 0, "layer_norm_eps")
         require(self, "be positive", lambda deviations: min(deviations) > 0, "std")
         _check_probabilities(self)
+
+    @property
+    def in_words(self) -> str:
+        """The model for people: its name, or the networks of a mixture."""
+        return " + ".join(map(str, self.networks)) or self.name
 
 
 def default_weights(name: str) -> str | None:

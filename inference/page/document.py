@@ -161,7 +161,7 @@ def numbers_of(
     classes = [shown_classes(row, label) for row, label in zip(best, labels, strict=True)]
     return {
         "source": classifier.source,
-        "model": classifier.config.name if classifier.config else type(classifier.model).__name__,
+        "model": classifier.config.in_words if classifier.config else type(classifier.model).__name__,
         "class_names": names,
         "classes": classes,
         "labels": labels,

@@ -13,8 +13,7 @@ from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
 from trainers.storage.run_folder import SNAPSHOTS
-from vit.factory import Blueprint
-from vit.local_models import local_pretrained_models
+from vit.factory import Blueprint, local_pretrained_models
 from vit.tensor_files import read_tree
 
 

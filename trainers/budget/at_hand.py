@@ -19,9 +19,8 @@ from trainers.engine.engines import autocast
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.system import heartbeat
-from vit.factory import image_spec
-from vit.local_models import local_pretrained_models
-from vit.mixture import Network, name_of
+from vit.config import MIXTURE, Network
+from vit.factory import image_spec, local_pretrained_models
 
 LARGER_VIT = Network("vit_stem_16", 128)
 """The embedded ViT once more, on larger pictures: it sees other things in them."""
@@ -127,9 +126,14 @@ def candidates(side: float) -> list[Network]:
     return found
 
 
+def mixture_of(networks: Sequence[Network], canvas: int | None) -> dict[str, Any]:
+    """Return the options of a model: these networks side by side, frozen, on pictures of `canvas` pixels."""
+    return {"name": MIXTURE, "networks": tuple(networks), "image_size": canvas, "trainable": "head"}
+
+
 def run_of(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
     """The run of these networks side by side, frozen, with a head that is fitted."""
-    model = {"name": name_of(networks), "image_size": canvas, "trainable": "head", "weights": None}
+    model = mixture_of(networks, canvas) | {"weights": None}
     train = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0, "epochs": None}
     return config.changed(model=model, data={"augment": "none"}, train=train)
 

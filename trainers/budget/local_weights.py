@@ -29,8 +29,7 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
 from trainers.system import heartbeat
 from vit import ModelConfig
-from vit.factory import image_spec
-from vit.local_models import local_pretrained_models
+from vit.factory import image_spec, local_pretrained_models
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""

@@ -27,7 +27,7 @@ from trainers.setup import RunSetup
 from trainers.storage.run_result import RunResult
 from trainers.system import heartbeat
 from vit.config import PACKAGED_MODELS, embedded_weights
-from vit.local_models import local_pretrained_models
+from vit.factory import local_pretrained_models
 from vit.parts import parts
 
 LOOKING = 0.3

@@ -4,7 +4,6 @@ these images, and with which head; then a mixture of them and of what was traine
 Each network sees each image once. What is judged, and how: `trainers.heads.choice`.
 """
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from common.text import format_table
 from datasets.bundle import image_set
 from datasets.opened import OpenedImages
 from datasets.units import units_of
-from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, run_of
+from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, mixture_of, run_of
 from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
 from trainers.cached_features import features_once
@@ -26,9 +25,9 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import read_run_config
 from trainers.system import heartbeat
-from vit.config import EMBEDDED_WEIGHTS, ModelConfig, default_weights
+from vit.config import EMBEDDED_WEIGHTS, ModelConfig, Network, default_weights
 from vit.factory import image_spec
-from vit.mixture import Network, name_of
+from vit.mixture import SideBySide
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Look:
 
     def options(self, networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
         """Return the options that train these networks, side by side under a fitted head, as in a recipe."""
-        model = {"name": name_of(networks), "image_size": self.hand.side, "trainable": "head"}
+        model = mixture_of(networks, self.hand.side)
         return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
 
     @property
@@ -171,8 +170,9 @@ def images_seen(setup: RunSetup) -> Images:
     images = image_set(setup.data.dataloaders["train"])
     units = units_of(images.samples, images.indices)
     features = features_once(setup, "train").flatten(1).float().numpy()
-    mixture: Any = setup.model
-    return Images(features, images.labels, units, len(setup.data.class_names), mixture.columns, mixture.levels)
+    assert isinstance(setup.model, SideBySide)
+    columns, levels = setup.model.columns, setup.model.levels
+    return Images(features, images.labels, units, len(setup.data.class_names), columns, levels)
 
 
 def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: Sequence[Price]) -> Iterator[Ranked]:
@@ -187,7 +187,7 @@ def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: 
         low, high = wilson(int(each.right.sum()), len(each.right), design_of(each.right, some.units))
         model: dict[str, Any] = {"name": network.name, "weights": default_weights(network.name)}
         if network.name not in EMBEDDED_WEIGHTS.values():
-            model["image_size"] = network.size
+            model["image_size"] = network.image_size
         seconds = prices[place].seconds * len(images.labels)
         options = {"model": model | {"trainable": "head"}, "data": {"augment": "none"}}
         yield Ranked(str(network), options, each.accuracy, low, high, float("nan"), seconds, len(images.labels))
@@ -231,11 +231,12 @@ def first_answer(config: RunConfig, found: Look) -> RunConfig:
 
 def with_trained(config: RunConfig, found: Look, trained: Sequence[Path]) -> RunConfig:
     """The run that mixes the networks that were taken with those that the runs `trained` have trained meanwhile."""
-    models = [read_run_config(run_dir).model for run_dir in trained]
-    tuned = [Network(model.name, model.image_size or image_spec(model).image_size, tuned=True) for model in models]
+    tuned = []
+    for run_dir in trained:
+        model = read_run_config(run_dir).model
+        size = model.image_size or image_spec(model).image_size
+        tuned.append(Network(model.name, size, weights=str(run_dir)))
     options = found.options([*found.taken, *tuned])
-    if trained:
-        options["model"]["weights"] = os.pathsep.join(map(str, trained))
     return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
 
 
@@ -249,7 +250,7 @@ def seconds_to_mix(found: Look, name: str, size: int | None) -> float:
     of its name that sees pictures of the next larger side."""
     size = size or image_spec(ModelConfig(name)).image_size
     seen = sorted(
-        (network.size, price.seconds)
+        (network.image_size, price.seconds)
         for network, price in zip(found.networks, found.prices, strict=True)
         if network.name == name
     )

@@ -22,6 +22,7 @@ from trainers.heads.linear import Linear
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of
 from trainers.setup import RunSetup
+from vit.mixture import SideBySide
 
 FEW = 6.0
 """One over the temperature of a ridge regression that no image is left to calibrate:
@@ -33,8 +34,10 @@ def images_of(setup: RunSetup, split: str) -> Images:
     dataset: Any = setup.data.dataloaders[split].dataset
     features, images = dataset.features.flatten(1).float().numpy(), image_set(setup.data.dataloaders[split])
     units = units_of(images.samples, dataset.images.indices)
-    columns = getattr(setup.network, "columns", (slice(0, features.shape[1]),))
-    levels = getattr(setup.network, "levels", ())
+    if isinstance(setup.network, SideBySide):
+        columns, levels = setup.network.columns, setup.network.levels
+    else:
+        columns, levels = (slice(0, features.shape[1]),), ()
     return Images(features, images.labels, units, len(setup.data.class_names), columns, levels)
 
 
@@ -54,18 +57,19 @@ def fit_head(setup: RunSetup, *, keep: Keep) -> Fitted:
     if len(linears) != 1:
         raise ConfigError("--start-head fit: this model has more than one layer in its head; leave it out")
     [head] = linears
-    names = [str(network) for network in getattr(setup.network, "names", (setup.config.model.name,))]
-    tuned = [place for place, network in enumerate(getattr(setup.network, "names", ())) if network.tuned]
+    mixture = setup.network if isinstance(setup.network, SideBySide) else None
+    names = [setup.config.model.name] if mixture is None else [str(network) for network in mixture.networks]
+    tuned = {} if mixture is None else mixture.trained
     frozen = [place for place in range(len(names)) if place not in tuned]
     train = images_of(setup, "train")
     with one_thread():
         found, alone, lines = fitted_once(best_head, train, frozen, [names[place] for place in frozen], keep=keep)
     heads = {FROZEN: found} | ({} if alone is None else {"one network alone, frozen": alone})
     if tuned:
-        trained = [whole_head(head, train.columns) for head in setup.network.trained]  # type: ignore[union-attr]
+        trained = [whole_head(head, train.columns[place], train.columns[-1].stop) for place, head in tuned.items()]
         named = dict(zip(numbered([names[place] for place in tuned]), trained, strict=True))
         val = images_of(setup, "val")
-        found, mixed = mixture(val, [found, *trained], [FROZEN, *named])
+        found, mixed = mixed_head(val, [found, *trained], [FROZEN, *named])
         lines, heads = lines + mixed, heads | {name: calibrated(head, val) for name, head in named.items()}
     head.weight.copy_(torch.from_numpy(found.weight))
     head.bias.copy_(torch.from_numpy(found.bias))
@@ -83,11 +87,11 @@ def numbered(names: Sequence[str]) -> list[str]:
     ]
 
 
-def whole_head(head: Any, columns: Sequence[slice]) -> Linear:
-    """The head that a network brought, on the features of all networks: 0 for the others."""
-    weight = np.zeros((len(head.bias), columns[-1].stop))
-    weight[:, columns[head.place]] = head.weight.double().numpy()
-    return Linear(weight, head.bias.double().numpy())
+def whole_head(head: nn.Linear, columns: slice, width: int) -> Linear:
+    """Return the head that a network brought, on the features of all networks: 0 for the others."""
+    weight = np.zeros((head.out_features, width))
+    weight[:, columns] = head.weight.detach().double().numpy()
+    return Linear(weight, head.bias.detach().double().numpy())
 
 
 def calibrated(head: Linear, images: Images) -> Linear:
@@ -147,7 +151,7 @@ def combined(heads: Sequence[Linear], weights: Sequence[float] | Floats) -> Line
     return Linear(sum(share * head.weight for head, share in pairs), sum(share * head.bias for head, share in pairs))
 
 
-def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[str]]:
+def mixed_head(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[str]]:
     """One head that is a weighted sum of several, on the same features, by their logits on validation images. The first
     is that of the frozen networks, which all training images have calibrated: the weights are pulled to it alone. The
     others were trained, so their temperatures are fitted here, too."""

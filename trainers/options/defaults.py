@@ -17,7 +17,7 @@ from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.system.distributed import world_size
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX
 from vit.factory import kind_of
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
@@ -72,7 +72,7 @@ def resolve_model(config: RunConfig) -> RunConfig:
     if name == "auto":
         name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
     weights = config.model.weights
-    if weights is None and not name.startswith((HF_PREFIX, TIMM_PREFIX, MIX_PREFIX)):  # those bring their own
+    if weights is None and name != MIXTURE and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # they bring their own
         weights = DEFAULT_WEIGHTS.get(name, "none")
     return config.changed(model={"name": name, "weights": weights})
 

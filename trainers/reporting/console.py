@@ -134,7 +134,7 @@ def announce(
         images.told = described
     size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
     weights = f", weights {config.model.weights}" if config.model.weights else ""
-    rows.append(("model", f"{config.model.name} at {size}{weights}"))
+    rows.append(("model", f"{config.model.in_words} at {size}{weights}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
     steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {data.batch_size} images"
     length = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}"

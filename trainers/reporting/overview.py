@@ -19,7 +19,7 @@ from trainers.storage.run_folder import read_if_whole
 
 def before(setup: RunSetup, run_dir: Path) -> str:
     model, train = setup.config.model, setup.config.train
-    sentence = f"{literal(model.name)} is being trained for {train.epochs} epochs; the result will stand here."
+    sentence = f"{literal(model.in_words)} is being trained for {train.epochs} epochs; the result will stand here."
     check = ("what is wrong with the data", command("check", *named_set(setup.config.data)))
     return page([sentence], [check, ("go on, should it stop", command("resume", run_dir))], setup, run_dir)
 
@@ -28,7 +28,7 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     """Describe a finished run: the share of right images of the last split, then its weakest class."""
     from trainers.reporting import heat_maps
 
-    (split, last), name = list(scores.items())[-1], setup.config.model.name
+    (split, last), name = list(scores.items())[-1], setup.config.model.in_words
     right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
     counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
     chosen = "the last" if setup.config.train.select == "last" else "the best on val"

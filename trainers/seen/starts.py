@@ -1,6 +1,5 @@
 """Starts and teachers of a run, and the images that these have seen: read from the files that the options name."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +31,9 @@ def starts_of(config: RunConfig, blueprint: Blueprint | None, model: nn.Module |
     """The weights and the teacher of a run, and a `model` that a program gives it, as far as they are of this
     application's making: those that come with it and those of others do not say what they have seen. Raises
     WeightsError: a record that is damaged."""
-    files = () if blueprint is None else blueprint.files
-    names = [str(config.model.weights)] if len(files) < 2 else str(config.model.weights).split(os.pathsep)
-    weights = [start_in(file.extras, file.path, f"{name} (weights)") for name, file in zip(names, files, strict=False)]
+    blueprints = () if blueprint is None else blueprint.networks or (blueprint,)
+    named = [(each.config.weights, each.weights) for each in blueprints if each.weights is not None]
+    weights = [start_in(file.extras, file.path, f"{name} (weights)") for name, file in named]
     teacher = config.train.teacher and teacher_start(config.train.teacher)
     origin = None if model is None else ORIGINS.get(model)
     given = origin and start_in(origin.extras, origin.path, f"{origin.path} (model)")

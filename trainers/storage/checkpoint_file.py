@@ -15,7 +15,7 @@ from common.errors import CheckpointError, WeightsError
 from common.files import commit_file, temporary_path
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.safetensors")
 
 
@@ -109,12 +109,23 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is damaged: its {name} is {value!r:.100}")
     if not all(isinstance(name, str) for name in data.get("class_names", ())):
         raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
-    if data["format_version"] != FORMAT_VERSION:
-        raise CheckpointError(
-            f"checkpoint {path} has format {data['format_version']}; this version of the application reads format"
-            f" {FORMAT_VERSION}: open it with the one that wrote it"
-        )
+    require_format(path, data["format_version"])
     return data
+
+
+def require_format(path: Path, found: int) -> None:
+    """Raise CheckpointError where a file has another format than this version of the application writes."""
+    if found != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} was written by {'an earlier' if found < FORMAT_VERSION else 'a later'} version of this application"
+            f" (format {found}; this one reads format {FORMAT_VERSION}): open it with that version, or train anew"
+        )
+
+
+def refuse_earlier_mixture(path: Path, model: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where the options of a model name a mixture as format 2 did, before it was a list."""
+    if str(model.get("name")).startswith("mix:"):
+        require_format(path, 2)
 
 
 def require_whole(path: Path, digest: str | None = None) -> None:

@@ -18,7 +18,7 @@ from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
 from trainers.seen.hashes import RECORD, Seen
 from trainers.seen.starts import seen_by
-from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
 from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.storage.run_result import RunResult
@@ -98,8 +98,10 @@ def read_run_config(folder: Path) -> RunConfig:
 def read_given_config(folder: Path) -> RunConfig:
     """The options of a run as its config.json holds them, from wherever it was started."""
     path = folder / "config.json"
-    if read_if_whole(path) is None:
+    options = read_if_whole(path)
+    if options is None:
         raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
+    refuse_earlier_mixture(path, options.get("model") or {})
     return load_config(path)
 
 

@@ -4,6 +4,8 @@ Its meta.json records that directory, so a run is opened from any other. Images 
 """
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from common.shell import command
 from datasets.config import DATASETS, HUB_PREFIX, DataConfig
 from trainers.config import RunConfig
 from trainers.storage.run_folder import read_if_whole, working_directory
+from vit.config import Network
 
 
 def started_in(run_dir: Path) -> Path | None:
@@ -25,10 +28,10 @@ def with_present_places(config: RunConfig, run_dir: Path) -> RunConfig:
     was another one; and its own split.csv in place of a split that is gone."""
     directory = started_in(run_dir)
     if directory is not None and str(directory) != working_directory():
-        weights, teacher = config.model.weights, config.train.teacher
+        weights, networks, teacher = config.model.weights, config.model.networks, config.train.teacher
         config = config.changed(
-            model={"weights": weights if is_a_name(weights) else places_of(weights, directory)},
-            train={"teacher": teacher if is_a_name(teacher) else place_of(teacher, directory)},
+            model={"weights": weights_placed(weights, directory), "networks": networks_placed(networks, directory)},
+            train={"teacher": weights_placed(teacher, directory)},
             data=vars(data_placed(config.data, directory)),
         )
     own = run_dir / "split.csv"
@@ -52,11 +55,14 @@ def place_of(value: Any, directory: Path) -> Any:
     return type(value)(path) if is_there(path) else value
 
 
-def places_of(weights: Any, directory: Path) -> Any:
-    """Like `place_of`, of the runs that a mixture names, too, one after the other."""
-    if is_there(directory / weights):
-        return place_of(weights, directory)
-    return os.pathsep.join(place_of(each, directory) for each in str(weights).split(os.pathsep))
+def weights_placed(weights: str | None, directory: Path) -> str | None:
+    """Like `place_of`, of weights or a teacher, which may have a name in place of a path."""
+    return weights if is_a_name(weights) else place_of(weights, directory)
+
+
+def networks_placed(networks: Sequence[Network], directory: Path) -> tuple[Network, ...]:
+    """The networks of a mixture with the runs that trained them where they are."""
+    return tuple(replace(each, weights=weights_placed(each.weights, directory)) for each in networks)
 
 
 def is_there(path: Path) -> bool:

@@ -14,13 +14,11 @@ from common.files import write_text
 from common.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
 from trainers.storage.data_folder import data_folder
-from vit.config import MIX_PREFIX
 
 
 def plan_run_directory(config: RunConfig) -> Path:
     """The folder this run will get (see `free_folder`)."""
-    name = config.model.name
-    model = "mixture" if name.startswith(MIX_PREFIX) else name.replace(":", "_").replace("/", "_")
+    model = config.model.name.replace(":", "_").replace("/", "_")
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
 
 

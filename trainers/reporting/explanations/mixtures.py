@@ -29,13 +29,13 @@ class Part(NamedTuple):
 
 def is_mixture(model: nn.Module) -> bool:
     """Return whether a model is several networks (`views`) with one linear `head` on all their features (`columns`)."""
-    return all(hasattr(model, name) for name in ("views", "columns", "head", "names"))
+    return all(hasattr(model, name) for name in ("views", "columns", "head", "networks"))
 
 
 def parts_of(model: Any, subject: Subject) -> Iterator[Part]:
     """The networks of a mixture, each with the input that it gets and its columns of the head."""
     side = subject.images.size(-1)
-    for name, view, columns in zip(model.names, model.views, model.columns, strict=True):
+    for network, view, columns in zip(model.networks, model.views, model.columns, strict=True):
         taken: list[Tensor] = []
         with view.network.register_forward_pre_hook(lambda _, given: taken.append(given[0])), torch.no_grad():  # noqa: B023
             features = view(subject.images).float()
@@ -43,7 +43,7 @@ def parts_of(model: Any, subject: Subject) -> Iterator[Part]:
         logits = F.linear(features, weights.detach())
         spoke = logits.gather(1, subject.classes[:, None])[:, 0] - logits.mean(dim=1)
         own = replace(subject, network=view.network, images=taken[0], head=partial(F.linear, weight=weights))
-        yield Part(str(name), own, spoke.cpu(), (view.margin / side, (view.margin + view.cut) / side))
+        yield Part(str(network), own, spoke.cpu(), (view.margin / side, (view.margin + view.cut) / side))
 
 
 def together(spoke: Sequence[Tensor], maps: Sequence[Tensor]) -> Tensor:
