@@ -32,12 +32,15 @@ _FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
 
 def settings(config: Config) -> dict[str, str]:
     """Every option that can change a result, as text, by names that are all different."""
-    return {"data": data_name(config["data"]["source"]), "model": _in_words(config["model"])} | {
+    found = {
         option: _text(value)
         for section, irrelevant in _IRRELEVANT.items()
         for option, value in config[section].items()
         if option not in irrelevant
     }
+    if networks := config["model"].get("networks"):
+        found["weights"] = ", ".join(each["weights"] for each in networks if each["weights"])
+    return {"data": data_name(config["data"]["source"]), "model": _in_words(config["model"])} | found
 
 
 def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:

@@ -20,6 +20,7 @@ from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.predictions import predictions_of
 from trainers.run import train
 from trainers.storage.run_folder import read_json, write_json
+from vit.config import Network
 
 LABELS = [0, 1, 2, 0, 1, 2]
 RIGHT = [True, True, False, True, False, False]
@@ -276,6 +277,11 @@ def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_t
     assert arm_names([config("hf:a/b", weights=None), config("hf:a/c", weights=None)]) == [
         "hf:a/b pretrained",
         "hf:a/c pretrained",
+    ]
+    networks = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for run in ("runs/x", "runs/y")]
+    assert arm_names([config("mixture", weights=None, networks=each) for each in networks]) == [
+        "a@64 + b@32 trained pretrained weights=runs/x",
+        "a@64 + b@32 trained pretrained weights=runs/y",
     ]
 
 
