@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ from trainers.reporting.figures.results import png
 from trainers.setup import RunSetup
 from trainers.statistics import holm, is_claim, paired_difference
 from trainers.storage.data_folder import claimed_folder
+from vit.mixture import SideBySide
 
 DRAWS = 20
 """Random draws of N labels of each class."""
@@ -152,13 +152,12 @@ def nearest(features: Tensor, units: np.ndarray, drawn: Sequence[np.ndarray]) ->
 
 def on_one_scale(setup: RunSetup, features: Tensor) -> Tensor:
     """The features (n, D); those of several networks side by side so that none speaks louder than the others."""
-    columns: Any = getattr(setup.model, "columns", None)
-    if columns is None:
+    if not isinstance(setup.model, SideBySide):
         return features
     from trainers.heads.linear import scale
 
     numbers = features.numpy()
-    return torch.from_numpy(scale(numbers[: setup.data.dataset_sizes["train"]], columns)(numbers)).float()
+    return torch.from_numpy(scale(numbers[: setup.data.dataset_sizes["train"]], setup.model.columns)(numbers)).float()
 
 
 def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:
