@@ -153,13 +153,13 @@ WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 
 @dataclass(frozen=True)
 class Network:
-    """One network of a mixture: a model with its usual weights, frozen, or one that a run trained."""
+    """Describe one network of a mixture: frozen with its usual weights, or trained by a run."""
 
     name: str
     image_size: int
     """Side of its own input in pixels."""
     stages: bool = False
-    """True if features of its stages stand next to its last ones; only a convolutional network has them."""
+    """Use features of its stages, too. Only a convolutional network has them."""
     weights: str | None = None
     """Run that trained it on the same images; its head joins that of the mixture."""
 
@@ -249,7 +249,7 @@ class ModelConfig:
 
     @property
     def in_words(self) -> str:
-        """The model for people: its name, or the networks of a mixture."""
+        """Short description for the screen: the name, or the networks of a mixture."""
         return " + ".join(map(str, self.networks)) or self.name
 
 

@@ -89,11 +89,11 @@ def kind_of(name: str) -> str:
 
 
 class Blueprint:
-    """A model before it is built; of a mixture, the blueprints of its `networks`.
+    """Look up what belongs to a model, then build it. A mixture has the blueprints of its `networks`.
 
-    The file of its weights is read once, when something first asks for it, if it is not given as `file`. Raises
-    OptionError: options that do not fit the model or each other; its other members raise it, too. FileNotFoundError,
-    WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
+    The file of weights, if it is not given as `file`, is read once, by the first member that needs it. All members
+    raise OptionError: options that do not fit the model or each other; and FileNotFoundError, WeightsError: weights
+    that cannot be had, read or loaded."""
 
     library: Library
 
@@ -154,7 +154,7 @@ class Blueprint:
 
     @cached_property
     def _specs(self) -> list[ImageSpec]:
-        """The preprocessing of each network: that of its usual weights, also where the mixture is rebuilt without."""
+        """Preprocessing of each network: that of its usual weights, even without them or with those of a run."""
         usual = [dataclasses.replace(each.config, weights=default_weights(each.config.name)) for each in self.networks]
         return [Blueprint(config).image_spec for config in usual]
 
@@ -212,7 +212,7 @@ MIXTURES_LACK = (
 
 
 def options_of(network: Network, mixture: ModelConfig) -> ModelConfig:
-    """The options of one network of a mixture; without weights where the mixture is rebuilt without."""
+    """Return the options of one network; without weights where its mixture is rebuilt without."""
     weights = network.weights or default_weights(network.name)
     return ModelConfig(
         network.name,

@@ -26,7 +26,7 @@ STAGES = 5
 
 
 def shared_picture(specs: Sequence[ImageSpec]) -> ImageSpec:
-    """Return the smallest picture that shows every network all that it wants to see, as sharp as it wants it."""
+    """Return the smallest picture that has the pixels that each network wants."""
     largest = max(specs, key=lambda spec: spec.image_size / spec.crop_fraction)
     side = math.ceil(largest.image_size / largest.crop_fraction - 1e-6)
     values = HALF[:1] * largest.in_channels
@@ -34,7 +34,7 @@ def shared_picture(specs: Sequence[ImageSpec]) -> ImageSpec:
 
 
 class Float32Linear(nn.Linear):
-    """A Linear that computes in float32, also where autocast is on: the sum of thousands of features needs it."""
+    """Compute in float32, also under autocast: the sum of thousands of features needs it."""
 
     def forward(self, features: Tensor) -> Tensor:
         kind = features.device.type
@@ -85,7 +85,7 @@ def _pooled(stages: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 class View(nn.Module):
-    """One network, headless, with what turns the common picture into its input."""
+    """Cut, resize and normalise the common picture for one network, and return its features."""
 
     rows: Tensor | None
     scale: Tensor
@@ -144,7 +144,7 @@ def one_after_the_other(widths: Sequence[int]) -> tuple[slice, ...]:
 
 
 class SideBySide(nn.Module):
-    """The features of several networks, one after the other, and one linear head on all of them.
+    """Classify by one linear head on the features of several networks, one after the other.
 
     Each of `modules` has a head; the mixture begins with those of the networks that were trained, in equal shares.
     """
