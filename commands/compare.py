@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -155,14 +153,10 @@ def compared(options: Options) -> ComparisonReport:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
     from trainers.options.defaults import SMALL_IMAGES
-    from trainers.reporting import console
-    from trainers.system import heartbeat
 
     if options.runs:
         return compare_runs(options.runs, options.output)
-    heartbeat.at_work_on("opening the images, and building each arm once")
-    with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.say, label="", always=True)):
-        report = compare_arms(request_of(options), **options.placed)
+    report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print("           the same on your own photographs, a folder for each class; nothing")

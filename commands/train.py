@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, get_type_hints
@@ -65,13 +64,11 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
     if minutes is not None:
         from trainers.budget.plan import planned
         from trainers.reporting import console
-        from trainers.system import heartbeat
 
         runs = planned(config, minutes=minutes, until=until, images=images, one_network=options.one_network)
-        with heartbeat.heard(partial(console.say, label="", always=True)):
-            if rehearsal:  # all are planned before the first, as if it had not taken its time
-                return rehearse([run.config for run in runs], find_lr=options.find_lr)
-            return train_best(runs, images)
+        if rehearsal:  # all are planned before the first, as if it had not taken its time
+            return rehearse([run.config for run in runs], find_lr=options.find_lr)
+        return train_best(runs, images)
     say_what_trains(config, how)
     say_which_weights_are_local(config)
     if several_runs(options) and not rehearsal:
@@ -195,12 +192,9 @@ def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) 
 def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
-    from trainers.reporting import console
-    from trainers.system import heartbeat
     from trainers.system.distributed import is_main_process
 
-    with heartbeat.heard(partial(console.say, label="", always=True), every=heartbeat.EVERY_OF_A_RUN):
-        result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
+    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
     if is_main_process():
         report(result)
     return 0

@@ -36,7 +36,7 @@ AT_THE_END_OF_AN_EPOCH = [
     "Signals.check",
 ]
 AT_THE_END_OF_A_STEP = [
-    "ModelEMA.attach.<locals>.<lambda>",
+    "AveragedModel.update_parameters",
     "Sums.add",
     "StepClock.finish",
     "attach_train_scalars.<locals>.write",

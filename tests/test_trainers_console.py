@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -172,3 +173,26 @@ def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.
     trainer.run([0], max_epochs=30)
     lines = capsys.readouterr().out.splitlines()
     assert (lines[0].split()[:2], lines[-1].split()[:2], len(lines)) == (["epoch", "1/41"], ["epoch", "41/41"], 22)
+
+
+def test_every_epoch_line_but_the_last_says_how_long_the_rest_takes(tmp_path, capsys):
+    train(
+        RunConfig(
+            data=few_digits(labels_per_class=2),
+            train=TrainConfig(epochs=3, device="cpu"),
+            output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+        )
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert [bool(re.search(r"  \d+:\d\d left$", line)) for line in lines] == [True, True, False]
+    assert re.search(r"  \d+\.\d s$", lines[-1])
+
+
+def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or_in_hours_of_tens():
+    row = {"epoch": 100, "seconds": 9.0, "train_loss": 9.87654, "val_loss": 4.6}
+    for accuracy, shown in ((1.0, " 100%"), (0.99999, " 100%"), (0.9994, "99.9%"), (0.096, " 9.6%")):
+        line = console.epoch_line(row | {"train_accuracy": accuracy, "val_accuracy": accuracy}, 300, val_images=1000)
+        assert line == f"epoch 100/300  train loss 9.877 acc {shown}  val loss 4.600 acc {shown}"
+        assert len(f"{line}  179:59 left") <= 80
+    few = console.epoch_line(row | {"train_accuracy": 0.5, "val_accuracy": 0.9}, 100, val_images=10)
+    assert few.endswith("val loss 4.600 acc  9/10")

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from common.errors import ConfigError
 from common.files import replacing
-from common.text import pluralise
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
@@ -27,7 +26,6 @@ from trainers.config import RunConfig, from_dict, to_dict
 from trainers.engine.feature_sets import features_of
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import load
-from trainers.system import heartbeat
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
 from vit.export import OnnxModule, open_session
@@ -125,10 +123,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
     path = targets_file(config, teacher, data)
     if not path.is_file():
         loader = evaluation_loader(images.samples, "train", teacher.spec, config.data)
-        with heartbeat.during(
-            f"letting the teacher look at {pluralise(len(images), 'training image')}, once for all runs"
-        ):
-            answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
+        answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as file:
             np.save(file, answers.numpy().astype(np.float16))

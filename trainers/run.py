@@ -32,7 +32,7 @@ from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoi
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult
-from trainers.system import distributed, heartbeat
+from trainers.system import distributed
 from trainers.system.signals import signals
 from vit import ImageSpec
 from vit.origins import ORIGINS, Origin
@@ -127,7 +127,6 @@ def execute(
         if setup.config.train.cache_features == "on":
             from trainers.cached_features import with_cached_features
 
-            heartbeat.at_work_on("computing the features of each image, once")
             setup, line = with_cached_features(setup)
             console.say(line)
         if checkpoint is None and setup.config.train.start_head == "fit":
@@ -163,7 +162,6 @@ def fitted_head(setup: RunSetup, run_dir: Path) -> None:
     from trainers.cached_features import kept
     from trainers.heads.fit import fit_head
 
-    heartbeat.at_work_on("fitting the head")
     found = fit_head(setup, keep=partial(kept, setup))
     for line in found.lines:
         console.say(line, label="head")
@@ -199,7 +197,6 @@ def fit(run: Run, *, validate_first: bool) -> None:
 def take_steps(run: Run, *, validate_first: bool) -> None:
     """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
     setup, trainer = run.setup, run.trainer
-    heartbeat.at_work_on(run.progress)
     trainer.should_terminate = bool(run.over)
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
@@ -216,7 +213,6 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
 def conclude(run: Run) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
     setup, history = run.setup, run.trainer.state.history
-    heartbeat.at_work_on("scoring the best weights, and drawing")
     best = best_row(history, setup.config.train.select)
     if best is None:
         raise TrainingError(

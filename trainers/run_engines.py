@@ -5,7 +5,6 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +21,6 @@ from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
 from trainers.engine.optim import build_average
 from trainers.reporting import console, tensorboard
-from trainers.reporting.time_left import TimeLeft
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.run_folder import write_metrics_csv
@@ -84,7 +82,6 @@ class Run:
         self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
         self.expected_steps, self.stopped = setup.total_steps, ""
-        self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)
         self.best: BestCheckpoint
         self.saver: ResumeCheckpoint
         self.states: dict[str, Any] = {
@@ -115,16 +112,6 @@ class Run:
         self.record.setup = dataclasses.replace(self.record.setup, config=config)
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
-
-    def progress(self) -> str:
-        state, steps = self.trainer.state, self.setup.steps_per_epoch
-        done = state.iteration - steps * (max(1, state.epoch) - 1)
-        return f"epoch {max(1, state.epoch)}, step {done} of {steps}{self.left}"
-
-    def time_budget(self) -> float:
-        """Seconds of steps that `--max-minutes` leaves."""
-        most = self.options.max_minutes
-        return math.inf if most is None else 60 * most - self.trainer.state.step_seconds
 
     @property
     def over(self) -> str:
@@ -179,7 +166,7 @@ def attach_handlers(run: Run) -> None:
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         images = setup.data.dataset_sizes["val"]
-        console.attach_epoch_lines(trainer, val_images=images, left=run.left)
+        console.attach_epoch_lines(trainer, val_images=images)
         console.attach_learning_note(trainer, setup)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(

@@ -10,7 +10,6 @@ from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace, measure
 from trainers.reporting import console
 from trainers.setup import prepare
-from trainers.system import heartbeat
 
 WORTH_MEASURING = 1e13
 """Operations of all runs from which a measurement of pace is worth its seconds."""
@@ -40,7 +39,6 @@ def settle_time(plan: ComparisonPlan) -> None:
 
 
 def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
-    heartbeat.at_work_on(f"measuring the pace of {arm.name}")
     with console.quiet():
         return measure(prepare(arm.config.changed(data={"allow_seen": True}), images=images))
 

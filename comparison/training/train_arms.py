@@ -25,7 +25,7 @@ from trainers.storage.data_folder import claimed_folder, data_folder
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import read_json
 from trainers.storage.run_result import RunResult
-from trainers.system import heartbeat, process
+from trainers.system import process
 
 LATE = 0.1
 """Fraction of `--minutes` by which the end may be late before that is said."""
@@ -159,7 +159,6 @@ class Training:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
-        heartbeat.at_work_on(lambda: self.progress)
         work = partial(one_run, images=self.plan.images)
         for task, (result, trained, seconds) in self.each(work, self.in_turn(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)

@@ -18,7 +18,6 @@ from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
-from trainers.system import heartbeat
 from vit.config import MIXTURE, Network
 from vit.factory import image_spec, local_pretrained_models
 
@@ -100,7 +99,6 @@ def at_hand(config: RunConfig, setup: RunSetup, *, side: float, images: OpenedIm
     """The networks at hand that the images of a setup are large enough for, whose shorter side is mostly of `side`
     pixels, and what each network costs. The picture that they share is no larger than the largest image: it would show
     nothing more."""
-    heartbeat.at_work_on("opening the pretrained networks")
     shown = native_sizes(setup.data)
     networks = candidates(side)
     wanted = image_spec(run_of(config, networks).model).image_size

@@ -16,7 +16,6 @@ from trainers.reporting import console
 from trainers.run_engines import Run
 from trainers.setup import RunSetup, prepare
 from trainers.storage.run_folder import read_json
-from trainers.system import heartbeat
 
 LEAST_STEPS = 100
 """Minimum steps for fine-tuning after a probe (or one epoch, if that is fewer): in fewer it would not come near it."""
@@ -93,7 +92,6 @@ def plan_for(
     """Measure one candidate after the other, until one would see the images too seldom."""
     paces, epochs = [], []
     for candidate in candidates:
-        heartbeat.at_work_on(f"measuring the pace of {candidate.name}")
         paces.append(measure(trial(config, candidate, images)))
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:

@@ -27,7 +27,6 @@ from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
-from trainers.system import heartbeat
 from vit import ModelConfig
 from vit.factory import image_spec, local_pretrained_models
 
@@ -123,7 +122,6 @@ def probes(
     at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
     images, previous = images or OpenedImages(), None
     for model in models:
-        heartbeat.at_work_on(f"computing features of the training images with {name_of(model)}")
         try:
             setup = _prepared(_probe(config, model), previous, images)
             if setup.data.dataset_sizes["train"] > MOST_IMAGES:

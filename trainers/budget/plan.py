@@ -25,7 +25,6 @@ from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup
 from trainers.storage.run_result import RunResult
-from trainers.system import heartbeat
 from vit.config import PACKAGED_MODELS, embedded_weights
 from vit.factory import local_pretrained_models
 from vit.parts import parts
@@ -62,7 +61,6 @@ def planned(
     given too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises.
     """
     require_one_run(config)
-    heartbeat.at_work_on("opening the images")
     images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
@@ -174,7 +172,6 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
     no weights at hand; the line says what to install."""
     if one_network or without_packages() or config.model.name != "auto":
         return with_best_weights(config, images)
-    heartbeat.at_work_on("opening the images")
     config = config.changed(model={"weights": None})
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
@@ -255,7 +252,6 @@ def mixed(
     until -= found.seconds_of_pictures()
 
     def pace_of(member: Member) -> Pace:
-        heartbeat.at_work_on(f"measuring the pace of {member.name}")
         return measure(trial(config, member.candidates[0], images))
 
     def mixing(member: Member) -> float:

@@ -24,7 +24,6 @@ from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import read_run_config
-from trainers.system import heartbeat
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig, Network, default_weights
 from vit.factory import image_spec
 from vit.mixture import SideBySide
@@ -103,9 +102,7 @@ def look(
         config = config.changed(data={"labels_per_class": most, "fraction": None})
     with console.quiet():
         setup = prepare(run_of(config, networks, hand.side), images=images)
-    heartbeat.at_work_on("computing features of the training images with the pretrained networks")
     seen = images_seen(setup)
-    heartbeat.at_work_on("choosing the networks and their head")
 
     def in_time(places: Sequence[int]) -> bool:
         return seconds is None or hand.in_time({networks[place] for place in places} - {*known}, seconds)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig
 from trainers.reporting.few_images import FEW, cannot_tell
 from trainers.setup import RunSetup
-from trainers.system import distributed, heartbeat
+from trainers.system import distributed
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 
@@ -59,7 +60,6 @@ class Console(logging.Handler):
         if self.said is not None:
             self.said.add(line)
         tqdm.write(line)
-        heartbeat.line_was_said()
 
 
 CONSOLE = Console()
@@ -164,18 +164,26 @@ def too_few_to_validate(setup: RunSetup) -> str:
     return said
 
 
-def attach_epoch_lines(trainer: Engine, *, val_images: int, left: object = "", lines: int = 25) -> None:
-    """A line for every epoch of a short run, for about `lines` of a long one, and always for the last; each ends in
-    what is `left`, or in the seconds that the epoch took. Their number may change while the run trains."""
+def attach_epoch_lines(trainer: Engine, *, val_images: int, lines: int = 25) -> None:
+    """Print a line for every epoch of a short run, for about `lines` of a long one, and always for the last.
+
+    Each ends in the time that is left at the pace of its epoch, the last in the seconds that it took. The number of
+    epochs may change while the run trains.
+    """
+    started = [time.monotonic()]
+
+    @trainer.on(Events.EPOCH_STARTED)
+    def start(_: Engine) -> None:
+        started[0] = time.monotonic()
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
         epoch, epochs = engine.state.epoch, engine.state.max_epochs or 1
         if epoch % -(-epochs // lines) == 0 or epoch in (1, epochs):
-            row = engine.state.history[-1]
-            words = epoch_line(row, epochs, val_images=val_images)
-            taken = f"{row['seconds']:.1f} s"
-            say(f"{words}  {str(left).removeprefix(', ') or taken}")
+            words = epoch_line(engine.state.history[-1], epochs, val_images=val_images)
+            taken = time.monotonic() - started[0]
+            minutes, seconds = divmod(math.ceil(taken * (epochs - epoch)), 60)
+            say(f"{words}  {f'{minutes}:{seconds:02} left' if epoch < epochs else f'{taken:.1f} s'}")
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
