@@ -305,19 +305,3 @@ def test_a_class_of_one_image_each_cannot_be_validated(tmp_path):
     table = write_table(tmp_path / "t.csv", [(save(tmp_path / f"{i}.png", seed=i).name, f"kind {i}") for i in range(9)])
     report = check_source(str(table))
     assert (report.exit_code, report.kinds()[0][1].detail) == (3, "9 classes of one image each")
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        ({"forest": 12, "forrest": 4, "sea": 9}, ("forrest", "forest")),
-        ({"forest": 16, "forets": 4}, ("forets", "forest")),
-        ({"tulip": 20, "tulap": 2}, ("tulap", "tulip")),
-        ({"crane": 10, "crate": 9, "mouse": 9, "moose": 9}, None),
-        ({"type a": 20, "type b": 3, "n01440764": 20, "n01440765": 4, "cat": 20, "cats": 3}, None),
-    ],
-)
-def test_a_class_whose_name_is_misspelt_is_named_beside_the_right_one(tmp_path, names, found):
-    findings = check_source(str(class_folders(tmp_path / "set", names)), near=False).findings
-    pairs = [(one.path, one.other) for one in findings if one.kind == "class_names_one_letter_apart"]
-    assert pairs == ([found] if found else [])

@@ -1,12 +1,10 @@
-"""The faults that a set of images can have, their kinds a table in problems.toml; and those of its classes: what cannot
-be trained, and what kind of problem it really is."""
+"""Kinds of faults that a set of images can have, a table in problems.toml; and the faults of its classes."""
 
 import re
 import tomllib
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,17 +17,12 @@ KINDS: dict[str, tuple[Severity, str]] = {
     kind: (severity, meaning)
     for kind, (severity, meaning) in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-"""Every kind of finding: its severity and what it means."""
+"""Every kind of fault: its severity and what it means."""
 
 FEW_IMAGES = 5
 """A class with fewer training images is reported."""
-
-LEAST_LETTERS, MISSPELT = 5, 4
-"""Letters of a name that may be misspelt; and times that the right one has more images, where a letter is another."""
-
 MOST_GRADES = 20
 """Number of different decimal numbers above which they are no classes, such as half stars, but measurements."""
-
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*|,00?)?")
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -55,14 +48,16 @@ class Problem(NamedTuple):
 
 
 def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Problem]:
-    """Classes that are never trained or never measured, tiny and unequal ones, labels that are no classes, and names
-    that look alike. `unread`: how many files of a class are of a kind that is not read."""
+    """Yield the faults of classes: empty, tiny or unequal, in one split only, or with a name that means no class.
+
+    `unread`: number of files of each class that are of a kind that is not read.
+    """
     home, *others = counts
-    filled = {label: count for label, count in counts[home].items() if count}
     for label, count in counts[home].items():
-        if not count and (unread.get(label) or any(counts[split].get(label) for split in others)):
-            files = f"it holds {pluralise(unread.get(label, 0), 'file')} of a kind that is not read; "
-            detail = files * (label in unread) + "no image to learn it from: fill or remove it"
+        files = unread.get(label, 0)
+        if not count and (files or any(counts[split].get(label) for split in others)):
+            detail = f"it holds {pluralise(files, 'file')} of a kind that is not read; " * bool(files)
+            detail += "no image to learn it from: fill or remove it"
             yield Problem("empty_class", label, home, label, detail=detail)
         elif not count:
             yield Problem("class_without_images", label, home, label)
@@ -71,24 +66,10 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
             yield Problem("few_images", label, home, label, detail=detail)
     for split in others:
         yield from _against_train(split, counts[split], counts[home])
-    if len(filled) > 1 and not others and max(filled.values()) == 1:
-        label = next(iter(filled))
-        yield Problem(
-            "one_image_each", label, home, label, detail=f"{pluralise(len(filled), 'class')} of one image each"
-        )
-    if len(filled) == 1:
-        (label,) = filled
-        yield Problem("one_class", label, home, label, detail="nothing to tell it from")
-    if len(filled) > 1:
-        (least, small), *_, (most, large) = sorted((count, label) for label, count in filled.items())
-        if most > IMBALANCE * least:
-            detail = f"{most:,} images of {large}, {least:,} of {small}: {most / least:.0f} to 1; watch the balanced"
-            detail += " accuracy, which chooses the epoch then, and try --balance sampler"
-            yield Problem("imbalance", small, home, small, detail=detail)
+    yield from _sizes({label: count for label, count in counts[home].items() if count}, home, alone=not others)
     labels = sorted(set().union(*counts.values()))
     yield from _no_classes(labels, home)
     yield from _similar_names(labels)
-    yield from _misspelt(filled, home)
 
 
 def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
@@ -102,8 +83,25 @@ def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, 
             yield Problem("class_missing", label, split, label, detail=detail)
 
 
+def _sizes(counts: Mapping[str, int], home: str, *, alone: bool) -> Iterator[Problem]:
+    """Yield what is wrong with the number of classes, or with their sizes; `alone`: there is no other split."""
+    if len(counts) == 1:
+        (label,) = counts
+        yield Problem("one_class", label, home, label, detail="nothing to tell it from")
+    if len(counts) < 2:
+        return
+    if alone and max(counts.values()) == 1:
+        label, detail = next(iter(counts)), f"{pluralise(len(counts), 'class')} of one image each"
+        yield Problem("one_image_each", label, home, label, detail=detail)
+    (least, small), *_, (most, large) = sorted((count, label) for label, count in counts.items())
+    if most > IMBALANCE * least:
+        detail = f"{most:,} images of {large}, {least:,} of {small}: {most / least:.0f} to 1; watch the balanced"
+        detail += " accuracy, which chooses the epoch then, and try --balance sampler"
+        yield Problem("imbalance", small, home, small, detail=detail)
+
+
 def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
-    """Labels that are several in one (multi-label), or measurements (regression)."""
+    """Yield a problem where labels join several (multi-label), or are measurements (regression)."""
     for sign in "|;,":
         joined = [[part.strip() for part in label.split(sign)] for label in labels if sign in label]
         parts = Counter(part for label in joined for part in label)
@@ -127,7 +125,7 @@ def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
 
 
 def _similar_names(names: list[str]) -> Iterator[Problem]:
-    """Class names that a reader cannot tell apart, that are one number, or that differ in case alone."""
+    """Yield names that look the same, that are one number, or that differ in case alone."""
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[float, str] = {}
     for label in names:
@@ -141,37 +139,7 @@ def _similar_names(names: list[str]) -> Iterator[Problem]:
             yield Problem(kind, label, label=label, other=labels[0], detail=f"{label!r} and {labels[0]!r}")
 
 
-def _misspelt(counts: Mapping[str, int], home: str) -> Iterator[Problem]:
-    """Names with a letter too many, such as forrest beside forest; and with another letter or two exchanged, where the
-    class has few images beside the other's."""
-    names = {label: _plain(label).casefold() for label in counts}
-    shortened: dict[str, set[str]] = defaultdict(set)
-    for label, name in names.items():
-        if len(name) >= LEAST_LETTERS:
-            for text in {name, *(name[:at] + name[at + 1 :] for at in range(len(name)))}:
-                shortened[text].add(label)
-    pairs = {pair for labels in shortened.values() if len(labels) < 10 for pair in combinations(sorted(labels), 2)}
-    for pair in sorted(pairs):
-        few, many = sorted(pair, key=lambda label: (counts[label], label))
-        if _is_slip(names[few], names[many], seldom=MISSPELT * counts[few] <= counts[many]):
-            detail = f"{pluralise(counts[few], 'image')} of {few!r}, {counts[many]:,} of {many!r}: one class?"
-            yield Problem("class_names_one_letter_apart", few, home, few, many, detail)
-
-
-def _is_slip(one: str, other: str, *, seldom: bool) -> bool:
-    """Return whether one letter is too many; or, of a name that is `seldom`, another one within, or two are
-    exchanged."""
-    short, long = sorted((one, other), key=len)
-    if len(short) < len(long):
-        return any(long[:at] + long[at + 1 :] == short and long[at].isalpha() for at in range(len(long)))
-    apart = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
-    letters = all(text[at].isalpha() for text in (one, other) for at in apart)
-    exchanged = len(apart) == 2 and sorted(one[at] for at in apart) == sorted(other[at] for at in apart)
-    return seldom and letters and (exchanged or (len(apart) == 1 and 0 < apart[0] < len(one) - 1))
-
-
 def _plain(name: str) -> str:
-    """Return the name without Unicode variants of the same letters, invisible characters, and differences in
-    spacing."""
+    """Return a name without Unicode variants of letters, invisible characters and differences in spacing."""
     text = unicodedata.normalize("NFKC", name)
     return " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())
