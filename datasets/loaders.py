@@ -145,7 +145,7 @@ def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
 
 def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split. `only_scored`: none need train."""
-    from datasets.sources.open_data import read  # a run on a program's own images does without
+    from datasets.sources import read  # a run on a program's own images does without
 
     columns = Columns(config.path_column, config.label_column, config.group)
     reading, check = read(config.source, config.root, columns=columns), command("check", *named_set(config))

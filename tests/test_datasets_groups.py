@@ -1,9 +1,6 @@
 """Images that belong together are read from a column, a folder or a pattern, and no part is given half of a group."""
 
-import io
-import json
 import shutil
-import tarfile
 import unicodedata
 
 import numpy as np
@@ -343,29 +340,17 @@ def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path, m
         assert np.isnan(right[r"p\d+"][classifier, "5"]).sum() > np.isnan(right[None][classifier, "5"]).sum()
 
 
-@pytest.mark.parametrize("fields", [True, False], ids=["fields of .json", "a column of parquet"])
-def test_a_field_of_shards_and_a_column_of_parquet_name_groups_too(tmp_path, fields):
+def test_a_column_of_parquet_names_groups_too(tmp_path):
     files = sorted(patients(tmp_path / "files").rglob("*.png"))
     rows = [(file.read_bytes(), f"{number:03}", file.parent.name, file.name[:3]) for number, file in enumerate(files)]
-    if fields:
-        source = tmp_path / "all-000000.tar"
-        with tarfile.open(source, "w") as tar:
-            for data, key, label, patient in rows:
-                text = json.dumps({"label": label, "Patient": patient}).encode()
-                for name, content in ((f"{key}.png", data), (f"{key}.json", text)):
-                    info = tarfile.TarInfo(name)
-                    info.size = len(content)
-                    tar.addfile(info, io.BytesIO(content))
-    else:
-        arrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-        kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-        images = arrow.array([{"bytes": data, "path": f"{key}.png"} for data, key, _, _ in rows], kind)
-        columns = [images, [row[2] for row in rows], [row[3] for row in rows]]
-        source = tmp_path / "parts" / "all.parquet"
-        source.parent.mkdir()
-        pytest.importorskip("pyarrow.parquet").write_table(
-            arrow.table(columns, names=["image", "label", "Patient"]), source
-        )
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    images = arrow.array([{"bytes": data, "path": f"{key}.png"} for data, key, _, _ in rows], kind)
+    columns = [images, [row[2] for row in rows], [row[3] for row in rows]]
+    source = tmp_path / "parts" / "all.parquet"
+    source.parent.mkdir()
+    table = arrow.table(columns, names=["image", "label", "Patient"])
+    pytest.importorskip("pyarrow.parquet").write_table(table, source)
     samples = read_samples(config(source, tmp_path, group="Patient"))
     assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
     assert "groups: 12 by the column 'patient', 4 images each" in said(source, tmp_path, group="Patient")

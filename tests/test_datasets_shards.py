@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import sys
 import tarfile
 from dataclasses import replace
@@ -24,7 +23,7 @@ from datasets.config import Columns, DataConfig
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
-from datasets.sources.large import packing
+from datasets.sources.large import packing, shards
 from datasets.sources.own_data import read_source
 from trainers.resume import resume
 from trainers.run import train
@@ -49,18 +48,18 @@ def tar(path, members, *, mode="w", special=()):
 
 
 def shards_of(folder, out, *, labels="cls"):
-    """Two shards of each split, their labels written in one of the three ways."""
+    """Two shards of each split, their labels written in one of the two ways."""
     names = sorted(path.name for path in (folder / "train").iterdir())
     for split in ("train", "val"):
         files = sorted((folder / split).glob("*/*"))
         for number, part in enumerate((files[:5], files[5:])):
             members = []
             for file in part:
-                key = file.relative_to(folder / split).with_suffix("") if labels == "path" else f"{file.parent.name}0"
-                key = f"{key}{file.stem}" if labels != "path" else key
+                key = file.relative_to(folder / split).with_suffix("")
+                key = f"{file.parent.name}0{file.stem}" if labels == "cls" else key
                 members.append((f"{key}.jpg", file.read_bytes()))
-                text = {"cls": str(names.index(file.parent.name)), "json": json.dumps({"label": file.parent.name})}
-                members += [(f"{key}.{labels}", text[labels].encode())] if labels != "path" else []
+                if labels == "cls":
+                    members.append((f"{key}.cls", b"%d" % names.index(file.parent.name)))
             tar(out / f"set-{split}-{number}.tar", members)
     if labels == "cls":
         (out / "classnames.txt").write_text("\n".join(names) + "\n")
@@ -72,7 +71,7 @@ def folder(tmp_path_factory):
     return image_folder(tmp_path_factory.mktemp("set") / "pets", train=(7, 6), val=(4, 5))
 
 
-@pytest.mark.parametrize("labels", ["cls", "json", "path"])
+@pytest.mark.parametrize("labels", ["cls", "path"])
 @pytest.mark.parametrize("source", ["{}", "{}/*.tar"])
 def test_shards_are_the_set_that_was_put_into_them(tmp_path, folder, labels, source):
     shards = shards_of(folder, tmp_path / "shards", labels=labels)
@@ -170,8 +169,8 @@ def test_a_damaged_shard_is_refused_in_one_line(tmp_path, spoil, message):
         (GOOD, [("2.jpg", tarfile.LNKTYPE, "0.jpg")], "'2.jpg' is a link"),
         (GOOD, [("2.jpg", tarfile.FIFOTYPE, "")], "'2.jpg' is a link, a device"),
         (GOOD + GOOD[:2], [], "'0' is in it twice"),
-        ([*GOOD, ("2.jpg", b"z"), ("2.json", b"{")], [], "2.json holds no label"),
-        ([*GOOD, ("2.jpg", b"z"), ("2.json", b"[1]")], [], "2.json holds no label|without a label"),
+        ([*GOOD, ("a/2.jpg", b"z"), ("a/2.json", b"{}")], [], r"'a.tar/a/2.jpg': .*a \.json is not read"),
+        ([*GOOD, ("2.jpg", b"z"), ("2.cls", b"\x81")], [], "2.cls holds no label"),
         ([("a.txt", b"z")], [], "found 'a.txt'"),
         ([("a.0001.jpg", b"x"), ("a.0001.cls", b"cat")], [], "first dot"),
         ([("0.jpg", b"x"), ("1.jpg", b"y"), ("0.cls", b"cat"), ("1.cls", b"dog")], [], "right after"),
@@ -183,6 +182,32 @@ def test_an_odd_member_is_named_in_one_line(tmp_path, members, special, message)
     with pytest.raises(DataError, match=message) as caught:
         read_source(str(shard.parent), tmp_path).usable()
     assert "\n" not in str(caught.value)
+
+
+def test_the_list_of_large_shards_is_kept_as_long_as_they_stay(tmp_path, folder, monkeypatch):
+    source = shards_of(folder, tmp_path / "shards")
+    tar(source / "odd.tar", [("2.jpg", b"z"), ("3.jpg", b"z"), ("3.cls", b"0"), ("3.group", b"p1")])
+
+    def facts():
+        reading = read_source(str(source), tmp_path)
+        samples = reading.samples
+        about = reading.form, reading.classes, reading.problems, samples.class_names, samples.group_names
+        arrays = (getattr(samples, name).tolist() for name in ("labels", "splits", "sizes", "groups"))
+        return *about, *arrays, list(samples.paths), [samples.file(row) for row in range(len(samples))]
+
+    expected = facts()
+    assert not (tmp_path / "index").exists()
+    monkeypatch.setattr(shards, "LARGE", 0)
+    for _ in range(2):  # listed and kept, then found
+        assert facts() == expected
+        monkeypatch.setattr(shards, "_listed", lambda *_: pytest.fail("listed again"))
+    monkeypatch.undo()
+    monkeypatch.setattr(shards, "LARGE", 0)
+    for file, old, new in (("set-val-0.tar", b"0" + bytes(511), b"1" + bytes(511)), ("classnames.txt", b"cat", b"owl")):
+        (source / file).write_bytes((source / file).read_bytes().replace(old, new, 1))
+        after = facts()
+        assert after != expected
+        expected = after
 
 
 def test_a_compressed_shard_is_refused(tmp_path):
@@ -358,9 +383,7 @@ def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeyp
     with pytest.raises(DataError, match=r"no column of pictures, {bytes, path}, and of labels in image, label"):
         read_source(str(tmp_path / "words.parquet"), tmp_path, columns=Columns(label="kind"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(
-        MissingPackage, match=r"needs pyarrow \(.*\): " + re.escape("pip install -r requirements-extras.txt")
-    ) as missing:
+    with pytest.raises(MissingPackage, match="needs pyarrow: pip install -r requirements-extras.txt") as missing:
         read_source(str(tmp_path / "words.parquet"), tmp_path)
     assert missing.value.exit_code == 2  # as of every missing package
     assert not list((tmp_path / "unpacked").iterdir())

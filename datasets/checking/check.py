@@ -6,7 +6,7 @@ picture in two splits or under two labels, class maps that differ. Everything el
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from datasets.grouping.parts import line
 from datasets.grouping.suspicion import Suspicion, suspicion
 from datasets.grouping.torn import torn
 from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
-from datasets.sources.open_data import read
+from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
 from datasets.units import united, units_of
@@ -98,8 +98,7 @@ def check_source(
 ) -> CheckReport:
     """Read a folder, a table, an archive or a built-in set as training does, and `check` it with these options."""
     reading = read(source, data_root, columns=columns)
-    reading.samples = with_groups(reading.samples, columns.group)
-    return check(reading, **options)
+    return check(replace(reading, samples=with_groups(reading.samples, columns.group)), **options)
 
 
 def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:

@@ -1,0 +1,22 @@
+"""Readers of sets of images, each a function to a `Reading`."""
+
+from pathlib import Path
+
+from datasets.config import DATASETS, USUAL_COLUMNS, Columns
+from datasets.sources.reading import Reading
+
+
+def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
+    """Read a built-in set by its name, or a person's own data by its path. Only the readers that it needs are imported.
+
+    Raises FileNotFoundError: no such data, or a set that cannot be downloaded. DataError: it cannot be read.
+    UnknownDataSet: neither a built-in set nor a path.
+    """
+    if source not in DATASETS:
+        from datasets.sources.own_data import read_source
+
+        return read_source(source, root, columns=columns)
+    from datasets.sources.builtin import READERS
+
+    built_in = READERS[source](root)
+    return built_in if isinstance(built_in, Reading) else Reading.of(built_in)

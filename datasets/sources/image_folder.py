@@ -1,36 +1,31 @@
-"""A folder of images: `train/ val/ [test/]`, or one folder of class folders."""
+"""A folder of images: `train/ val/ [test/]` with class folders in each, or one folder of class folders."""
 
 import os
 from itertools import product
 from pathlib import Path
 
 from common.errors import DataError
-from common.files import list_entries, stamp
+from common.files import list_entries
 from common.text import shorten_list
 from datasets.bundle import SPLITS
-from datasets.images import is_image_name
+from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word, training_notes
 
 BESIDE_CLASSES = 0.25
-"""Images beside the folder of the classes, at most, as a share of those in it."""
+"""Images outside the folder of the classes, at most, as a share of those in it."""
 _SYSTEM_FOLDERS = (
-    "__macosx",
-    "@eadir",
-    "#recycle",
-    "@recycle",
-    "$recycle.bin",
-    "system volume information",
-    "lost+found",
-)
+    "__macosx", "@eadir", "#recycle", "@recycle", "$recycle.bin", "system volume information", "lost+found",
+)  # fmt: skip
 _ABOUT = ("README", "LICENSE", "LICENCE", "CITATION")
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
 
 def read_image_folder(root: Path, name: str | None = None) -> Reading:
-    """Index a folder, links followed, and report all that is out of place. The class map holds for every split. Raises
-    FileNotFoundError: no such folder. DataError: the folder cannot be listed, or there is no image in any class folder.
+    """List a folder, links followed, and report all that is out of place. The class map holds for every split.
+
+    Raises FileNotFoundError: no such folder. DataError: it cannot be listed, or no class folder has an image.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}")
@@ -46,13 +41,12 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
             + "".join(f"; {line}" for line in training_notes(tree.problems))
         )
-    samples = tree.samples(name, root)
     form = "class folders" if "" in tree.classes else "split folders"
-    return Reading(str(root), form, samples, tree.classes, tree.problems, tree.stamps)
+    return Reading(str(root), form, tree.samples(name, root), tree.classes, tree.problems)
 
 
 def innermost(root: Path) -> Path:
-    """Step into a folder that holds but one folder, and texts about it: archives often wrap their contents so."""
+    """Step into a folder that holds one folder alone, and texts about it, as archives often do."""
     while True:
         folders, files = list_folder(root)
         if len(folders) != 1 or folders[0].lower() in SPLIT_FOLDERS or not list_folder(root / folders[0])[0]:
@@ -63,7 +57,7 @@ def innermost(root: Path) -> Path:
 
 
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
-    """Sorted names of the visible sub-folders and of the visible files."""
+    """Return the sorted names of the visible sub-folders and of the visible files."""
     entries = [entry for entry in list_entries(folder) if not _is_hidden(entry.name)]
     return [entry.name for entry in entries if _is_dir(entry)], [entry.name for entry in entries if not _is_dir(entry)]
 
@@ -74,7 +68,6 @@ class _Tree(Rows):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
-        self.stamps = {str(root): stamp(root)}
 
     def walk(self) -> None:
         entries = list_entries(self.root)
@@ -82,25 +75,26 @@ class _Tree(Rows):
         if not named:
             self._split("", "")
             return
-        folders: dict[str, str] = {}
+        beside, folders = f"beside {', '.join(named)}", dict[str, str]()
         for entry in entries:
             split = named.get(entry.name)
             if split in folders:
-                detail = f"{folders[split]} is {split} too; keep one"
-                self.problem("two_split_folders", entry.name, split, detail=detail)
+                self.problem(
+                    "two_split_folders", entry.name, split, detail=f"{folders[split]} is {split} too; keep one"
+                )
             elif split:
                 folders[split] = entry.name
             elif split is not None:
-                self.problem("unsure_split", entry.name, detail=f"beside {', '.join(named)}")
+                self.problem("unsure_split", entry.name, detail=beside)
             elif not _is_dir(entry):
                 self._loose_entry(entry, "", "")
             elif not self._hidden_folder(entry, "", ""):
-                self.problem("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
+                self.problem("stray_folder", entry.name, detail=f"{beside}: left out")
         other_names = [f"{name}: {split}" for split, name in folders.items() if name.lower() not in SPLIT_FOLDERS]
         if other_names:
             self.problem("named_split", self.root.name, detail=", ".join(other_names))
         if "train" not in folders:
-            self.problem("empty_split", "train", "train", detail=f"beside {', '.join(named)}")
+            self.problem("empty_split", "train", "train", detail=beside)
         for split in SPLITS:
             if split in folders:
                 self._split(folders[split], split)
@@ -130,15 +124,15 @@ class _Tree(Rows):
         return {folder: words[folder][0] for folder in folders if folder in exact | alike}
 
     def _within(self, folder: str) -> tuple[set[str], bool]:
-        """Return the folders in a folder, and whether pictures lie there, too."""
+        """Return the folders in a folder, and whether it holds pictures, too."""
         try:
             folders, files = list_folder(self.root / folder)
-        except OSError:  # said where it is read
+        except OSError:  # reported where it is read
             return set(), False
         return set(folders), any(map(is_image_name, files))
 
     def _split(self, folder: str, split: str) -> None:
-        """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
+        """Read the class folders in a split folder, or in the root (split ""); report all else in there."""
         entries = self._list(folder, split, "")
         loose = [entry for entry in entries if not _is_dir(entry)]
         labels = [entry.name for entry in entries if _is_dir(entry) and not self._hidden_folder(entry, folder, split)]
@@ -147,46 +141,36 @@ class _Tree(Rows):
             self.problem("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
             return
         self.classes[split] = set(labels)
-        within, images = {}, {}
-        for label in labels:
-            before = len(self.paths)
-            within[label] = self._class_folder(_join(folder, label), split, label)
-            images[label] = len(self.paths) - before
+        within = {label: self._class_folder(_join(folder, label), split, label) for label in labels}
         if not split:
-            self._say_if_above_splits(within)
-        if split or not self._says_where_the_classes_are(within, images):
+            self._report_splits_below(within)
+        if split or not self._report_classes_below(within):
             for label in labels:
-                self._say_if_above_the_classes(_join(folder, label), split, label, within[label])
+                above, names = _branches(within[label])
+                if len(names) > 1:
+                    found = f"{len(names)} folders of images ({shorten_list(names)})"
+                    detail = f"{found}; if these are the classes: {self.root / above}"
+                    self.problem("folder_of_folders", _join(folder, label), split, label, detail)
         for entry in loose:
             self._loose_entry(entry, folder, split)
 
-    def _says_where_the_classes_are(self, within: dict[str, list[str]], images: dict[str, int]) -> bool:
-        """Return whether one folder holds nearly all images, in folders further down, and the others a few of their
-        own, such as plots and examples: then the classes lie there. Reports it."""
+    def _report_classes_below(self, within: dict[str, dict[str, int]]) -> bool:
+        """Report, and return, whether the classes lie further down: in one folder that holds nearly all images, the
+        others having a few of their own, such as plots and examples."""
+        images = {label: sum(folders.values()) for label, folders in within.items()}
         most = max(images, key=lambda label: images[label], default="")
         others = [folder for label, folders in within.items() if label != most for folder in folders]
-        few = sum(images.values()) - images.get(most, 0) <= BESIDE_CLASSES * images.get(most, 0)
+        few = sum(images.values()) <= (1 + BESIDE_CLASSES) * images.get(most, 0)
         if not others or not few or any("/" in folder for folder in others):
             return False
-        above = os.path.commonpath(within[most])
-        names = sorted({path.removeprefix(f"{above}/").partition("/")[0] for path in within[most]})
-        if above in within[most] or len(names) < 2:
-            return False
-        beside = shorten_list(sorted(others))
-        detail = f"the classes seem to be {shorten_list(names)}, in {self.root / above}; beside it: {beside}"
-        self.problems.append(Problem("above_the_classes", most, "", most, str(self.root / above), detail))
-        return True
+        above, names = _branches(within[most])
+        if len(names) > 1:
+            seem = f"the classes seem to be {shorten_list(names)}, in {self.root / above}"
+            detail = f"{seem}; beside it: {shorten_list(sorted(others))}"
+            self.problems.append(Problem("above_the_classes", most, "", most, str(self.root / above), detail))
+        return len(names) > 1
 
-    def _say_if_above_the_classes(self, folder: str, split: str, label: str, within: list[str]) -> None:
-        """`within`: the folders with images in or below a class folder."""
-        above = os.path.commonpath(within) if within else folder
-        names = sorted({path.removeprefix(f"{above}/").partition("/")[0] for path in within})
-        if len(names) > 1 and above not in within:
-            found = f"{len(names)} folders of images ({shorten_list(names)})"
-            detail = f"{found}; if these are the classes: {self.root / above}"
-            self.problem("folder_of_folders", folder, split, label, detail)
-
-    def _say_if_above_splits(self, within: dict[str, list[str]]) -> None:
+    def _report_splits_below(self, within: dict[str, dict[str, int]]) -> None:
         """Report the classes that hold train and another split, where several do."""
         of_classes = {}
         for label, folders in within.items():
@@ -198,15 +182,11 @@ class _Tree(Rows):
             detail = f"{shorten_list(sorted(splits.values()))}; expected {self.root}/{splits['train']}/{label}"
             self.problem("splits_below_classes", label, "", label, detail)
 
-    def _class_folder(self, folder: str, split: str, label: str) -> list[str]:
-        """Add its images and those below it; the folders that have some."""
+    def _class_folder(self, folder: str, split: str, label: str) -> dict[str, int]:
+        """Add its images and those below it; return each folder that has some, and how many."""
         images, folders = [], []
         for entry in self._list(folder, split, label):
-            name = entry.name.lower()
-            if name[0] != "." and is_image_name(name) and entry.is_file(follow_symlinks=False):
-                images.append(entry.name)
-                continue
-            path = _join(folder, entry.name)
+            path, name = f"{folder}/{entry.name}", entry.name.lower()
             if _is_dir(entry):
                 if _leads_back(entry):
                     self.problem("broken_link", path, split, label, "leads back to a folder above it")
@@ -214,35 +194,39 @@ class _Tree(Rows):
                     folders.append(path)
             elif name.startswith(".") or name in _SYSTEM_FILES:
                 continue
-            elif is_image_name(name) and entry.is_symlink():
-                images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
-            elif _is_broken_link(entry):
-                self.problem("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
-            elif name.endswith(_UNREAD_PICTURES):
-                ending, target = Path(name).suffix, "png" if name.endswith(".gif") else "jpg"
-                convert = f"{ending}; to convert: magick mogrify -format {target} *{ending}"
-                self.problem("unread_picture", path, split, label, convert)
-            else:
-                suffix = Path(name).suffix if entry.is_file() else "such"
-                self.problem(
-                    "unsupported_file", path, split, label, f"{suffix or 'no extension: such'} files are not read"
-                )
+            elif is_image_name(name) and (entry.is_symlink() or entry.is_file()):
+                images.append(path)  # a link that leads nowhere is an image that cannot be read
+            elif not self._broken_link(entry, path, split, label):
+                suffix = os.path.splitext(name)[1] if entry.is_file() else "such"
+                if suffix in _UNREAD_PICTURES:
+                    target = "png" if suffix == ".gif" else "jpg"
+                    convert = f"{suffix}; to convert: magick mogrify -format {target} *{suffix}"
+                    self.problem("unread_picture", path, split, label, convert)
+                else:
+                    detail = f"{suffix or 'no extension: such'} files are not read"
+                    self.problem("unsupported_file", path, split, label, detail)
         for image in images:
-            self.add(f"{folder}/{image}", label, split)
-        within = [folder] if images else []
-        for path in folders:
-            within += self._class_folder(path, split, label)
+            self.add(image, label, split)
+        within = {folder: len(images)} if images else {}
+        for below in folders:
+            within |= self._class_folder(below, split, label)
         return within
 
     def _loose_entry(self, entry: os.DirEntry[str], folder: str, split: str) -> None:
-        """A file outside every class folder: notes and tables belong there, pictures do not."""
-        path = _join(folder, entry.name)
-        if _is_broken_link(entry):
-            self.problem("broken_link", path, split, detail=f"-> {os.readlink(entry.path)}")
-        elif entry.is_file() and (is_image_name(entry.name) or entry.name.lower().endswith(_UNREAD_PICTURES)):
+        """Report a picture outside every class folder; notes and tables belong there."""
+        path, picture = _join(folder, entry.name), entry.name.lower().endswith((*IMAGE_EXTENSIONS, *_UNREAD_PICTURES))
+        if not self._broken_link(entry, path, split) and entry.is_file() and picture:
             self.problem("stray_image", path, split, detail="outside every class folder: left out")
 
+    def _broken_link(self, entry: os.DirEntry[str], path: str, split: str, label: str = "") -> bool:
+        """Report, and return, whether an entry is a link that leads nowhere."""
+        broken = entry.is_symlink() and not os.path.exists(entry.path)
+        if broken:
+            self.problem("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
+        return broken
+
     def _hidden_folder(self, entry: os.DirEntry[str], folder: str, split: str, label: str = "") -> bool:
+        """Return whether a folder is hidden; report one with images in it."""
         if not _is_hidden(entry.name):
             return False
         if entry.name != ".git" and any(is_image_name(name) for _, _, files in os.walk(entry.path) for name in files):
@@ -251,13 +235,19 @@ class _Tree(Rows):
         return True
 
     def _list(self, path: str, split: str, label: str) -> list[os.DirEntry[str]]:
-        """The entries of a folder, sorted; none, and a problem, where it cannot be listed."""
-        self.stamps[str(self.root / path)] = stamp(self.root / path)
+        """Return the entries of a folder, sorted; report one that cannot be listed."""
         try:
             return list_entries(self.root / path)
         except OSError as error:
             self.problem("unreadable_folder", path, split, label, error.strerror or str(error))
             return []
+
+
+def _branches(folders: dict[str, int]) -> tuple[str, list[str]]:
+    """Return the folder above all of these, and the names in it that lead to them; none if it is one of them."""
+    above = os.path.commonpath(folders) if folders else ""
+    names = {path.removeprefix(f"{above}/").partition("/")[0] for path in folders}
+    return above, [] if above in folders else sorted(names)
 
 
 def _join(folder: str, name: str) -> str:
@@ -273,10 +263,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
-def _is_broken_link(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and not os.path.exists(entry.path)
-
-
 def _leads_back(entry: os.DirEntry[str]) -> bool:
-    home = Path(os.path.realpath(os.path.dirname(entry.path)))
-    return entry.is_symlink() and home.is_relative_to(os.path.realpath(entry.path))
+    home = os.path.dirname(entry.path)
+    return entry.is_symlink() and Path(os.path.realpath(home)).is_relative_to(os.path.realpath(entry.path))

@@ -9,7 +9,8 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,18 @@ SPLIT_FOLDERS: dict[str, str] = {
     "test": "test",
     "testing": "test",
 }
-"""Names that people have for a split -> its name here."""
+"""Usual names of a split -> its name here."""
 SPLIT_WORDS = SPLIT_FOLDERS | {"dev": "val", "validate": "val"} | dict.fromkeys(("eval", "evaluation", "holdout"), "")
-"""Words in a name that is longer; empty where they may mean val or test."""
+"""Words in a longer name; empty where they may mean val or test."""
 NOTED_KINDS = (
     "named_split", "stray_folder", "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders",
     "multi_label", "few_images", "imbalance", "group_column",
 )  # fmt: skip
 """Kinds of problems that are noted before training, too."""
-
 ONLY_SCORED = ("one_class", "one_image_each")
-"""Faults of sets that can be scored, and not learnt from."""
+"""Errors of sets that can be scored, and not learnt from; `require_complete` refuses to train on them."""
 NOT_TRAINED = "empty_split"
-"""Kind of fault of sets of which nothing can be trained on, and all be scored."""
+"""Kind of error of sets that have no training images."""
 UNREAD = ("unread_picture", "unsupported_file")
 
 
@@ -56,7 +56,7 @@ def split_word(name: str) -> tuple[str, str] | None:
     return None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reading:
     """The images of a folder, a table or a built-in set, the classes that each split names, and what is wrong."""
 
@@ -67,22 +67,26 @@ class Reading:
     samples: Samples
     classes: dict[str, set[str]]
     """Split (empty where none is given) -> its class names, also of classes without an image."""
-    problems: list[Problem] = field(default_factory=list)
-    stamps: dict[str, list[int]] = field(default_factory=dict)
-    """Each folder or shard that was read -> its `stamp` from before."""
-
-    def __post_init__(self) -> None:
-        unread = Counter(problem.label for problem in self.problems if problem.kind in UNREAD)
-        self.problems += class_problems({split: self.counts(split) for split in self.splits}, unread)
+    found: Sequence[Problem] = ()
+    """Problems of files, folders and rows, in the order of reading."""
 
     @classmethod
     def of(cls, samples: Samples) -> Reading:
-        """A sample table that is there already, in the splits that it gives its images."""
+        """Return the reading of a sample table, in the splits that it gives its images."""
         classes = {}
         for code in np.unique(samples.splits[samples.splits != LEFT_OUT]):
             labels = np.unique(samples.labels[samples.splits == code])
             classes[split_name(code)] = {samples.class_names[label] for label in labels}
         return cls(samples.name, f"built-in set {samples.name}", samples, classes)
+
+    def note(self, *lines: str) -> Reading:
+        return replace(self, samples=self.samples.note(*lines))
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """All that is wrong: what was found, then the problems of the classes."""
+        unread = Counter(problem.label for problem in self.found if problem.kind in UNREAD)
+        return [*self.found, *class_problems({split: self.counts(split) for split in self.splits}, unread)]
 
     @property
     def splits(self) -> list[str]:
@@ -95,10 +99,11 @@ class Reading:
         return {name: size for name, size in zip(self.samples.class_names, sizes, strict=True) if name in named}
 
     def usable(self, left_out: Collection[str] = frozenset(), *, check: str = "", only_scored: bool = False) -> Samples:
-        """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
-        What is wrong with a file of `left_out` is not in the way; nor, if they are `only_scored`, that none trains.
-        Raises DataError: the first error, and how many more there are; `check` is the command that lists them."""
-        # One class alone can be scored; `require_complete` refuses to train on it.
+        """Return the samples, with a note of each kind of problem that does not prevent training.
+
+        `left_out`: paths whose problems do not count. `only_scored`: the set needs no training images.
+        Raises DataError: the first error, and how many more there are; `check` is the command that lists them.
+        """
         harmless = (*ONLY_SCORED, *([NOT_TRAINED] if only_scored else []))
         errors = [
             fault
@@ -121,13 +126,14 @@ def training_notes(problems: Collection[Problem]) -> Iterator[str]:
 
 
 class Rows:
-    """Takes image after image, into arrays, and what is out of place."""
+    """Collects images, one after another, into arrays, and what is out of place."""
 
     def __init__(self) -> None:
         self.paths, self.labels, self.codes, self.groups = PathTable(), array("i"), array("b"), array("i")
         self.numbers: dict[str, int] = {}
         """Class name -> its number in `labels`: classes as they come."""
         self.classes: dict[str, set[str]] = {}
+        """Split -> its class names."""
         self.group_numbers: dict[str, int] = {}
         """Group name -> its number in `groups`: groups as they come."""
         self.problems: list[Problem] = []
@@ -143,7 +149,7 @@ class Rows:
         self.problems.append(Problem(kind, path, split, label, "", detail))
 
     def samples(self, name: str, root: Path, *, class_names: Sequence[str] = (), **columns: Any) -> Samples:
-        """All that was added, its classes in this order, by default that of their names."""
+        """Return all that was added, its classes in this order, by default that of their names."""
         class_names = class_names or sorted(set().union(*self.classes.values()))
         number_of = {label: number for number, label in enumerate(class_names)}
         numbers = np.array([number_of[label] for label in self.numbers], np.int32)

@@ -1,11 +1,10 @@
 """A set of images on Hugging Face's hub, by its name: the parquet that the hub keeps of every set."""
 
-import logging
 import re
 import shutil
 from pathlib import Path
 
-from common.errors import DataError, MissingPackage
+from common.errors import DataError, import_optional
 from common.files import require_writable_data_root
 from common.text import shorten_list
 from datasets.config import HUB_PREFIX
@@ -15,9 +14,11 @@ REVISION = "refs/convert/parquet"
 
 
 def obtain_from_hub(source: str, root: Path) -> Path:
-    """The folder of `hf:ORG/NAME`, or of one subset, `hf:ORG/NAME/SUBSET`, below `root`/hub, downloaded if it is not
-    there; one that broke off goes on. Raises DataError: no such name, or several subsets.
-    MissingPackage: no huggingface_hub. FileNotFoundError: it cannot be had; one line says what to fetch."""
+    """Return the folder of `hf:ORG/NAME`, or of `hf:ORG/NAME/SUBSET`, below `root`/hub, downloaded if it is missing.
+
+    A download that broke off goes on. Raises DataError: no such name, or several subsets. MissingPackage: no
+    huggingface_hub. FileNotFoundError: it cannot be downloaded; the line says what to fetch.
+    """
     if not (match := re.fullmatch(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*))?", source)):
         raise DataError(f"{source!r} names no set of the hub; expected hf:ORG/NAME or hf:ORG/NAME/SUBSET")
     name, subset = match.groups()
@@ -25,26 +26,21 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     if folder.is_dir():
         return folder
     require_writable_data_root(folder)
-    try:
-        from huggingface_hub import dataset_info, snapshot_download
-    except ImportError as error:
-        raise MissingPackage(
-            f"{source} needs huggingface_hub ({error}): pip install -r requirements-extras.txt"
-        ) from error
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
+    hint = f"{source} needs huggingface_hub: pip install -r requirements-extras.txt"
+    hub = import_optional("huggingface_hub", hint)
     aside = folder.with_name(f"{folder.name}.part")
     try:
-        told = dataset_info(name, revision=REVISION, timeout=20)  # asked once; downloads and lists are tried for 24 s
-        names = [file.rfilename for file in told.siblings or ()]
+        found = hub.dataset_info(name, revision=REVISION, timeout=20)  # asked once; the library tries others for 24 s
+        names = [file.rfilename for file in found.siblings or ()]
         files = [file for file in names if re.fullmatch(r"\w[\w.-]*/.+\.parquet", file)]
         subsets = sorted({file.partition("/")[0] for file in files})
-        chosen = [subset] if subset else subsets
-        if len(chosen) != 1 or chosen[0] not in subsets:
+        subset = subset or (subsets[0] if len(subsets) == 1 else "")
+        if subset not in subsets:
             raise DataError(
                 f"{source}: name one of its subsets, hf:{name}/SUBSET; it has {shorten_list(subsets) or 'none'}"
             )
-        wanted = [file for file in files if file.startswith(f"{chosen[0]}/")]
-        snapshot_download(name, repo_type="dataset", revision=REVISION, allow_patterns=wanted, local_dir=aside)
+        wanted = [file for file in files if file.startswith(f"{subset}/")]
+        hub.snapshot_download(name, repo_type="dataset", revision=REVISION, allow_patterns=wanted, local_dir=aside)
         if not all((aside / file).is_file() for file in wanted):  # the library gives back what it has
             raise ConnectionError("the connection broke")
     except DataError:
@@ -55,6 +51,6 @@ def obtain_from_hub(source: str, root: Path) -> Path:
         raise FileNotFoundError(
             f"{source} cannot be downloaded ({reason}): fetch the folder of a subset from {page} and put it at {folder}"
         ) from error
-    (aside / chosen[0]).rename(folder)
+    (aside / subset).rename(folder)
     shutil.rmtree(aside)
     return folder

@@ -1,8 +1,8 @@
-"""Shards: tar files in the WebDataset convention, indexed once and never unpacked.
+"""Shards: tar files in the WebDataset convention, listed once and never unpacked.
 
-The files of a sample lie side by side and share their name up to its first dot, the key: `0001.jpg`, and `0001.cls` or
-`0001.json` with its label; else its folder is its class. `classnames.txt` beside the shards names classes 0, 1, ...
-`0001.group` names its group; so does the field of `0001.json` that --group asks for.
+The files of a sample lie next to each other and share their name up to its first dot, the key: `0001.jpg`, `0001.cls`
+with its label, else its folder is its class, and perhaps `0001.group` with the name of its group. `classnames.txt` in
+the folder of the shards names the classes 0, 1, ...
 """
 
 import glob
@@ -13,30 +13,31 @@ import tarfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from io import BytesIO
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from common.errors import DataError
 from common.files import stamp
 from common.text import decode_text, pluralise, read_text, shorten_list
-from datasets.bundle import SPLITS, PathTable
-from datasets.config import Columns
-from datasets.grouping.option import by_column, column_of, normal
+from datasets.bundle import SPLITS, PathTable, Samples
+from datasets.grouping.option import normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
-from datasets.sources.csv_table import column_names
+from datasets.remembered import remembered
 from datasets.sources.image_folder import list_folder
+from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"
-"""The extension of the member beside a picture that names its group."""
+"""Extension of the member that names the group of a picture."""
 TABLES = (".parquet", ".arrow")
+LARGE = 2**27
+"""Bytes. Of more shards the list of their pictures is kept, as reading it anew takes seconds."""
 
 
 class TarMember(NamedTuple):
@@ -51,7 +52,9 @@ class TarMember(NamedTuple):
         return f"{self.shard}/{self.name}"
 
     def read_bytes(self) -> bytes:
-        return os.pread(_opened(self.shard).descriptor, self.size, self.offset)
+        with open(self.shard, "rb", buffering=0) as file:
+            file.seek(self.offset)
+            return file.read(self.size)
 
     @property
     def opened(self) -> BytesIO:
@@ -78,30 +81,15 @@ class Members(Sequence[TarMember]):
         return TarMember(shard, name, int(self.offsets[index]), int(self.sizes[index]))
 
 
-class _Opened:
-    """A file that stays open as long as someone holds this."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-
-# os.pread moves no position, so threads and the processes after a fork share them. A process may open 1,024 files.
-_opened = lru_cache(maxsize=256)(_Opened)
-
-
 def shards_at(path: Path) -> list[Path]:
-    """The files that a pattern means, or a tar that is a shard; none where it is some other data."""
+    """Return the files that a pattern means, or a tar that is a shard; none where it is some other data."""
     if path.is_file():
         return [path] if path.suffix in TABLES or (path.suffix == ".tar" and _is_shard(path)) else []
     return [Path(file) for file in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else []
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Its tar, parquet or Arrow files, or those of its folders train, val and test, where there is no other folder."""
+    """Return the tar, parquet or Arrow files of a folder, or of its folders train, val and test if it has no other."""
     folders, files = list_folder(folder)
     if folders and all(name.lower() in SPLIT_FOLDERS for name in folders):
         return [shard for name in folders for shard in shards_in(folder / name)]
@@ -110,33 +98,67 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def _is_shard(tar: Path) -> bool:
-    """Return whether one of the first pictures has its label beside it; else it is an archive of a folder."""
+    """Return whether one of the first pictures has a label next to it; else it is an archive of a folder."""
     first = list(islice(_members(tar), 8))
     labelled = {_key(member) for member in first if member.name.endswith((".cls", ".json"))}
     return any(_key(member) in labelled for member in first if is_image_name(member.name))
 
 
-def read_tar_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
-    """Index shards, whose split is a word of their path. Raises DataError: a tar is damaged, cut short or compressed,
-    holds a link, or a name twice; a label that cannot be read."""
+def read_tar_shards(files: Sequence[Path], name: str, data_root: Path, *, grouped_by: str = "of the shards") -> Reading:
+    """List the pictures of shards, whose split is a word of their path; of large ones once, as long as they stay.
+
+    Raises DataError: a tar is damaged, cut short or compressed, holds a link, or a name twice; no picture has a label.
+    """
     root = Path(os.path.commonpath([file.parent for file in files]))
     split_of = {file: _split_of(file.relative_to(root)) for file in files}
     files = sorted(files, key=lambda file: (("", *SPLITS).index(split_of[file]), file))
-    stamps = {str(path): stamp(path) for path in (*files, root / CLASS_NAMES)}
-    rows = _Pictures(root, columns)
-    for number, file in enumerate(files):
-        if not split_of[file] and any(split_of.values()):
+    stamps = [stamp(path) for path in (*files, root / CLASS_NAMES)]
+    kept = remembered(
+        "shards",
+        repr([str(file.absolute()) for file in files]),
+        json.dumps(stamps).encode(),
+        lambda: _listed(root, {file: split_of[file] for file in files}),
+        data_root=data_root if sum(size for *_, size in filter(None, stamps)) > LARGE else None,
+    )
+    paths, facts = PathTable(), json.loads(kept["facts"].tobytes())
+    paths.characters, paths.ends = bytearray(kept["characters"]), array("q", kept["ends"].tobytes())
+    columns: dict[str, Any] = {
+        column: kept[column] for column in ("labels", "splits", "sizes", "groups") if column in kept
+    }
+    members = Members(root, paths, tuple(map(str, files)), kept["numbers"], kept["offsets"], kept["sizes"])
+    names, groups = tuple(facts["class_names"]), tuple(facts["group_names"])
+    grouped_by = grouped_by if groups else ""
+    samples = Samples(
+        name, names, paths, root=root, members=members, group_names=groups, grouped_by=grouped_by, **columns
+    )
+    classes = {split: set(named) for split, named in facts["classes"].items()}
+    problems = [Problem(*problem) for problem in facts["problems"]]
+    return Reading(str(root), pluralise(len(files), "tar shard"), samples, classes, problems)
+
+
+def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
+    """Return the columns of the sample table of shards, where their pictures lie, and the rest as JSON."""
+    rows = _Pictures(root)
+    for number, (file, split) in enumerate(split_of.items()):
+        if not split and any(split_of.values()):
             rows.problem("unknown_split", str(file.relative_to(root)), detail=f"known: {', '.join(SPLITS)}")
-        rows.add_shard(file, number, split_of[file])
+        rows.add_shard(file, number, split)
     if not rows.labels:
-        found = shorten_list([member.name for member in islice(_members(files[0]), 3)]) or "nothing"
+        first = next(iter(split_of))
+        found = shorten_list([member.name for member in islice(_members(first), 3)]) or "nothing"
         expected = "key.jpg and right after it key.cls, or class/key.jpg; a key ends at the first dot of the name"
-        raise DataError(f"{files[0]} holds no picture with a label; found {found}; expected {expected}")
-    places = map(np.array, (rows.shards, rows.offsets, rows.sizes))
-    members = Members(root, rows.paths, tuple(map(str, files)), *places)
-    known = {"class_names": rows.in_order(), "grouped_by": rows.grouped_by}
-    samples = rows.samples(name, root, members=members, sizes=members.sizes, **known)
-    return Reading(str(root), pluralise(len(files), "tar shard"), samples, rows.classes, rows.problems, stamps)
+        raise DataError(f"{first} holds no picture with a label; found {found}; expected {expected}")
+    samples = rows.samples("", root, class_names=rows.in_order())
+    names = {"class_names": samples.class_names, "group_names": samples.group_names, "classes": rows.classes}
+    columns = {"labels": samples.labels, "splits": samples.splits, "groups": samples.groups}
+    return {column: values for column, values in columns.items() if values is not None} | {
+        "facts": np.frombuffer(json.dumps(names | {"problems": rows.problems}, default=sorted).encode(), np.uint8),
+        "characters": np.frombuffer(rows.paths.characters, np.uint8),
+        "ends": np.array(rows.paths.ends),
+        "numbers": np.array(rows.shards),
+        "offsets": np.array(rows.offsets),
+        "sizes": np.array(rows.sizes),
+    }
 
 
 def _split_of(shard: Path) -> str:
@@ -145,7 +167,7 @@ def _split_of(shard: Path) -> str:
 
 
 def _members(tar: Path) -> Iterator[TarMember]:
-    """Every file in a tar, in its order. Raises DataError: it is damaged, or holds something else than files."""
+    """Yield every file in a tar, in its order. Raises DataError: it is damaged, or holds something else than files."""
     try:
         with tarfile.open(tar, "r:") as opened:
             while (info := opened.next()) is not None:
@@ -169,12 +191,11 @@ def _key(member: TarMember) -> str:
 
 
 class _Pictures(Rows):
-    """Takes shard after shard and keeps, of every sample, where its picture lies and which label it has."""
+    """Collects, shard after shard, where each picture lies and which label it has."""
 
-    def __init__(self, root: Path, columns: Columns) -> None:
+    def __init__(self, root: Path) -> None:
         super().__init__()
-        self.root, self.label_keys = root, column_names("label", columns)
-        self.group_key, self.grouped_by = column_of(columns.group), "of the shards"
+        self.root = root
         self.shards, self.offsets, self.sizes = array("i"), array("q"), array("q")
         names = root / CLASS_NAMES
         lines = read_text(names).split("\n") if names.is_file() else []
@@ -194,44 +215,27 @@ class _Pictures(Rows):
             seen.add(key)
             label = self._label(key, parts)
             if not label:
-                detail = "no .cls, no .json with a label, no folder"
+                detail = "no .cls and no folder; a .json is not read, put its label into a .cls"
                 self.problem("empty_label", f"{inside}/{picture.name}", split, detail=detail)
                 continue
-            self.add(f"{inside}/{picture.name}", label, split, self._group(parts))
+            group = normal(parts[GROUP].read_bytes().decode("utf-8", "replace")) if GROUP in parts else ""
+            self.add(f"{inside}/{picture.name}", label, split, group)
             self.shards.append(number)
             self.offsets.append(picture.offset)
             self.sizes.append(picture.size)
 
     def _label(self, key: str, parts: dict[str, TarMember]) -> str:
-        """The name of a sample's class; empty where it has none."""
-        member = parts.get("cls") or parts.get("json")
-        if member is None:
-            return key.rpartition("/")[0].rpartition("/")[2]
+        """Return the name of a sample's class; empty where it has none, or may have another one in a .json."""
+        if "cls" not in parts:
+            return "" if "json" in parts else key.rpartition("/")[0].rpartition("/")[2]
         try:
-            value = decode_text(member.read_bytes())[0]
-            if "cls" not in parts:
-                fields = json.loads(value)
-                value = next((str(fields[name]) for name in self.label_keys if name in fields), "")
-            value = value.strip()
+            value = decode_text(parts["cls"].read_bytes())[0].strip()
             return self.names[int(value)] if self.names and value.isdecimal() else value
-        except (ValueError, IndexError, TypeError) as error:
-            raise DataError(f"{os.fspath(member)} holds no label: {error}") from error
-
-    def _group(self, parts: dict[str, TarMember]) -> str:
-        """The name of a sample's group; empty where it has none."""
-        if self.group_key is None or "json" not in parts:
-            return normal(parts[GROUP].read_bytes().decode("utf-8", "replace")) if GROUP in parts else ""
-        try:
-            value = json.loads(parts["json"].read_bytes()).get(self.group_key)
-        except (ValueError, AttributeError, RecursionError):  # no JSON, or no table of fields
-            return ""
-        if value is None:
-            return ""
-        self.grouped_by = by_column(self.group_key)
-        return normal(str(value))
+        except (ValueError, IndexError) as error:
+            raise DataError(f"{os.fspath(parts['cls'])} holds no label: {error}") from error
 
     def in_order(self) -> list[str]:
-        """The classes: as classnames.txt has them, else by number or by name."""
+        """Return the classes as classnames.txt has them, else by number or by name."""
         if self.names and self.numbers.keys() <= set(self.names):
             return sorted(self.numbers, key=self.names.index)
         return sorted(self.numbers, key=int if all(map(str.isdecimal, self.numbers)) else None)
