@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, starmap
+from itertools import compress, pairwise, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+
+from common.text import pluralise, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,6 +177,21 @@ class Samples:
     def counts(self, split: str) -> np.ndarray:
         """int64 (classes,): the images of each class in one split."""
         return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
+
+    def classes_in_use(self) -> np.ndarray:
+        """bool (classes,): which have an image that is not left out."""
+        return np.bincount(self.labels[self.splits != LEFT_OUT], minlength=len(self.class_names)) > 0
+
+    def without_empty_classes(self) -> Samples:
+        """Renumber the classes that have images, and note which have none, or lost theirs to `--exclude`."""
+        used = self.classes_in_use()
+        if used.all() or not used.any():
+            return self
+        empty = [name for name, has_images in zip(self.class_names, used, strict=True) if not has_images]
+        kept = tuple(compress(self.class_names, used))
+        number = np.where(used, np.cumsum(used) - 1, -1).astype(self.labels.dtype)  # -1: of images that are left out
+        note = f"{pluralise(len(empty), 'class')} without an image left out: {shorten_list(empty)}"
+        return self.replace(labels=number[self.labels], class_names=kept).note(note)
 
     def group_of(self, row: int) -> str:
         """The name of an image's group; empty where it stands alone."""

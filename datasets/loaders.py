@@ -22,7 +22,6 @@ from common.text import pluralise
 from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
@@ -174,7 +173,7 @@ def open_samples(config: DataConfig) -> Samples:
 
 def split_opened(samples: Samples, config: DataConfig) -> Samples:
     """A table of `open_samples` with a split for every image."""
-    return without_empty_classes(split_by_groups(with_copies(samples, config.root), config, assign_splits))
+    return split_by_groups(with_copies(samples, config.root), config, assign_splits).without_empty_classes()
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

@@ -1,38 +1,45 @@
-"""The images of one command, opened once: listed, identified and split for every run that trains on them alike."""
+"""The images of one command: opened once for all of its runs, or matched with the classes of a model."""
 
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
-from datasets.bundle import Samples
+import numpy as np
+
+from common.errors import DataError
+from common.text import shorten_list
+from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
-from datasets.loaders import open_samples, split_opened
+from datasets.images import require_used_range
+from datasets.loaders import open_samples, read_samples, split_opened
 
 LISTING = ("source", "root", "path_column", "label_column", "group", "exclude", "on_bad_image")
-"""Options that say which images there are."""
+"""Options that choose the images."""
 SPLITTING = (*LISTING, "split", "grow", "split_seed", "val_fraction", "test_fraction", "folds", "fold")
-"""Options that say how they are split. The others choose among the training images, and feed them."""
+"""Options that also choose their split. All others choose among the training images, and feed them."""
 
 
 class OpenedImages:
     """Sample tables by the options that they depend on.
 
     A command that plans, measures and trains makes one and hands it to each step, so that a folder is listed once and
-    its images are read once to identify them. All steps then see the images as they were when the first one opened
-    them. In another process it is empty: that process opens the images itself.
+    its images are read once to identify them. All steps then use the images as they were at the first one. A copy in
+    another process is empty: that process opens the images itself.
     """
 
     def __init__(self) -> None:
         self._listed: dict[tuple[Any, ...], Samples] = {}
         self._split: dict[tuple[Any, ...], Samples] = {}
         self.told: list[str] = []
-        """The description of them that a person has been told, which the next run need not repeat."""
+        """Description of the images that was printed, which the next run need not repeat."""
         self.told_of_weights: set[str] = set()
-        """Lines about loaded weights that a person has been told likewise."""
+        """Lines about loaded weights that were printed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenedImages, ()
 
     def split(self, config: DataConfig) -> Samples:
-        """The sample table of these options with a split for every image, as `datasets.loaders.split_samples` makes it.
+        """Return the sample table with a split for every image, as `datasets.loaders.split_samples` does.
 
         Raises what that raises, and then keeps nothing.
         """
@@ -42,3 +49,30 @@ class OpenedImages:
         if splitting not in self._split:
             self._split[splitting] = split_opened(self._listed[listing], config)
         return self._split[splitting]
+
+
+def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:
+    """Return all images of `config.source`, or those of its own split, as validation images of a model's classes.
+
+    Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
+    data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
+    """
+    samples = require_used_range(read_samples(config, only_scored=True))
+    known = {name: number for number, name in enumerate(class_names)}
+    unknown = [name for name in compress(samples.class_names, samples.classes_in_use()) if name not in known]
+    if unknown:
+        root, hint = samples.root, ""
+        if root is not None and root.name in known:  # `innermost` has stepped into it
+            hint = f"; {root} is one class: put an empty folder of another class next to it"
+        raise DataError(
+            f"{config.source} has classes that the model does not know: {shorten_list(unknown)}; "
+            f"the data has {shorten_list(list(samples.class_names), 20)};"
+            f" the model has {shorten_list(list(class_names), 20)}{hint}"
+        )
+    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
+    if not chosen.any():
+        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
+        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
+    number = np.array([known.get(name, -1) for name in samples.class_names], np.int32)
+    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
+    return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)

@@ -13,8 +13,8 @@ from common.text import shorten_list
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.config import DataConfig
 from datasets.identity import identified
-from datasets.labelled import labelled_samples
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
+from datasets.opened import labelled_samples
 from datasets.split_file import fingerprint
 from datasets.units import with_copies
 from inference.certainty.answers import read_answers

@@ -18,8 +18,8 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.labelled import labelled_samples
 from datasets.loaders import evaluation_loader
+from datasets.opened import labelled_samples
 from datasets.transforms import preprocess
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images

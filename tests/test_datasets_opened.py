@@ -11,10 +11,11 @@ import pytest
 from fake_sets import class_folders
 
 import main
+from common.errors import DataError
 from datasets import opened
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
-from datasets.opened import LISTING, SPLITTING, OpenedImages
+from datasets.opened import LISTING, SPLITTING, OpenedImages, labelled_samples
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -79,6 +80,15 @@ def test_another_process_opens_the_images_itself(folder, tmp_path):
     images = OpenedImages()
     images.split(DataConfig(source=str(folder), root=tmp_path))
     assert not vars(pickle.loads(pickle.dumps(images)))["_listed"]
+
+
+def test_one_class_whose_images_lie_in_folders_is_scored_next_to_an_empty_folder_of_another(tmp_path):
+    class_folders(tmp_path / "set" / "cats", {"tom": 3, "kitty": 3})
+    config = DataConfig(source=str(tmp_path / "set"), root=tmp_path / "data")
+    with pytest.raises(DataError, match=r"set/cats is one class: put an empty folder of another class next to it"):
+        labelled_samples(config, class_names=["dogs", "cats"])
+    (tmp_path / "set" / "dogs").mkdir()
+    assert labelled_samples(config, class_names=["dogs", "cats"]).labels.tolist() == [1] * 6
 
 
 @pytest.mark.parametrize(
