@@ -90,8 +90,8 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
         return read_table(tables[0], name, columns=columns, confined=confined)  # its error names the missing column
     if inner == folder or confined:
         return reading
-    note = f"the classes are the folders in {inner}, the only one in {folder}"
-    return replace(reading.note(note), form=f"{reading.form} in {inner.relative_to(folder)}/")
+    samples = reading.samples.note(f"the classes are the folders in {inner}, the only one in {folder}")
+    return replace(reading, samples=samples, form=f"{reading.form} in {inner.relative_to(folder)}/")
 
 
 def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:

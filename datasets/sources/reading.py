@@ -9,7 +9,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,10 @@ from common.shell import command
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
 from datasets.sources.problems import Problem, class_problems
 
-SPLIT_FOLDERS: dict[str, str] = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
+SPLIT_FOLDERS = {
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",
     "testing": "test",
-}
+}  # fmt: skip
 """Usual names of a split -> its name here."""
 SPLIT_WORDS = SPLIT_FOLDERS | {"dev": "val", "validate": "val"} | dict.fromkeys(("eval", "evaluation", "holdout"), "")
 """Words in a longer name; empty where they may mean val or test."""
@@ -41,9 +36,6 @@ NOTED_KINDS = (
 """Kinds of problems that are noted before training, too."""
 ONLY_SCORED = ("one_class", "one_image_each")
 """Errors of sets that can be scored, and not learnt from; `require_complete` refuses to train on them."""
-NOT_TRAINED = "empty_split"
-"""Kind of error of sets that have no training images."""
-UNREAD = ("unread_picture", "unsupported_file")
 
 
 def split_word(name: str) -> tuple[str, str] | None:
@@ -79,13 +71,10 @@ class Reading:
             classes[split_name(code)] = {samples.class_names[label] for label in labels}
         return cls(samples.name, f"built-in set {samples.name}", samples, classes)
 
-    def note(self, *lines: str) -> Reading:
-        return replace(self, samples=self.samples.note(*lines))
-
     @cached_property
     def problems(self) -> list[Problem]:
         """All that is wrong: what was found, then the problems of the classes."""
-        unread = Counter(problem.label for problem in self.found if problem.kind in UNREAD)
+        unread = Counter(one.label for one in self.found if one.kind in ("unread_picture", "unsupported_file"))
         return [*self.found, *class_problems({split: self.counts(split) for split in self.splits}, unread)]
 
     @property
@@ -104,13 +93,9 @@ class Reading:
         `left_out`: paths whose problems do not count. `only_scored`: the set needs no training images.
         Raises DataError: the first error, and how many more there are; `check` is the command that lists them.
         """
-        harmless = (*ONLY_SCORED, *([NOT_TRAINED] if only_scored else []))
-        errors = [
-            fault
-            for fault in self.problems
-            if fault.severity == "error" and fault.kind not in harmless and fault.path not in left_out
-        ]
-        if errors:
+        harmless = (*ONLY_SCORED, "empty_split") if only_scored else ONLY_SCORED
+        counted = [one for one in self.problems if one.kind not in harmless and one.path not in left_out]
+        if errors := [problem for problem in counted if problem.severity == "error"]:
             check = check or command("check", operand(self.source))
             more = f"; {len(errors) - 1} more are listed by: {check}" * (len(errors) > 1)
             raise DataError(f"{self.source}: {errors[0]}{more}")

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from common.errors import DataError, import_optional
 from common.files import folder_aside, require_writable_data_root
@@ -17,6 +17,9 @@ from datasets.sources.csv_table import column_names
 from datasets.sources.large.shards import CLASS_NAMES, add, read_tar_shards, shards_in
 from datasets.sources.reading import Reading
 from datasets.sources.split_column import MOST_VALUES, split_column
+
+Read = Callable[[list[str]], Iterable[dict[str, Any]]]
+"""Function from names of columns to the rows of a table."""
 
 
 def read_parquet(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
@@ -40,52 +43,19 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
         with folder_aside(folder) as aside:
             for place in files:
                 shard = aside / f"{place.stem}-{place.parent.name}.tar"
-                with _opened(place) as (schema, rows), tarfile.open(shard, "x") as tar:
-                    roles = _roles(place, schema, columns)
-                    _write(tar, place, rows(roles.columns), roles)
+                with _opened(place) as (schema, read), tarfile.open(shard, "x") as tar:
+                    names = _write(tar, place, schema, read, columns)
             place = folder
-            if roles.names:
-                (aside / CLASS_NAMES).write_text("\n".join(roles.names), encoding="utf-8")
+            if names:
+                (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
             aside.rename(folder)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot {'write' if place == folder else 'read'} {place}: {error}") from error
 
 
-class _Roles(NamedTuple):
-    """Roles of the columns."""
-
-    picture: str
-    label: str
-    group: str | None
-    others: list[str]
-    """Columns that may say the split."""
-    names: list[str]
-    """Names of the classes, where the labels are numbers."""
-
-    @property
-    def columns(self) -> list[str]:
-        return [*dict.fromkeys(filter(None, [self.picture, self.label, self.group, *self.others]))]
-
-
-def _roles(file: Path, schema: Any, columns: Columns) -> _Roles:
-    """Return the columns of a table, by its pyarrow.Schema. Raises DataError: one is missing."""
-    parts = {field.name: {part.name.rpartition(".")[2] for part in field.flatten()} for field in schema}
-    pictures = [name for name in schema.names if parts[name] == {"bytes", "path"}]
-    labels = [name for name in column_names("label", columns) if name in schema.names]
-    if not pictures or not labels:
-        raise DataError(f"{file}: no column of pictures, {{bytes, path}}, and of labels in {', '.join(schema.names)}")
-    group = column_of(columns.group)
-    if group is not None and group not in schema.names:
-        raise DataError(f"{file} has no column {group!r}: found {', '.join(schema.names)}")
-    words = [field.name for field in schema if str(field.type).startswith(("string", "large_string", "bool", "int"))]
-    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
-    others = [name for name in words if name not in (labels[0], group)]
-    return _Roles(pictures[0], labels[0], group, others, features.get(labels[0], {}).get("names", []))
-
-
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[dict[str, Any]]]]]:
-    """Open a table: its pyarrow.Schema, and a function from names of columns to its rows."""
+def _opened(file: Path) -> Iterator[tuple[Any, Read]]:
+    """Open a table: its pyarrow.Schema, and what reads its rows."""
     from pyarrow import ipc, memory_map, parquet
 
     if file.suffix == ".parquet":
@@ -106,18 +76,23 @@ def _opened(file: Path) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[di
             yield stream.schema, rows
 
 
-def _write(tar: tarfile.TarFile, file: Path, rows: Iterable[dict[str, Any]], roles: _Roles) -> None:
-    """Write the rows of a table that have a label. Raises DataError: they hold no pictures, or a column of splits."""
+def _write(tar: tarfile.TarFile, file: Path, schema: Any, read: Read, columns: Columns) -> list[str]:
+    """Write the rows of a table that have a label; return the names of the classes, if the labels are numbers.
+
+    Raises DataError: a column is missing, the rows hold no pictures, or a column says the split.
+    """
+    picture, label, group = _roles(file, schema, columns)
+    words = [field.name for field in schema if str(field.type).startswith(("string", "large_string", "bool", "int"))]
+    values = {name: set[str]() for name in words if name not in (label, group)}
     used, held, path = set[str](), False, ""
-    values = {name: set[str]() for name in roles.others}
-    for number, row in enumerate(rows):
-        label, picture, group = row[roles.label], row[roles.picture] or {}, row.get(roles.group or "")
-        if label in (None, -1):
+    for number, row in enumerate(read([*dict.fromkeys([picture, label, *filter(None, [group]), *values])])):
+        if row[label] in (None, -1):
             continue
-        content = picture.get("bytes") or b""
+        cell, of_group = row[picture] or {}, row.get(group or "")
+        content = cell.get("bytes") or b""
         held = held or bool(content)
-        path = picture.get("path") or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
-        add(tar, number, path, content, label, used, "" if group is None else normal(str(group)))
+        path = cell.get("path") or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
+        add(tar, number, path, content, row[label], used, "" if of_group is None else normal(str(of_group)))
         for name, found in values.items():
             if len(found) <= MOST_VALUES:
                 found.add(str(row[name] or ""))
@@ -131,3 +106,18 @@ def _write(tar: tarfile.TarFile, file: Path, rows: Iterable[dict[str, Any]], rol
             f"{file}: the column {split!r} says the split of each row, and only names of files and folders are read"
             " as that: write a file for each, such as train.parquet, or take it out"
         )
+    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
+    return features.get(label, {}).get("names", [])
+
+
+def _roles(file: Path, schema: Any, columns: Columns) -> tuple[str, str, str | None]:
+    """Return the columns of pictures, labels and, if --group names one, groups. Raises DataError: one is missing."""
+    parts = {field.name: {part.name.rpartition(".")[2] for part in field.flatten()} for field in schema}
+    pictures = [name for name in schema.names if parts[name] == {"bytes", "path"}]
+    labels = [name for name in column_names("label", columns) if name in schema.names]
+    if not pictures or not labels:
+        raise DataError(f"{file}: no column of pictures, {{bytes, path}}, and of labels in {', '.join(schema.names)}")
+    group = column_of(columns.group)
+    if group is not None and group not in schema.names:
+        raise DataError(f"{file} has no column {group!r}: found {', '.join(schema.names)}")
+    return pictures[0], labels[0], group

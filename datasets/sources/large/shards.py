@@ -13,6 +13,7 @@ import tarfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
@@ -120,20 +121,16 @@ def read_tar_shards(files: Sequence[Path], name: str, data_root: Path, *, groupe
         lambda: _listed(root, {file: split_of[file] for file in files}),
         data_root=data_root if sum(size for *_, size in filter(None, stamps)) > LARGE else None,
     )
-    paths, facts = PathTable(), json.loads(kept["facts"].tobytes())
+    facts = json.loads(kept["facts"].tobytes())
+    paths = PathTable()
     paths.characters, paths.ends = bytearray(kept["characters"]), array("q", kept["ends"].tobytes())
-    columns: dict[str, Any] = {
-        column: kept[column] for column in ("labels", "splits", "sizes", "groups") if column in kept
-    }
+    columns: dict[str, Any] = {name: kept[name] for name in ("labels", "splits", "sizes", "groups") if name in kept}
+    if facts["group_names"]:
+        columns |= {"group_names": tuple(facts["group_names"]), "grouped_by": grouped_by}
     members = Members(root, paths, tuple(map(str, files)), kept["numbers"], kept["offsets"], kept["sizes"])
-    names, groups = tuple(facts["class_names"]), tuple(facts["group_names"])
-    grouped_by = grouped_by if groups else ""
-    samples = Samples(
-        name, names, paths, root=root, members=members, group_names=groups, grouped_by=grouped_by, **columns
-    )
-    classes = {split: set(named) for split, named in facts["classes"].items()}
+    reading = Reading.of(Samples(name, tuple(facts["class_names"]), paths, root=root, members=members, **columns))
     problems = [Problem(*problem) for problem in facts["problems"]]
-    return Reading(str(root), pluralise(len(files), "tar shard"), samples, classes, problems)
+    return replace(reading, source=str(root), form=pluralise(len(files), "tar shard"), found=problems)
 
 
 def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
@@ -149,10 +146,10 @@ def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
         expected = "key.jpg and right after it key.cls, or class/key.jpg; a key ends at the first dot of the name"
         raise DataError(f"{first} holds no picture with a label; found {found}; expected {expected}")
     samples = rows.samples("", root, class_names=rows.in_order())
-    names = {"class_names": samples.class_names, "group_names": samples.group_names, "classes": rows.classes}
+    facts = {"class_names": samples.class_names, "group_names": samples.group_names, "problems": rows.problems}
     columns = {"labels": samples.labels, "splits": samples.splits, "groups": samples.groups}
     return {column: values for column, values in columns.items() if values is not None} | {
-        "facts": np.frombuffer(json.dumps(names | {"problems": rows.problems}, default=sorted).encode(), np.uint8),
+        "facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
         "characters": np.frombuffer(rows.paths.characters, np.uint8),
         "ends": np.array(rows.paths.ends),
         "numbers": np.array(rows.shards),
