@@ -2,7 +2,6 @@
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
@@ -225,55 +224,6 @@ def test_one_image_per_class_cannot_be_validated(tmp_path, options):
         "set: 19 of 20 classes have one image, which cannot be learnt and validated both; two or more of each class"
         " are needed, better 20"
     )
-
-
-def other_names(root):
-    return semicolons(root)
-
-
-def broken(root):
-    class_folders(root, {"a": 12, "b": 12})
-    whole = (root / "a" / "003.png").read_bytes()
-    (root / "a" / "003.png").write_bytes(whole[: len(whole) // 2])
-    return root
-
-
-ODD_SETS = {
-    "two images a class": two_of_each,
-    "one class": lambda root: class_folders(root, {"a": 20}),
-    "280 images against 6": lambda root: class_folders(root, {"common": 280, "rare": 6}),
-    "a table with several labels in a cell": several_labels,
-    "a table of measurements": numbers,
-    "the folder above the classes": nested,
-    "a table with other column names, and semicolons": other_names,
-    "a broken image": broken,
-}
-
-
-def odd_row(name, root):
-    """A line of the table in docs/check.md: what check finds, and what train says about the same."""
-    source = ODD_SETS[name](root / "set")
-    report = check_source(str(source))
-    found = [
-        f"**{first.severity}** {first.kind}" + f" ({count} times)" * (count > 1) for count, first in report.kinds()
-    ]
-    try:
-        bundle = build_dataloaders(
-            DataConfig(source=str(source), root=root / "data", cache="off", workers=0, mirror="yes"), Spec()
-        )
-        said = [line for line in describe(bundle) if line.startswith("note")]
-        for loader in bundle.dataloaders.values():
-            list(loader)
-    except DataError as error:
-        said = [f"refused: {error}"]
-    cells = [name, "<br>".join(found) or report.reading.form, "<br>".join(said)]
-    return "| " + " | ".join(cell.replace(str(root), "DATA").replace("|", "\\|") for cell in cells) + " |"
-
-
-@pytest.mark.parametrize("name", ODD_SETS)
-def test_the_page_about_check_says_word_for_word_what_is_said(tmp_path, name):
-    page = Path(__file__).resolve().parent.parent / "docs" / "check.md"
-    assert odd_row(name, tmp_path) in page.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_path, capsys):

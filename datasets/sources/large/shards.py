@@ -100,7 +100,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 def _is_shard(tar: Path) -> bool:
     """Return whether one of the first pictures has a label next to it; else it is an archive of a folder."""
-    first = list(islice(_members(tar), 8))
+    first = [member for member, _ in islice(_members(tar), 8)]
     labelled = {_key(member) for member in first if member.name.endswith((".cls", ".json"))}
     return any(_key(member) in labelled for member in first if is_image_name(member.name))
 
@@ -142,7 +142,7 @@ def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
         rows.add_shard(file, number, split)
     if not rows.labels:
         first = next(iter(split_of))
-        found = shorten_list([member.name for member in islice(_members(first), 3)]) or "nothing"
+        found = shorten_list([member.name for member, _ in islice(_members(first), 3)]) or "nothing"
         expected = "key.jpg and right after it key.cls, or class/key.jpg; a key ends at the first dot of the name"
         raise DataError(f"{first} holds no picture with a label; found {found}; expected {expected}")
     samples = rows.samples("", root, class_names=rows.in_order())
@@ -163,20 +163,26 @@ def _split_of(shard: Path) -> str:
     return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")
 
 
-def _members(tar: Path) -> Iterator[TarMember]:
-    """Yield every file in a tar, in its order. Raises DataError: it is damaged, or holds something else than files."""
+def _members(tar: Path) -> Iterator[tuple[TarMember, bytes]]:
+    """Yield every file in a tar, in its order, with the content of labels and groups.
+
+    Raises DataError: it is damaged, or holds something else than files.
+    """
     try:
-        with tarfile.open(tar, "r:") as opened:
+        with open(tar, "rb") as file, tarfile.open(fileobj=file, mode="r:") as opened:
             while (info := opened.next()) is not None:
                 opened.members.clear()  # type: ignore[attr-defined]  # which would hold them all
                 if info.isdir():
                     continue
                 if not info.isreg() or info.issparse():
                     raise DataError(f"{tar}: {info.name!r} is a link, a device or a sparse file; a shard holds files")
-                yield TarMember(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size)
-            assert opened.fileobj is not None
-            opened.fileobj.seek(opened.offset)
-            if opened.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes any fault for an end
+                content = b""
+                if info.name.lower().endswith((".cls", f".{GROUP}")):
+                    file.seek(info.offset_data)
+                    content = file.read(info.size)
+                yield TarMember(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size), content
+            file.seek(opened.offset)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes any fault for an end
                 raise tarfile.ReadError(f"damaged at byte {opened.offset:,}, or cut short there")
     except (tarfile.TarError, OSError) as error:
         raise DataError(f"cannot read shard {tar}: {error}; a shard is a whole tar, not compressed") from error
@@ -202,34 +208,37 @@ class _Pictures(Rows):
     def add_shard(self, shard: Path, number: int, split: str) -> None:
         seen: set[str] = set()
         inside = shard.relative_to(self.root)
-        for key, members in groupby(_members(shard), _key):
-            parts = {member.name.rpartition("/")[2].partition(".")[2].lower(): member for member in members}
-            picture = next((parts[suffix] for suffix in parts if f".{suffix}" in (*IMAGE_EXTENSIONS, ".gif")), None)
+        for key, members in groupby(_members(shard), lambda pair: _key(pair[0])):
+            parts, picture = dict[str, bytes](), None
+            for member, content in members:
+                suffix = member.name.rpartition("/")[2].partition(".")[2].lower()
+                parts[suffix] = content
+                picture = picture or (member if f".{suffix}" in (*IMAGE_EXTENSIONS, ".gif") else None)
             if picture is None or key.rpartition("/")[2] == "":  # a hidden file
                 continue
             if key in seen:
                 raise DataError(f"{shard}: {key.strip('/')!r} is in it twice, or apart from its label")
             seen.add(key)
-            label = self._label(key, parts)
+            label = self._label(shard, key, parts)
             if not label:
                 detail = "no .cls and no folder; a .json is not read, put its label into a .cls"
                 self.problem("empty_label", f"{inside}/{picture.name}", split, detail=detail)
                 continue
-            group = normal(parts[GROUP].read_bytes().decode("utf-8", "replace")) if GROUP in parts else ""
+            group = normal(parts.get(GROUP, b"").decode("utf-8", "replace"))
             self.add(f"{inside}/{picture.name}", label, split, group)
             self.shards.append(number)
             self.offsets.append(picture.offset)
             self.sizes.append(picture.size)
 
-    def _label(self, key: str, parts: dict[str, TarMember]) -> str:
+    def _label(self, shard: Path, key: str, parts: dict[str, bytes]) -> str:
         """Return the name of a sample's class; empty where it has none, or may have another one in a .json."""
         if "cls" not in parts:
             return "" if "json" in parts else key.rpartition("/")[0].rpartition("/")[2]
         try:
-            value = decode_text(parts["cls"].read_bytes())[0].strip()
+            value = decode_text(parts["cls"])[0].strip()
             return self.names[int(value)] if self.names and value.isdecimal() else value
         except (ValueError, IndexError) as error:
-            raise DataError(f"{os.fspath(parts['cls'])} holds no label: {error}") from error
+            raise DataError(f"{shard}/{key.lstrip('/')}.cls holds no label: {error}") from error
 
     def in_order(self) -> list[str]:
         """Return the classes as classnames.txt has them, else by number or by name."""
