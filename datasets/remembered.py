@@ -30,7 +30,7 @@ def remembered(
         return compute()
     name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     place = data_root / "index" / f"{kind}-{name}.npz"
-    # Missing; or BadZipFile, ValueError, zlib.error, ...: whatever a damaged archive raises.
+    # A file may be missing, or damaged in any way: BadZipFile, ValueError, KeyError, zlib.error, ...
     with suppress(Exception), open(place, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         if file["stamps"].tobytes() == stamps:
             return {array: file[array] for array in file.files if array != "stamps"}
