@@ -63,14 +63,14 @@ def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
 
 
 class _Folder(NamedTuple):
-    """What a folder holds, hidden and system files apart."""
+    """Contents of a folder, without hidden and system files."""
 
     path: str
     """Relative to the root, which is empty."""
     images: list[str]
-    """Their names."""
+    """Names of images."""
     folders: dict[str, "_Folder"]
-    """By name."""
+    """Folders in it, by name."""
     odd: list[tuple[str, str, str]]
     """Kind of problem, path and detail of all else."""
 
