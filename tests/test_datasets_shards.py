@@ -344,6 +344,16 @@ def test_parquet_that_names_files_in_place_of_their_bytes_is_refused_in_one_line
     assert not list((tmp_path / "unpacked").iterdir())
 
 
+def test_a_row_of_parquet_without_a_picture_is_an_empty_file_to_check(tmp_path):
+    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
+    pictures = [None, *({"bytes": b"1", "path": f"{i}.jpg"} for i in range(7))]
+    writer.write_table(arrow.table([pictures, [0, 1] * 4], names=["image", "label"]), tmp_path / "all.parquet")
+    findings = check_source(str(tmp_path / "all.parquet"), data_root=tmp_path, near=False).findings
+    assert [finding.path for finding in findings if finding.kind == "zero_bytes"] == [
+        f"all-{tmp_path.name}.tar/00000000.jpg"
+    ]
+
+
 def test_pictures_of_one_name_in_parquet_suggest_no_groups(tmp_path):
     files = [save(tmp_path / f"{row}.png", seed=row % 20, size=(40, 30 + row // 20)) for row in range(60)]
     rows = [(file.read_bytes(), f"{row % 20:03}.png", "abc"[row // 20]) for row, file in enumerate(files)]
