@@ -133,8 +133,8 @@ def test_columns_of_any_name_are_taken_where_they_are_named(tmp_path):
 
 
 def test_a_table_beside_class_folders_does_not_hide_them(tmp_path):
-    root = class_folders(tmp_path / "set", {"a": 8, "b": 8, "c": 8})
-    write_table(root / "boxes.csv", [("a/000.png", "wing"), ("b/000.png", "leg")], ("filename", "class"))
+    root = class_folders(tmp_path / "set", {"bus": 8, "car": 8, "train": 8})
+    write_table(root / "boxes.csv", [("bus/000.png", "wing"), ("car/000.png", "leg")], ("filename", "class"))
     assert "3 classes" in train_says(root, tmp_path)
     assert check_source(str(root)).reading.form == "class folders"
 

@@ -30,7 +30,6 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     """
     name = name or root.name
     try:
-        root = innermost(root)
         top = _scan(str(root))
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error

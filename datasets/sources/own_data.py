@@ -1,22 +1,22 @@
 """Find out what a person's own data is: a folder, a table, shards, or an archive of a folder or a table."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from common.errors import DataError, UnknownDataSet
 from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
-from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
 from datasets.sources.large.hub import obtain_from_hub
 from datasets.sources.large.parquet import read_parquet
 from datasets.sources.large.shards import TABLES, read_tar_shards, shards_at, shards_in
-from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.sources.reading import Reading, split_word
 
 EXPECTED = (
     "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"
@@ -64,20 +64,20 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
         inner = innermost(folder)
         if shards := shards_in(inner):
             return _read_shards(shards, name, root, columns)
-        folders, files = list_folder(inner)
-        tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
-        sure = any(columns[:2]) or not tables or _has_class_folders(inner, folders)
+        tables = [inner / file for file in list_folder(inner)[1] if file.lower().endswith(TABLE_SUFFIXES)]
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or folder}: {error.strerror}") from error
-    for certainly in (True, False)[: 1 if sure else 2]:
-        indexes = [table for table in tables if is_sample_table(table, columns, sure=certainly)]
-        if len(indexes) == 1:
-            return read_table(indexes[0], name, columns=columns, confined=confined)
+    sure = [table for table in tables if is_sample_table(table, columns, sure=True)]
+    if len(sure) == 1:
+        return read_table(sure[0], name, columns=columns, confined=confined)
     if any(columns[:2]):
-        raise DataError(f"{inner} has {len(indexes)} tables with these columns; name the table itself as --data")
+        raise DataError(f"{inner} has {len(sure)} tables with these columns; name the table itself as --data")
+    likely = [table for table in tables if is_sample_table(table, columns)]
     try:
         reading = read_image_folder(inner, name)
     except DataError as error:
+        if len(likely) == 1:
+            return read_table(likely[0], name, columns=columns, confined=confined)
         others = [
             str(path.relative_to(inner))
             for depth in ("*", "*/*")
@@ -86,21 +86,12 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
         ]
         hint = f"; there is {shorten_list(others)}: --data can name a table, an archive or a folder of shards"
         raise DataError(f"{error}{hint * bool(others)}") from error
-    if len(tables) == 1 and len(set(reading.samples.labels.tolist())) == 1:
+    classes = {reading.samples.class_names[label] for label in np.unique(reading.samples.labels)}
+    if len(likely) == 1 and len([name for name in classes if not split_word(name)]) < 2:  # Kaggle's train_images
+        return read_table(likely[0], name, columns=columns, confined=confined)
+    if len(tables) == 1 and len(classes) == 1:  # all images
         return read_table(tables[0], name, columns=columns, confined=confined)  # its error names the missing column
     if inner == folder or confined:
         return reading
     samples = reading.samples.note(f"the classes are the folders in {inner}, the only one in {folder}")
     return replace(reading, samples=samples, form=f"{reading.form} in {inner.relative_to(folder)}/")
-
-
-def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
-    """Return whether two folders hold images, or a folder of a split holds folders."""
-    count = 0
-    for name in folders:
-        within, files = list_folder(root / name)
-        of_a_split = re.split("[_-]", name.lower())[0] in SPLIT_FOLDERS  # Kaggle's train_images is one
-        count += any(map(is_image_name, files)) and not of_a_split
-        if count > 1 or (of_a_split and within):
-            return True
-    return False
