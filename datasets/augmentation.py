@@ -6,7 +6,6 @@ B batch, C channels, S side of the model's input.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,7 @@ import torch.nn.functional as F
 
 from common.errors import OptionError
 from common.image_spec import ImageSpec
-from datasets.fitting import padded_size
-from datasets.images import Size
+from datasets.fitting import border, resized_size
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -41,25 +39,24 @@ class CropFlip(Pipeline):
     """`light`: a random S x S window of a slightly larger image, mirrored with probability one half.
 
     Where evaluation shows the whole picture (`pad`, `squash`), it is moved by up to a sixteenth of the side, over the
-    border's colour: as far as the window moves over a larger image, and no end of it is lost for long."""
+    border's colour: as far as the window moves over a larger image, and no end of it is lost for long. Small pictures
+    are moved over black."""
 
     def __init__(self, spec: ImageSpec, *, mirror: bool) -> None:
         super().__init__(spec)
-        self.mirror = mirror
-        self.padding, self.around = 0, [0] * len(self.border)
+        self.mirror, self.padding = mirror, 0
         if spec.fit != "crop":
-            self.padding, self.around = max(1, self.size // 16), self.border
+            self.padding, self.around = max(1, self.size // 16), border(spec)
         elif self.size <= SMALL:
-            self.padding = max(1, self.size // 8)
-        else:
-            self.resize, self.crop = round(self.size * 8 / 7), None
+            self.padding, self.around = max(1, self.size // 8), [0] * self.channels
+
+    def stored_side(self, width: int, height: int) -> int | None:
+        return None if self.padding else round(self.size * 8 / 7)
 
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
-        random = uniforms(mix(seed, AUGMENT, epoch), draws, 3)
-        size, pad = self.size, self.padding
-        out = np.empty((len(images), images[0].shape[0] if images else self.channels, size, size), np.uint8)
-        framed = self._padded(np.stack(images)) if pad else images
-        for row, image in enumerate(framed):
+        random, size = uniforms(mix(seed, AUGMENT, epoch), draws, 3), self.size
+        out = np.empty((len(images), images[0].shape[0], size, size), np.uint8)
+        for row, image in enumerate(self._padded(np.stack(images)) if self.padding else images):
             top = int(random[row, 0] * (image.shape[1] - size + 1))
             left = int(random[row, 1] * (image.shape[2] - size + 1))
             out[row] = image[:, top : top + size, left : left + size]
@@ -70,12 +67,12 @@ class CropFlip(Pipeline):
         return self.normalise(batch)
 
     def _padded(self, images: np.ndarray) -> np.ndarray:
-        """Pixels (B, C or 1, S, S) with a border on all sides; black where windows are cut out of a larger image."""
-        count, channels, pad = len(images), images.shape[1], self.padding
+        """Put a border around pixels (B, C or 1, S, S)."""
+        count, channels, side = len(images), images.shape[1], self.size + 2 * self.padding
         colour = self.around if channels == len(self.around) else [round(sum(self.around) / len(self.around))]
-        around = np.array(colour, np.uint8).reshape(1, channels, 1, 1)
-        out = np.repeat(around, count, 0).repeat(self.size + 2 * pad, 2).repeat(self.size + 2 * pad, 3)
-        out[..., pad:-pad, pad:-pad] = images
+        out = np.empty((count, channels, side, side), np.uint8)
+        out[:] = np.array(colour, np.uint8).reshape(-1, 1, 1)
+        out[..., self.padding : -self.padding, self.padding : -self.padding] = images
         return out
 
 
@@ -85,32 +82,26 @@ class PaddedCrop:
 
     The whole picture, which evaluation shows, is thus one of the parts; and no part lies in the border alone."""
 
-    def __init__(self, size: int, colour: Sequence[int], interpolation: Any) -> None:
-        from torchvision.transforms import v2
-
-        self.size, self.colour, self.interpolation = size, colour, interpolation
-        self.part = v2.RandomResizedCrop(size, scale=(0.08, 1.0))
+    def __init__(self, spec: ImageSpec) -> None:
+        self.spec = spec
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """uint8 (C, h, w) -> uint8 (C, S, S)."""
-        from torchvision.transforms.v2 import functional
+        from torchvision.transforms import v2
 
+        high, wide, size = *image.shape[1:], self.spec.image_size
         unit = torch.empty(1, 1000, 1000, dtype=torch.uint8)  # the picture in its own proportions
-        drawn = self.part.make_params([unit])
-        height, width = (max(1, round(drawn[side] * image.shape[axis] / 1000)) for side, axis in SIDES)
-        top, left = (min(round(drawn[edge] * image.shape[axis] / 1000), image.shape[axis] - 1) for edge, axis in EDGES)
-        wide, high = padded_size(width, height, self.size)
-        part = functional.resized_crop(
-            image, top, left, height, width, [high, wide], interpolation=self.interpolation, antialias=True
+        drawn = v2.RandomResizedCrop.get_params(unit, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+        top, left, height, width = (
+            round(part * side / 1000) for part, side in zip(drawn, (high, wide) * 2, strict=True)
         )
-        square = torch.tensor(self.colour, dtype=torch.uint8).view(-1, 1, 1).repeat(1, self.size, self.size)
-        above, before = (self.size - high) // 2, (self.size - wide) // 2
-        square[:, above : above + high, before : before + wide] = part
-        return square
-
-
-SIDES, EDGES = (("height", 1), ("width", 2)), (("top", 1), ("left", 2))
-"""Names of what RandomResizedCrop draws, with the axis of an image (C, h, w) along which each lies."""
+        top, left, height, width = min(top, high - 1), min(left, wide - 1), max(1, height), max(1, width)
+        columns, rows = resized_size(width, height, self.spec)
+        mode = v2.InterpolationMode(self.spec.interpolation)
+        part = v2.functional.resized_crop(image, top, left, height, width, [rows, columns], mode, antialias=True)
+        above, before = (size - rows) // 2, (size - columns) // 2
+        sides = [before, above, size - columns - before, size - rows - above]
+        return v2.functional.pad(part, sides, fill=border(self.spec))
 
 
 class SmallAffine(Pipeline):
@@ -148,34 +139,26 @@ class RandAugment(Pipeline):
     def __init__(self, spec: ImageSpec, *, mirror: bool, magnitude: int, erase: float) -> None:
         super().__init__(spec)
         self.mirror, self.magnitude, self.erase = mirror, magnitude, erase
-        self.grey = self.border  # where an operation leaves nothing
-        self.crop = None
 
     @cached_property
     def transform(self) -> Callable[[torch.Tensor], torch.Tensor]:
         from torchvision.transforms import v2  # takes a second to import
 
-        mode = v2.InterpolationMode(self.interpolation)
+        mode, grey = v2.InterpolationMode(self.spec.interpolation), border(self.spec)
         crop = v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True)
         steps = [
-            PaddedCrop(self.size, self.border, mode) if self.spec.fit == "pad" else crop,
+            PaddedCrop(self.spec) if self.spec.fit == "pad" else crop,
             *([v2.RandomHorizontalFlip()] if self.mirror else []),
-            v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=self.grey),
-            *([v2.RandomErasing(self.erase, value=self.grey)] if self.erase else []),
+            v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=grey),  # where an operation leaves nothing
+            *([v2.RandomErasing(self.erase, value=grey)] if self.erase else []),
         ]
         return v2.Compose(steps)
 
     def get_ready(self) -> None:
         assert self.transform is not None
 
-    def _shorter_side(self, width: int, height: int) -> int:
-        return min(2 * self.size, width, height)
-
-    def resized_size(self, width: int, height: int) -> Size:
-        side = min(2 * self.size, max(width, height))
-        if self.spec.fit == "squash":
-            return side, side
-        return padded_size(width, height, side) if self.spec.fit == "pad" else super().resized_size(width, height)
+    def stored_side(self, width: int, height: int) -> int:
+        return min(2 * self.size, min(width, height) if self.spec.fit == "crop" else max(width, height))
 
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         batch = []

@@ -21,7 +21,7 @@ class UnsureValues(DataError):
 
 
 def unsure_tiff(image: Any) -> str:
-    """Say why the header of a TIFF leaves open what to read, or Pillow misreads it; empty where all is clear."""
+    """Explain why the header of a TIFF leaves open what to read, or Pillow misreads it; empty where all is clear."""
     tag = image.tag_v2.get
     bits, meaning, bands, kinds = max(tag(258, (1,))), tag(262, 0), tag(277, 1), tag(339, (1,))
     more = bands - COLOURS.get(meaning, 1)
@@ -51,7 +51,7 @@ def _has_another_page(image: Any) -> bool:
 
 
 def is_deep(image: Any) -> bool:
-    """Return whether a picture that is not decoded yet, as reading EXIF may do, has 16 bits in each band."""
+    """Return whether a picture has 16 bits in each band. To be called before it is decoded, as reading EXIF may do."""
     return image.mode.startswith("I") or bool(re.search(";16[BLN]|'RGB', 65535", str(image.tile)))
 
 
@@ -63,7 +63,7 @@ def largest_of(image: Any) -> int:
 
 
 def narrow_range(largest: int) -> str:
-    """Say what is wrong with 16-bit pictures of no larger value, and what helps; empty where nothing is wrong."""
+    """Explain what is wrong with 16-bit pictures of no larger value, and what helps; empty where nothing is."""
     if not 0 < largest < LEAST_MAXIMUM:
         return ""
     factor = 65_536 >> largest.bit_length()

@@ -36,6 +36,11 @@ def split_code(name: str) -> int:
     return SPLITS.index(name) if name else UNSPLIT
 
 
+def evenly(length: int, count: int) -> np.ndarray:
+    """Return up to `count` different rows, spread over a whole table, so that they meet most classes."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
+
+
 class DataBundle(NamedTuple):
     """One loader per split (`train`, `val` and, where there is one, `test`), the class names, images per split."""
 

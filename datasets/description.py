@@ -3,11 +3,10 @@
 import numpy as np
 
 from common.text import format_table, pluralise, printable, shorten_list
-from datasets.bundle import SPLITS, DataBundle, image_set
-from datasets.fit_choice import in_words
+from datasets.bundle import SPLITS, DataBundle, evenly, image_set
+from datasets.fitting import in_words
 from datasets.grouping.parts import line
 from datasets.image_dataset import ImageDataset
-from datasets.sampling import evenly
 
 SIZES_LOOKED_AT = 200
 

@@ -1,15 +1,32 @@
-"""Fitting of a picture to a model's square input: what is resized, cut off or filled, and the way back.
+"""Fitting of a picture to a model's square input: what is resized, cut off or filled, the way back, and the choice.
 
 A model's input has S x S pixels. `crop` fills it with the middle of the picture, `squash` with the whole picture, its
 proportions lost, and `pad` with the whole picture and a plain border. Pictures are upright: as their EXIF orientation
 shows them.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+from PIL import Image
+
+from common.errors import DataError
 from common.image_spec import ImageSpec
+from datasets.bundle import LEFT_OUT, TEST, Samples, evenly
+from datasets.images import Size, image_size
 
 Fit = Literal["crop", "pad", "squash"]
+LOOKED_AT = 500
+"""Pictures, spread over a set, whose sizes are read from their headers."""
+LOST = 0.4
+"""Share of a picture that is much to lose: `crop` cuts it off beyond 5 : 3."""
+MANY = 0.25
+"""Share of the pictures that lose much from which the whole of each is shown, at a smaller scale."""
+ALIKE = 1.5
+"""Factor within which nine tenths of the pictures' proportions must lie: squashing then distorts all of them alike."""
+MILD = 2.2
+"""Largest ratio of the sides at which pictures are squashed: docs/evidence/benchmarks.md, "Whole pictures"."""
 
 
 class Box(NamedTuple):
@@ -21,26 +38,48 @@ class Box(NamedTuple):
     bottom: float
 
 
-def resized_size(width: int, height: int, spec: ImageSpec) -> tuple[int, int]:
-    """(width, height) that a picture has once it is resized, before anything is cut off or filled."""
-    side = spec.image_size
+def resized_size(width: int, height: int, spec: ImageSpec, side: int | None = None) -> Size:
+    """Return (width, height) of a picture once it is resized, before anything is cut off or filled.
+
+    `side` is its shorter side for `crop`, its longer one for `pad`, both for `squash`; by default that of the input.
+    """
+    if spec.fit == "crop":
+        short, side = min(width, height), side or round(spec.image_size / spec.crop_fraction)
+        return side * width // short, side * height // short  # the longer side is cut to whole pixels, as torchvision's
+    side = side or spec.image_size
     if spec.fit == "squash":
         return side, side
-    if spec.fit == "pad":
-        return padded_size(width, height, side)
-    short = min(width, height)
-    side = round(side / spec.crop_fraction)
-    return side * width // short, side * height // short  # the longer side is cut to whole pixels, as in torchvision
-
-
-def padded_size(width: int, height: int, side: int) -> tuple[int, int]:
-    """(width, height) of a picture whose longer side becomes `side`, at least one pixel each."""
     long = max(width, height)
     return max(1, (2 * side * width + long) // (2 * long)), max(1, (2 * side * height + long) // (2 * long))
 
 
+def framed(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    """Return what the input shows of a resized picture: its middle, or all of it on a border, S x S."""
+    side = spec.image_size
+    if image.size == (side, side):
+        return image
+    left, top = offset(image.width, spec), offset(image.height, spec)
+    if spec.fit == "crop":
+        return image.crop((left, top, left + side, top + side))
+    square = Image.new(image.mode, (side, side), border(spec)[0] if image.mode == "L" else tuple(border(spec)))
+    square.paste(image, (-left, -top))
+    return square
+
+
+def border(spec: ImageSpec) -> list[int]:
+    """Return the colour that normalises to zero, but for rounding."""
+    return [round(255 * value) for value in spec.mean]
+
+
+def offset(length: int, spec: ImageSpec) -> int:
+    """Return the pixels of a resized side that lie before the input; below 0 where the input begins earlier."""
+    if spec.fit == "pad":
+        return -((spec.image_size - length) // 2)
+    return round((length - spec.image_size) / 2)
+
+
 def view_of(width: int, height: int, spec: ImageSpec) -> Box:
-    """The part of a picture that the model's whole input shows, in pixels of the picture.
+    """Return the part of a picture that the model's whole input shows, in pixels of the picture.
 
     The input's column x, 0 to S, is the picture's `left + x / S * (right - left)`, and rows likewise; so a map over the
     input covers just this box, whatever its own resolution. With `crop` the box lies within the picture; with `squash`
@@ -53,16 +92,70 @@ def view_of(width: int, height: int, spec: ImageSpec) -> Box:
     return Box(left * across, top * down, (left + side) * across, (top + side) * down)
 
 
-def offset(length: int, spec: ImageSpec) -> int:
-    """Pixels of a side of the resized picture that lie before the input; below 0 where the input begins earlier."""
-    if spec.fit == "pad":
-        return -((spec.image_size - length) // 2)
-    return round((length - spec.image_size) / 2)
-
-
 def seen_share(width: int, height: int, spec: ImageSpec) -> float:
-    """The share of a picture's pixels that the model ever sees outside of random crops: 1 but for `crop`."""
+    """Return the share of a picture's pixels that the model sees outside of random crops: 1 but for `crop`."""
     box = view_of(width, height, spec)
     across = min(box.right, width) - max(box.left, 0.0)
     down = min(box.bottom, height) - max(box.top, 0.0)
     return across * down / (width * height)
+
+
+def chosen_fit(samples: Samples) -> Fit:
+    """Choose the fit for the images that no test is held out of: `crop`, unless it would cut much off many."""
+    rows = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST))
+    return choose(native_sizes(samples, rows[evenly(len(rows), LOOKED_AT)]))
+
+
+def native_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """Return width and height of the pictures whose headers can be read, int64 (n, 2)."""
+    if samples.pixels is not None:
+        return np.tile([samples.pixels.shape[2], samples.pixels.shape[1]], (len(rows), 1))
+    sizes = []
+    for row in rows.tolist():
+        try:
+            sizes.append(image_size(samples.file(row)))
+        except DataError:  # whoever decodes it names it
+            continue
+    return np.array(sizes, np.int64).reshape(-1, 2)
+
+
+def choose(sizes: np.ndarray) -> Fit:
+    """Choose the fit for pictures of these sizes (n, 2)."""
+    if not len(sizes) or (seen_by_crop(sizes) <= 1 - LOST).mean() < MANY:
+        return "crop"
+    low, high = np.quantile(sizes[:, 0] / sizes[:, 1], (0.05, 0.95))
+    ratio = float(np.median(sizes.max(axis=1) / sizes.min(axis=1)))
+    return "squash" if high <= ALIKE * low and ratio <= MILD else "pad"
+
+
+def seen_by_crop(sizes: np.ndarray) -> np.ndarray:
+    """Return the share of each picture that a model sees with `crop`, float64 (n,)."""
+    different, which = np.unique(sizes, axis=0, return_inverse=True)
+    return np.array([seen_share(width, height, ImageSpec(fit="crop")) for width, height in different.tolist()])[which]
+
+
+def in_words(fit: str, sizes: np.ndarray) -> str:
+    """Describe what a fit does to pictures of these sizes (n, 2), and why, in one line; empty for square ones."""
+    cut = 1 - seen_by_crop(sizes).mean()
+    if cut < 0.01:
+        return ""
+    if fit == "crop":
+        return f"fit crop: {cut:.0%} of the average picture is cut off; --fit pad or squash shows whole pictures"
+    reasons = {"squash": ", and all have similar proportions", "pad": ", and their proportions differ or are extreme"}
+    why = reasons[fit] if choose(sizes) == fit else ""
+    return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one{why}"
+
+
+def never_seen(sizes: Sequence[Size], labels: Sequence[str]) -> str:
+    """Describe what `crop` cuts off pictures of these sizes and classes, in one line; empty where that is little."""
+    table = np.array(sizes, np.int64).reshape(-1, 2)
+    cropped = seen_by_crop(table)
+    if not len(table) or cropped.mean() > 0.95:
+        return ""
+    means = {label: cropped[np.array(labels) == label].mean() for label in dict.fromkeys(labels)}
+    hit = sorted((share, label) for label, share in means.items() if share <= 1 - LOST)
+    most = ", ".join(f"{label!r} ({1 - share:.0%})" for share, label in hit[:3])
+    worst = f", most of {most}{f' and {len(hit) - 3} more' if len(hit) > 3 else ''}" if hit else ""
+    fit = choose(table)
+    line = f"{1 - cropped.mean():.0%} of the pixels are never seen with --fit crop{worst}; `train` chooses {fit}"
+    return line + ("" if fit == "crop" else ", which shows whole pictures")

@@ -1,9 +1,8 @@
 """Decoder from a file to pixels, the one of training, evaluation, prediction and `check`."""
 
-import math
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +13,7 @@ from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 from common.errors import DataError
 from common.text import printable
 from datasets.bit_depth import UnsureValues, is_deep, largest_of, narrow_range, to_8_bits, unsure_tiff
-from datasets.bundle import LEFT_OUT, Samples
+from datasets.bundle import LEFT_OUT, Samples, evenly
 
 # As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
 # frame is read only where somebody names the file, on the command line or in a table.
@@ -27,6 +26,8 @@ tiny. A photograph of 107 million pixels passes."""
 BYTES_PER_PIXEL = {"WEBP": 20, "CMYK": 12, "RGBA": 12}
 """Most bytes that a pixel takes in a format or a mode; in any other 10: a progressive JPEG's coefficients, and its
 pixels."""
+# One long text, such as a prompt, is no bomb: what all texts of a picture may take stays bounded.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
 STRIP = 2**20  # pixels that are converted at once
 RESERVE = 2
@@ -38,43 +39,52 @@ THE_IMAGE = "the image"
 """Name in messages of a picture without a name."""
 POINTER, A_POINTER = b"version https://git-lfs", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
 """The start of what Git leaves in the place of a large file, and what to say of it."""
+Size = tuple[int, int]
+"""(width, height) in pixels."""
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
-    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
-    PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line.
-    UnsureValues: a TIFF whose values may mean several things."""
-    bytes_in_all = most_bytes()
+    """Open an image of FORMATS that takes up to MOST_GB, without decoding it.
+
+    Raises PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a
+    line. UnsureValues: a TIFF whose values may mean several things."""
+    limit = most_bytes()
     image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
-    most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
-    limit = ""
-    if math.prod(image.size) > most:
-        limit = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB)"
-    elif max(image.size) > MAX_ASPECT * min(image.size):
-        sides = f"{max(image.size) / min(image.size):,.0f} to 1"
-        limit = f"its sides are {sides}, and at most {MAX_ASPECT} to 1 are read"
-    if limit:
+    most = limit // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    (short, long), size = sorted(image.size), "{:,} x {:,} pixels; ".format(*image.size)
+    error: Exception | None = None
+    if short * long > most:
+        allowed = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB)"
+        error = Image.DecompressionBombError(size + allowed)
+    elif long > MAX_ASPECT * short:
+        ratio = f"its sides are {long / short:,.0f} to 1, and at most {MAX_ASPECT} to 1 are read"
+        error = Image.DecompressionBombError(size + ratio)
+    elif image.format == "TIFF" and (fault := unsure_tiff(image)):
+        error = UnsureValues(fault)
+    if error:
         image.close()
-        raise Image.DecompressionBombError("{:,} x {:,} pixels; ".format(*image.size) + limit)
-    if image.format == "TIFF" and (fault := unsure_tiff(image)):
-        image.close()
-        raise UnsureValues(fault)
+        raise error
     return image
 
 
 def most_bytes() -> int:
     """Return MOST_GB in bytes. Raises DataError: no number above 0."""
-    said = os.environ.get(MOST_GB, "1")
+    given = os.environ.get(MOST_GB, "1")
     try:
-        return max(1, int(float(said) * 2**30))
+        return max(1, int(float(given) * 2**30))
     except (ValueError, OverflowError):
-        raise DataError(f"{MOST_GB}={said} is no number of gigabytes, such as 1 or 2.5") from None
+        raise DataError(f"{MOST_GB}={given} is no number of gigabytes, such as 1 or 2.5") from None
 
 
-# One long text, such as a prompt, is no bomb: what all texts of a picture may take stays bounded.
-PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
-Size = tuple[int, int]
-"""(width, height) in pixels."""
+@contextmanager
+def naming(file: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> Iterator[None]:
+    """Turn whatever Pillow raises (OSError, SyntaxError, struct.error, ...) into a DataError that names the file."""
+    label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE)
+    try:
+        yield
+    except Exception as error:
+        which = label if label == THE_IMAGE else f"image {label}"
+        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
 
 
 def read_image(
@@ -89,23 +99,18 @@ def read_image(
 
     Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
     EXIF orientation is applied. `least`: from the size of the upright picture to the least that is needed of it; a JPEG
-    of over twice that is decoded at 1/2, 1/4 or 1/8 of its size. `alone`: it is of no set that `require_used_range`
-    has looked at. Raises DataError: the file is missing, not an image, damaged, truncated, or its values may mean
-    several things; the message names it (as `name` if given)."""
-    label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE)
-    try:
-        with open_image(file) as image:
-            if least is not None:
-                scale_down(image, least)
-            deep = alone and is_deep(image)
-            image.load()
-            if deep and (fault := narrow_range(largest_of(image))):
-                raise UnsureValues(fault)
-            ImageOps.exif_transpose(image, in_place=True)
-            return to_mode(image, "L" if channels == 1 else "RGB")
-    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
-        which = label if label == THE_IMAGE else f"image {label}"
-        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
+    of over twice that is decoded at 1/2, 1/4 or 1/8 of its size. `alone`: the image belongs to no set that
+    `require_used_range` has checked. Raises DataError: the file is missing, not an image, damaged, truncated, or its
+    values may mean several things; the message names it (as `name` if given)."""
+    with naming(file, name), open_image(file) as image:
+        if least is not None:
+            scale_down(image, least)
+        deep = alone and is_deep(image)
+        image.load()
+        if deep and (fault := narrow_range(largest_of(image))):
+            raise UnsureValues(fault)
+        ImageOps.exif_transpose(image, in_place=True)
+        return to_mode(image, "L" if channels == 1 else "RGB")
 
 
 def scale_down(image: Image.Image, least: Callable[[int, int], Size]) -> None:
@@ -143,30 +148,6 @@ def _strip_to_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def resized(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
-    """The image at this size; itself where it has it."""
-    return image if image.size == size else image.resize(size, Image.Resampling[interpolation.upper()])
-
-
-def fit(
-    image: Image.Image, shorter_side: int, *, interpolation: str = "bilinear", crop: int | None = None
-) -> Image.Image:
-    """Resize so that the shorter side has `shorter_side` pixels, then cut the central `crop` x `crop`.
-
-    The same pixels as torchvision's Resize + CenterCrop on a PIL image.
-    """
-    width, height = image.size
-    short, long = sorted((width, height))
-    if short != shorter_side:
-        other = int(shorter_side * long / short)
-        size = (shorter_side, other) if width <= height else (other, shorter_side)
-        image = image.resize(size, Image.Resampling[interpolation.upper()])
-    if crop is not None and image.size != (crop, crop):
-        left, top = round((image.width - crop) / 2), round((image.height - crop) / 2)
-        image = image.crop((left, top, left + crop, top + crop))
-    return image
-
-
 def to_array(image: Image.Image) -> np.ndarray:
     """uint8 (C, H, W), contiguous."""
     array = np.asarray(image)
@@ -192,23 +173,22 @@ def picture_of(
 def require_used_range(samples: Samples) -> Samples:
     """Return the samples. Raises DataError: of LOOKED_AT pictures all that have 16 bits use little of their range, or
     the values of one may mean several things."""
-    rows = np.flatnonzero(samples.splits != LEFT_OUT)
-    if samples.pixels is not None or samples.root is None or not len(rows):
+    if samples.pixels is not None or samples.root is None:
         return samples
-    largest, most_of = 0, 0
-    for row in rows[np.unique(np.linspace(0, len(rows) - 1, LOOKED_AT).astype(int))].tolist():
-        named = f"{samples.name}: {printable(samples.paths[row])!r}"
+    rows, largest, most_of = np.flatnonzero(samples.splits != LEFT_OUT), 0, ""
+    for row in rows[evenly(len(rows), LOOKED_AT)].tolist():
+        path = f"{samples.name}: {printable(samples.paths[row])!r}"
         try:
             with open_image(samples.file(row)) as image:
                 deep = is_deep(image)
                 to_mode(image, "L")
-                largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, row))
+                largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, path))
         except UnsureValues as error:
-            raise DataError(f"{named}: {error}") from error
+            raise DataError(f"{path}: {error}") from error
         except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever reads the file later names it
             continue
     if fault := narrow_range(largest):
-        raise DataError(f"{samples.name}: {printable(samples.paths[most_of])!r} and others hold {fault}")
+        raise DataError(f"{most_of} and others hold {fault}")
     return samples
 
 
@@ -216,18 +196,14 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
 
-def image_size(file: str | os.PathLike[str] | BinaryIO) -> tuple[int, int]:
-    """(width, height) as shown, from the header alone. Of a file that stays as it is the header is read once."""
-    label = os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE
-    try:
+def image_size(file: str | os.PathLike[str] | BinaryIO) -> Size:
+    """Return (width, height) as shown, from the header alone. A file that stays as it is is opened once."""
+    with naming(file):
         if isinstance(file, str | Path):  # no member of a shard
             status = os.stat(file)
-            return _size_of_file(label, status.st_mtime_ns, status.st_size, most_bytes())
+            return _size_of_file(os.fspath(file), status.st_mtime_ns, status.st_size, most_bytes())
         with open_image(file) as image:
             return upright_size(image)
-    except Exception as error:
-        which = label if label == THE_IMAGE else f"image {label}"
-        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
 
 
 @lru_cache(maxsize=20_000)
@@ -243,20 +219,15 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _begins_with_pointer(name: str) -> bool:
-    with suppress(OSError), open(name, "rb") as file:
-        return file.read(len(POINTER)) == POINTER
-    return False  # a member of a shard, or gone
-
-
 def _reason(error: Exception, name: str) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    if isinstance(error, Image.UnidentifiedImageError) and name.lower().endswith((".heic", ".heif", ".avif")):
+    if not isinstance(error, Image.UnidentifiedImageError):
+        return " ".join(str(error).split()) or type(error).__name__
+    if name.lower().endswith((".heic", ".heif", ".avif")):
         return "HEIC and AVIF pictures are not read; convert it to JPEG or PNG"
-    if isinstance(error, Image.UnidentifiedImageError):
-        if _begins_with_pointer(name):
+    with suppress(OSError), open(name, "rb") as file:  # a member of a shard is no file
+        if file.read(len(POINTER)) == POINTER:
             return A_POINTER
-        of_tiff = ", or a TIFF of a kind that is not read, such as floats of 64 bits or five bands"
-        return "not an image, or an empty file" + of_tiff * name.lower().endswith((".tif", ".tiff"))
-    return " ".join(str(error).split()) or type(error).__name__
+    of_tiff = ", or a TIFF of a kind that is not read, such as floats of 64 bits or five bands"
+    return "not an image, or an empty file" + of_tiff * name.lower().endswith((".tif", ".tiff"))

@@ -20,7 +20,7 @@ from common.image_spec import ImageSpec
 from common.shell import command
 from common.text import pluralise
 from datasets.augmentation import train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, image_set
+from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig
 from datasets.grouping.parts import split_by_groups
@@ -29,7 +29,7 @@ from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.images import require_used_range
 from datasets.options import named_set
 from datasets.processes import begin_loader
-from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
+from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import Pipeline
 from datasets.units import with_copies

@@ -27,10 +27,9 @@ from torch.utils.data import (
 
 from common.errors import DataError
 from common.text import shorten_list
-from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples
+from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples, evenly
 from datasets.config import DataConfig
 from datasets.loaders import DEFAULT_BATCH_SIZE, loader_of
-from datasets.sampling import evenly
 from datasets.seeding import AUGMENT, mix
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from datasets.bundle import BatchKey
+from datasets.bundle import BatchKey, evenly
 from datasets.seeding import ORDER, mix
 
 
@@ -103,11 +103,6 @@ class OrderedBatchSampler(BatchSampler):
     def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
         for rows in self._rows[start:]:
             yield BatchKey(0, rows)
-
-
-def evenly(length: int, count: int) -> np.ndarray:
-    """Up to `count` different rows, spread over the whole table, so that they meet most classes."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
 
 
 def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:

@@ -5,14 +5,12 @@ import pytest
 import torch
 from fake_sets import Spec, picture, save
 from PIL import Image, ImageOps
-from torchvision.transforms.v2 import InterpolationMode
 
 from datasets import DataConfig, build_dataloaders
 from datasets.augmentation import PaddedCrop, train_pipeline
 from datasets.description import describe
-from datasets.fit_choice import choose, never_seen
-from datasets.fitting import resized_size, seen_share, view_of
-from datasets.images import fit, read_image, to_array, to_mode
+from datasets.fitting import choose, never_seen, resized_size, seen_share, view_of
+from datasets.images import read_image, to_array, to_mode
 from datasets.transforms import Pipeline, preprocess
 
 SIZES = [(40, 30), (30, 40), (97, 31), (33, 200), (64, 64), (300, 1)]
@@ -57,7 +55,7 @@ def test_a_mark_in_the_input_is_found_in_the_picture(size):
     left, top = round(box.left + cell), round(box.top + 2 * cell)
     pixels = np.zeros((size[1], size[0]), np.uint8)
     pixels[top : top + round(cell), left : left + round(cell)] = 255
-    seen = np.asarray(fit(Image.fromarray(pixels), 32, crop=32)).reshape(4, 8, 4, 8).mean(axis=(1, 3))
+    seen = Pipeline(spec).store(Image.fromarray(pixels)).reshape(4, 8, 4, 8).mean(axis=(1, 3))
     assert seen[2, 1] > 230
     assert seen.sum() - seen[2, 1] < 60
 
@@ -89,20 +87,18 @@ def test_the_border_of_pad_is_about_zero_for_the_model():
     assert image[:, 12:20].abs().max() > 0.3
 
 
-@pytest.mark.parametrize("how", ["pad", "squash"])
+@pytest.mark.parametrize("how", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("preset", ["none", "light", "standard", "strong"])
-@pytest.mark.parametrize("size", [(90, 30), (30, 90), (50, 50)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_every_augmentation_of_whole_pictures_has_the_shape_and_is_a_function_of_seed_epoch_and_draw(
-    how, preset, size, channels
-):
-    spec = Spec(image_size=32, fit=how, in_channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
+@pytest.mark.parametrize("size", [(90, 30), (30, 90), (50, 50), (49, 98)])
+@pytest.mark.parametrize(("side", "channels"), [(32, 1), (96, 3)])
+def test_every_augmentation_has_the_shape_and_is_a_function_of_seed_epoch_and_draw(how, preset, size, side, channels):
+    spec = Spec(image_size=side, fit=how, in_channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
     pipeline = train_pipeline(preset, spec)
     images = [to_mode(picture(seed, size), "L" if channels == 1 else "RGB") for seed in range(3)]
     stored = [pipeline.store(image) for image in images]
     assert [image.shape[1:] for image in stored] == [pipeline.stored_size(*size)[::-1]] * 3
     first, again = (pipeline(stored, seed=1, epoch=2, draws=np.arange(3)) for _ in range(2))
-    assert first.shape == (3, channels, 32, 32)
+    assert first.shape == (3, channels, side, side)
     assert torch.equal(first, again)
 
 
@@ -119,7 +115,7 @@ def test_a_padded_crop_is_a_part_of_the_picture_and_the_whole_is_the_largest_one
     spec = Spec(image_size=32, fit="pad", mean=(0, 0, 0), std=(1, 1, 1))
     ramp = np.zeros((3, 64, 128), np.uint8)
     ramp[0], ramp[1] = np.arange(128), 255
-    crop = PaddedCrop(32, [0, 0, 0], InterpolationMode.BILINEAR)
+    crop = PaddedCrop(spec)
     torch.manual_seed(0)
     shares = []
     for _ in range(100):

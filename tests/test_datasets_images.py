@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fake_sets import picture
+from fake_sets import Spec, picture
 from PIL import Image, PngImagePlugin
 from small_run import labelled_photos, make_run
 from torchvision.transforms import v2
@@ -19,7 +19,8 @@ import main
 from common.errors import DataError
 from datasets import images
 from datasets.checking.inspection import inspect_file
-from datasets.images import FORMATS, MOST_GB, fit, image_size, read_image, to_array, to_mode
+from datasets.images import FORMATS, MOST_GB, image_size, read_image, to_array, to_mode
+from datasets.transforms import Pipeline
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,9 +146,8 @@ def test_a_missing_file_and_a_stream_are_named(tmp_path):
 def test_fit_equals_torchvisions_resize_and_centre_crop(size, interpolation, shorter):
     image = picture(1, size)
     oracle = v2.Compose([v2.Resize(shorter, interpolation=v2.InterpolationMode(interpolation)), v2.CenterCrop(32)])
-    assert np.array_equal(
-        np.asarray(fit(image, shorter, interpolation=interpolation, crop=32)), np.asarray(oracle(image))
-    )
+    pipeline = Pipeline(Spec(image_size=32, crop_fraction=32 / shorter, interpolation=interpolation))
+    assert np.array_equal(pipeline.store(image), to_array(oracle(image)))
 
 
 def test_to_array_is_channels_first():

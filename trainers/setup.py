@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from common.errors import OPTION_ERRORS, CheckpointError, ConfigError, DataError
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples
-from datasets.fit_choice import chosen_fit
+from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages

@@ -19,7 +19,7 @@ from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.fit_choice import never_seen
+from datasets.fitting import never_seen
 from datasets.grouping.evidence import as_array
 from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.text import pluralise
+from datasets.bundle import evenly
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
-from datasets.sampling import evenly
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import CheckpointError
-from datasets.bundle import BatchKey
-from datasets.sampling import evenly
+from datasets.bundle import BatchKey, evenly
 from trainers.reporting.explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
 from trainers.reporting.explanations.methods import MIXTURE, heat_maps
 from trainers.reporting.explanations.subject import NoMap

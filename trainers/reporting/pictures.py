@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from common.errors import NoAttention
 from common.files import replacing
 from common.text import pluralise
-from datasets.bundle import BatchKey, ImageSet
+from datasets.bundle import BatchKey, ImageSet, evenly
 from datasets.fitting import view_of
-from datasets.sampling import batch_sampler, evenly
+from datasets.sampling import batch_sampler
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins

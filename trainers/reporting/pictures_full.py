@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from common.text import printable
-from datasets.bundle import BatchKey
-from datasets.sampling import evenly
+from datasets.bundle import BatchKey, evenly
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities

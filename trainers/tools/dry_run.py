@@ -9,10 +9,10 @@ import numpy as np
 
 from common.errors import ConfigError
 from common.text import pluralise
-from datasets.bundle import LEFT_OUT, DataBundle
+from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import Loader
-from datasets.sampling import OrderedBatchSampler, batch_sampler, evenly
+from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
 from trainers.options import defaults
