@@ -16,8 +16,7 @@ from common.options import operand
 from common.shell import command
 from common.tables import csv_text
 from common.text import format_table, pluralise, printable, wrapped
-from datasets.config import Columns, data_place
-from datasets.options import words
+from datasets.config import Columns, data_place, words
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 

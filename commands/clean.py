@@ -10,7 +10,7 @@ import tyro
 from commands.arguments import ImagesOptions
 from common.options import require, require_finite
 from common.shell import command
-from datasets.options import named_set
+from datasets.config import named_set
 from trainers.config import OutputConfig, RunConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 

@@ -25,8 +25,7 @@ from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
 from datasets.bundle import image_set
-from datasets.config import DataConfig
-from datasets.options import words
+from datasets.config import DataConfig, words
 from datasets.units import units_of
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions

@@ -7,45 +7,47 @@ decoded once, not once per process, and the pages are never copied. (Not /dev/sh
 import mmap
 import multiprocessing
 import os
-import sys
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 SHARE_OF_FREE_MEMORY = 1 / 3
+_CGROUP = {
+    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+}
+"""Files with the limit of a container's memory and with what is used of it, in bytes: of versions 2 and 1."""
 
 
 class ImageCache:
     """uint8 (C, h, w) pictures of any size by index, up to `capacity` bytes in all; what does not fit is not kept.
 
-    Started by spawn instead of fork (Windows, macOS), a loader process begins with an empty cache of its own.
+    A loader process that is not forked (Windows, macOS) gets a cache that keeps nothing, for what each keeps for itself
+    would take that many times the memory.
     """
 
     def __init__(self, length: int, capacity: int) -> None:
-        self.length, self.capacity = length, capacity
-        self._allocate()
-
-    def _allocate(self) -> None:
-        self._pixels = np.frombuffer(_shared_bytes(self.capacity), np.uint8)
+        self.capacity = capacity
+        # Pages exist once they are written to, so a generous size costs nothing.
+        self._pixels = np.frombuffer(mmap.mmap(-1, max(capacity, 1)), np.uint8)
         # Per image: offset + 1 (0 = absent), channels, height, width. The last row holds the end of the used part.
-        self._index = np.frombuffer(_shared_bytes((self.length + 1) * 32), np.int64).reshape(-1, 4)
+        self._index = np.frombuffer(mmap.mmap(-1, (length + 1) * 32), np.int64).reshape(-1, 4)
         self._lock = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn").Lock()
 
-    def __getstate__(self) -> dict[str, int]:
-        return {"length": self.length, "capacity": self.capacity}
-
-    def __setstate__(self, state: dict[str, int]) -> None:
-        self.__dict__.update(state)
-        self._allocate()
+    def __reduce__(self) -> tuple[type["ImageCache"], tuple[int, int]]:
+        return ImageCache, (len(self._index) - 1, 0)
 
     def get(self, index: int) -> np.ndarray | None:
-        """A view of the stored picture, or None."""
+        """Return a view of the stored picture, or None."""
         start, channels, height, width = self._index[index].tolist()
         if not start:
             return None
         return self._pixels[start - 1 : start - 1 + channels * height * width].reshape(channels, height, width)
 
     def put(self, index: int, picture: np.ndarray) -> None:
+        """Keep a picture, if there is room."""
         with self._lock:
             start = int(self._index[-1, 0])
             if self._index[index, 0] or start + picture.size > self.capacity:
@@ -62,21 +64,17 @@ class ImageCache:
 
 
 def available_memory() -> int:
-    """Bytes that can still be used: of the machine, or of the container when that has a limit."""
-    used = [_number_in(f"/sys/fs/cgroup/{file}") for file in ("memory.current", "memory/memory.usage_in_bytes")]
-    return max(0, min(_meminfo("MemAvailable:"), *(a - b for a, b in zip(_limits(), used, strict=True))))
+    """Return the bytes that can still be used: of the machine, or of the container where that has a limit."""
+    left = [_number_in(limit, 2**62) - _number_in(used, 0) for limit, used in _CGROUP.items()]
+    return max(0, min(_meminfo("MemAvailable"), *left))
 
 
 def total_memory() -> int:
-    """Bytes that there are, free or not."""
-    return min(_meminfo("MemTotal:"), *_limits())
+    """Return the bytes that there are, free or not."""
+    return min(_meminfo("MemTotal"), *(_number_in(limit, 2**62) for limit in _CGROUP))
 
 
-def _limits() -> list[int]:
-    return [_number_in(f"/sys/fs/cgroup/{file}", 2**62) for file in ("memory.max", "memory/memory.limit_in_bytes")]
-
-
-def _number_in(path: str, default: int = 0) -> int:
+def _number_in(path: str, default: int) -> int:
     try:
         return int(Path(path).read_text())
     except (OSError, ValueError):  # no such controller, or "max"
@@ -84,21 +82,9 @@ def _number_in(path: str, default: int = 0) -> int:
 
 
 def _meminfo(row: str) -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(row):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
+    with suppress(OSError):
+        if found := re.search(rf"^{row}:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE):
+            return 1024 * int(found[1])
+    with suppress(AttributeError, ValueError, OSError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 * 2**30  # Windows, where the standard library does not say
-
-
-def _shared_bytes(size: int) -> mmap.mmap:
-    """Zeroed memory that forked processes share. Pages exist once written to, so a generous size costs nothing."""
-    if sys.platform == "win32":
-        return mmap.mmap(-1, max(size, 1))
-    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-    return mmap.mmap(-1, max(size, 1), flags=flags)
+    return 4 * 2**30  # Windows, where the standard library does not say

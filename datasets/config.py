@@ -1,6 +1,7 @@
 """Options of the images: their source, their splits, and how they are fed. No torch here: `python main.py --help`
 imports this file."""
 
+import dataclasses
 import os
 import re
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 import tyro
 
 from common.errors import OptionError
-from common.options import known_keywords
+from common.options import flag, known_keywords, operand, require, require_counts
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -123,23 +124,16 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for name in ("root", "exclude", "split"):
-            value = getattr(self, name)
-            if isinstance(value, str):
+            if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, Path(value))
         if not isinstance(self.source, str):
             object.__setattr__(self, "source", os.fspath(self.source))
-        for name, holds, wanted in (
-            ("val_fraction", lambda value: 0 < value < 1, "lie in (0, 1)"),
-            ("test_fraction", lambda value: 0 <= value < 1, "lie in [0, 1)"),
-            ("fraction", lambda value: 0 < value <= 1, "lie in (0, 1]"),
-            ("labels_per_class", lambda value: value >= 1, "be at least 1"),
-            ("batch_size", lambda value: value >= 1, "be at least 1"),
-            ("folds", lambda value: value >= 2, "be at least 2"),
-            ("workers", lambda value: value >= 0, "be 0 or more"),
-        ):
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise OptionError(f"{name}={value} must {wanted}")
+        require(self, "lie in (0, 1)", lambda share: 0 < share < 1, "val_fraction")
+        require(self, "lie in [0, 1)", lambda share: 0 <= share < 1, "test_fraction")
+        require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "fraction")
+        require(self, "be at least 2", lambda count: count >= 2, "folds")
+        require(self, "be 0 or more", lambda count: count >= 0, "workers")
+        require_counts(self, "labels_per_class", "batch_size")
         val, test = self.val_fraction, self.test_fraction
         if (val or 0) + (test or 0) >= 1:
             raise OptionError(f"val_fraction={val} + test_fraction={test} leave nothing to train on")
@@ -158,3 +152,28 @@ class DataConfig:
     def may_mirror(self) -> bool:
         """True if a mirrored image keeps its label."""
         return self.mirror == "yes" or (self.mirror == "auto" and self.source not in ("digits", "mnist"))
+
+
+def words(data: DataConfig) -> list[object]:
+    """Return the options that name these images as words of the command line: the set, and what differs from the
+    defaults."""
+    given: list[object] = []
+    for field in dataclasses.fields(data):
+        value, option = getattr(data, field.name), f"--{flag(DataConfig, field.name)}"
+        if field.name == "source":
+            value = operand(data.source)
+        elif value == field.default:
+            continue
+        if value is True:
+            given.append(option)
+        elif isinstance(value, str) and value.startswith("-"):
+            given.append(f"{option}={value}")
+        else:
+            given += [option, value]
+    return given
+
+
+def named_set(data: DataConfig) -> list[object]:
+    """Return the words that follow `check` and other commands about images, which know nothing of splits and training:
+    the set and the options that say how it is read."""
+    return words(DataConfig(data.source, data.root, data.path_column, data.label_column, data.group))[1:]

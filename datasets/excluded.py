@@ -9,8 +9,7 @@ from common.shell import command
 from common.tables import read_rows
 from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.config import DataConfig, data_place
-from datasets.options import named_set
+from datasets.config import DataConfig, data_place, named_set
 from datasets.sources.reading import Reading
 
 

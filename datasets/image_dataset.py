@@ -1,7 +1,6 @@
 """One split as a torch Dataset that makes whole batches."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -14,7 +13,8 @@ from tqdm import tqdm
 from common.errors import DataError
 from datasets.bundle import BatchKey, ImageSet, Samples
 from datasets.cache import ImageCache
-from datasets.images import image_size, picture_of, read_image, to_array
+from datasets.images import Size, image_size, picture_of, read_image, to_array
+from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
 
 
@@ -43,14 +43,9 @@ class ImageDataset(ImageSet):
 
     def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, ...]:
         rows = key.draws % len(self)
-        stored = self.stored(rows.tolist())
-        images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
-        labels = torch.from_numpy(self.labels[rows])
-        return (
-            (images, labels)
-            if self.distill_targets is None
-            else (images, labels, torch.from_numpy(self.distill_targets[rows]))
-        )
+        images = self.pipeline(self.stored(rows.tolist()), seed=self.seed, epoch=key.epoch, draws=key.draws)
+        columns = [self.labels] if self.distill_targets is None else [self.labels, self.distill_targets]
+        return images, *(torch.from_numpy(column[rows]) for column in columns)
 
     def native_size(self, index: int) -> tuple[int, int]:
         if self.samples.pixels is not None:
@@ -80,16 +75,14 @@ class ImageDataset(ImageSet):
         return [self._load_one(row) for row in rows]
 
     def _load_one(self, row: int) -> np.ndarray:
-        with saying_what_helps():
-            index, channels = int(self.indices[row]), self.pipeline.channels
-            picture = self.pipeline.store(picture_of(self.samples, index, channels=channels, least=self.pipeline.least))
+        picture = self.pipeline.store(self._picture(row, least=self.pipeline.least))
         if self.cache is not None:
             self.cache.put(row, picture)
         return picture
 
-    def _picture(self, row: int) -> Image.Image:
+    def _picture(self, row: int, least: Callable[[int, int], Size] | None = None) -> Image.Image:
         with saying_what_helps():
-            return picture_of(self.samples, int(self.indices[row]), channels=self.pipeline.channels)
+            return picture_of(self.samples, int(self.indices[row]), channels=self.pipeline.channels, least=least)
 
     def _pixels_as_stored(self) -> np.ndarray | None:
         """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""
@@ -109,11 +102,6 @@ def saying_what_helps() -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{error}; --on-bad-image skip leaves such images out, `check` lists them") from error
-
-
-def cpu_count() -> int:
-    """Processors this process may use, which in a container is fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:

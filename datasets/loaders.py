@@ -22,14 +22,13 @@ from common.text import pluralise
 from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import IMBALANCE, Columns, DataConfig
+from datasets.config import IMBALANCE, Columns, DataConfig, named_set
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
-from datasets.image_dataset import ImageDataset, cpu_count, unreadable
+from datasets.image_dataset import ImageDataset, unreadable
 from datasets.images import require_used_range
-from datasets.options import named_set
-from datasets.processes import begin_loader
-from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler
+from datasets.processes import begin_loader, cpu_count
+from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import Pipeline
 from datasets.units import with_copies
@@ -86,64 +85,62 @@ def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
             process.kill()
 
 
-def build_dataloaders(
-    config: DataConfig, spec: ImageSpec, *, seed: int = 0, rank: int = 0, world_size: int = 1
-) -> DataBundle:
+def build_dataloaders(config: DataConfig, spec: ImageSpec, *, seed: int = 0, share: Share = ALL) -> DataBundle:
     """Build one DataLoader per split of a labelled image set.
 
     Each batch is (images, labels): float32 (B, C, S, S) normalised by `spec`, and int64 (B,) indexing `class_names`.
     Training images are shuffled and augmented, as functions of (seed, epoch, sample) alone; the training loader's
     `batch_sampler.set_position(epoch, start_batch)` goes to any place. All other splits are neither shuffled, augmented
-    nor cut short. `config.batch_size` is the number of images of one step over all processes.
+    nor cut short. `config.batch_size` is the number of images of one step over all processes, `share` the part of this
+    one.
 
     Raises:
         FileNotFoundError: no such data, or a set that cannot be downloaded.
         DataError: the data is not usable as it is.
         UnknownDataSet: neither a built-in set nor a path.
     """
-    return dataloaders_of(split_samples(config), config, spec, seed=seed, rank=rank, world_size=world_size)
+    return dataloaders_of(split_samples(config), config, spec, seed=seed, share=share)
 
 
 def dataloaders_of(
-    samples: Samples, config: DataConfig, spec: ImageSpec, *, seed: int = 0, rank: int = 0, world_size: int = 1
+    samples: Samples, config: DataConfig, spec: ImageSpec, *, seed: int = 0, share: Share = ALL
 ) -> DataBundle:
     """Build loaders of a table that has a split for every image. Raises DataError: a split has none."""
     samples = require_complete(subset_training(samples, config))
     preset = "light" if config.augment == "auto" else config.augment
     if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):
         samples = samples.note("classes are letters or digits: where a mirrored one is another, add --mirror no")
-    augmentation = train_pipeline(preset, spec, mirror=config.may_mirror)
     loaders: dict[str, DataLoader] = {}
     for split in SPLITS:
-        if not (samples.splits == SPLITS.index(split)).any():
+        if not samples.counts(split).any():
             continue
-        pipeline = augmentation if split == "train" else Pipeline(spec)
+        pipeline = train_pipeline(preset, spec, mirror=config.may_mirror) if split == "train" else Pipeline(spec)
         dataset = ImageDataset(samples, split, pipeline, seed=seed)
         dataset.cache = _cache(dataset, config)
-        loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
-    sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
-    return DataBundle(loaders, samples.class_names, sizes)
+        loaders[split] = loader_of(dataset, config, seed=seed, share=share)
+    return _bundle(loaders, samples.class_names)
 
 
 def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
-    """The loaders of a bundle with another table, in which some images of val and test are left out."""
+    """Build the loaders of a bundle with another table, in which some images of val and test are left out."""
     loaders: dict[str, DataLoader] = {}
     for split, loader in bundle.dataloaders.items():
         images, sampler = copy(image_set(loader)), loader.batch_sampler
         images.samples = samples
         if isinstance(images, ImageDataset) and isinstance(sampler, OrderedBatchSampler):
-            capacity = images.cache and images.cache.capacity
-            images = ImageDataset(samples, split, images.pipeline, seed=images.seed)
-            images.cache = ImageCache(len(images), capacity) if capacity else None  # places of images have moved
-            share = {"rank": sampler.rank, "world_size": sampler.world_size}
-            sampler = OrderedBatchSampler(len(images), sampler.batch_size, **share)
+            cache, images = images.cache, ImageDataset(samples, split, images.pipeline, seed=images.seed)
+            images.cache = cache and ImageCache(len(images), cache.capacity)  # places of images have moved
+            sampler = OrderedBatchSampler(len(images), sampler.batch_size, share=sampler.share)
         loaders[split] = Loader(images, sampler, workers=loader.num_workers, persistent=loader.persistent_workers)
-    sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
-    return DataBundle(loaders, bundle.class_names, sizes)
+    return _bundle(loaders, bundle.class_names)
+
+
+def _bundle(loaders: dict[str, DataLoader], class_names: tuple[str, ...]) -> DataBundle:
+    return DataBundle(loaders, class_names, {split: len(image_set(loader)) for split, loader in loaders.items()})
 
 
 def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
-    """The sample table of a built-in set or of a person's own data, not yet split. `only_scored`: none need train."""
+    """Read the table of a built-in set or of one's own data, not yet split. `only_scored`: no image need train."""
     from datasets.sources import read  # a run on a program's own images does without
 
     columns = Columns(config.path_column, config.label_column, config.group)
@@ -162,23 +159,24 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
 
 
 def split_samples(config: DataConfig) -> Samples:
-    """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
+    """Read a table with a split for every image, before training images are taken out to learn from fewer."""
     return split_opened(open_samples(config), config)
 
 
 def open_samples(config: DataConfig) -> Samples:
-    """The sample table with what tells each image from others, not yet split: all images that can be used."""
+    """Read the table of all images that can be used, each with its identity, not yet split."""
     return identified(require_used_range(_leave_out_unreadable(read_samples(config), config)), config.root)
 
 
 def split_opened(samples: Samples, config: DataConfig) -> Samples:
-    """A table of `open_samples` with a split for every image."""
+    """Split a table of `open_samples`."""
     return split_by_groups(with_copies(samples, config.root), config, assign_splits).without_empty_classes()
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:
-    """float32 (classes,): proportional to 1 / images of the class, their mean over the images 1. None is more than
-    IMBALANCE times another: docs/evidence/benchmarks.md, "Unequal classes"."""
+    """Weigh each class by 1 / its training images, float32 (classes,), with a mean over the images of 1.
+
+    No weight is more than IMBALANCE times another: docs/evidence/benchmarks.md, "Unequal classes"."""
     counts = bundle.samples.counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
@@ -195,30 +193,29 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     return samples.with_splits({LEFT_OUT: rows}).replace(skipped=reasons).note(note)
 
 
-def loader_of(dataset: Any, config: DataConfig, *, seed: int = 0, **share: int) -> DataLoader:
-    """The loader of one split, an ImageSet: shuffled batches for train, batches in table order for the others."""
+def loader_of(dataset: ImageSet, config: DataConfig, *, seed: int = 0, share: Share = ALL) -> DataLoader:
+    """Build the loader of one split: shuffled batches for train, batches in table order for the others."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
-    sampler: BatchSampler = OrderedBatchSampler(len(dataset), batch_size, **share)
+    sampler: BatchSampler = OrderedBatchSampler(len(dataset), batch_size, share=share)
     if dataset.split == "train":
         size, balanced = min(batch_size, len(dataset)), config.balance == "sampler"
-        sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, **share)
+        sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, share=share)
     workers = _workers(dataset) if config.workers is None else config.workers
     workers = workers and workers_with_room(dataset, min(batch_size, len(dataset)), workers)
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
 def evaluation_loader(samples: Samples, split: str, spec: ImageSpec, config: DataConfig) -> DataLoader:
-    """All images of a split for this process, as evaluation sees them."""
+    """Build the loader of all images of a split, for this process, as evaluation sees them."""
     return loader_of(ImageDataset(samples, split, Pipeline(spec)), config)
 
 
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:
-    """The loader of about `sample` images, spread over a split in table order; of a split no larger, its own."""
+    """Build the loader of about `sample` images, spread over a split; of a split no larger return its own."""
     whole = loader.batch_sampler
     if not isinstance(whole, OrderedBatchSampler) or whole.length <= sample:
         return loader
-    share = {"rank": whole.rank, "world_size": whole.world_size, "sample": sample}
-    sampler = OrderedBatchSampler(whole.length, whole.batch_size, **share)
+    sampler = OrderedBatchSampler(whole.length, whole.batch_size, sample=sample, share=whole.share)
     return Loader(loader.dataset, sampler, workers=loader.num_workers)
 
 
@@ -234,29 +231,29 @@ def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
     free = shutil.disk_usage(SHARED_MEMORY).free
     fit = max(0, free // (2 * batch_size * image) - 1) // 2
     if fit < workers:
-        _say_room(free, workers, fit)
+        _warn_once(
+            f"note: {SHARED_MEMORY} has {free / 2**20:.3g} MB free, too few for {pluralise(workers, 'loader process')}:"
+            f" {fit} are used; docker run --shm-size=2g gives more room, --workers 0 needs none"
+        )
     return min(fit, workers)
 
 
 @cache
-def _say_room(free: int, workers: int, fit: int) -> None:
-    """Say once that there is too little shared memory."""
-    log.warning(
-        f"note: {SHARED_MEMORY} has {free / 2**20:.3g} MB free, too few for {pluralise(workers, 'loader process')}:"
-        f" {fit} are used; docker run --shm-size=2g gives more room, --workers 0 needs none"
-    )
+def _warn_once(line: str) -> None:
+    log.warning(line)
 
 
 def how_to_start() -> str | None:
-    """Return fork on Linux, whose processes share the cache, though it is no longer Python's default from 3.14 on;
-    else, and where the program has chosen, None or its choice."""
+    """Return the way to start loader processes: the program's choice, else fork on Linux and None elsewhere.
+
+    Forked processes share the cache; from Python 3.14 on fork is no longer the default."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     by_default = chosen is None or (chosen == "forkserver" and sys.version_info >= (3, 14))
     return "fork" if by_default and sys.platform == "linux" else chosen
 
 
 def _workers(dataset: Any) -> int:
-    """None for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
+    """Return 0 for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
     if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):
         return 0
     if not torch.cuda.is_available():

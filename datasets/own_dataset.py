@@ -30,6 +30,7 @@ from common.text import shorten_list
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples, evenly
 from datasets.config import DataConfig
 from datasets.loaders import DEFAULT_BATCH_SIZE, loader_of
+from datasets.sampling import ALL, Share
 from datasets.seeding import AUGMENT, mix
 
 
@@ -182,7 +183,7 @@ def first_image(split: str, dataset: Any) -> Any:
 
 
 def own_dataloaders(
-    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, **share: int
+    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, share: Share = ALL
 ) -> DataBundle:
     """Loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
 
@@ -219,7 +220,7 @@ def own_dataloaders(
         )
     samples = samples.note(*notes)
     loaders = {
-        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, **share)
+        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, share=share)
         for split, dataset in items.items()
     }
     return DataBundle(loaders, samples.class_names, {split: len(part) for split, part in labels.items()})

@@ -16,6 +16,11 @@ two."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+def cpu_count() -> int:
+    """Return the processors that this process may use, in a container fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def begin_loader(worker: int = 0) -> None:
     """Prepare a process that does nothing but read images for another one."""
     leave_signals_to_parent()
@@ -24,14 +29,14 @@ def begin_loader(worker: int = 0) -> None:
 
 
 def hand_over_error(queue: Any, error: Exception, lost: Any) -> None:
-    """Put an error in the place of a batch that could not be handed over, for which the main process would wait for
-    ever: where /dev/shm is full, a thread of multiprocessing prints that and goes on."""
+    """Send an error in place of a batch that could not be sent, for which the main process would wait for ever.
+
+    Where /dev/shm is full, a thread of multiprocessing prints the error and goes on."""
     from torch._utils import ExceptionWrapper
 
     if isinstance(lost, tuple) and not isinstance(lost[-1], ExceptionWrapper):
-        queue.put(
-            (lost[0], ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process"))
-        )
+        raised = ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process")
+        queue.put((lost[0], raised))
     else:
         os._exit(1)
 
@@ -43,8 +48,7 @@ def ignore_odd_pictures() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals in a loader process, which is never told to stop: the main process finishes its step, saves and
-    ends it.
+    """Ignore signals in a child process: the main process finishes its step, saves and ends it.
 
     Sent to a whole process group or job, a signal would kill it in mid-batch, and the run with it.
     """
@@ -56,6 +60,6 @@ def leave_signals_to_parent() -> None:
 
 
 def end_with_parent(signum: int) -> None:
-    """Receive a signal when the parent ends, whatever ends it; where the system is not Linux, nothing happens."""
+    """Receive a signal when the parent ends, whatever ends it; does nothing outside of Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)

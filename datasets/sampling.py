@@ -1,6 +1,7 @@
 """Choice of the samples of each batch: a function of (seed, epoch) alone, so that any position is reached at once."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -11,12 +12,24 @@ from datasets.bundle import BatchKey, evenly
 from datasets.seeding import ORDER, mix
 
 
+@dataclass(frozen=True)
+class Share:
+    """The part of the work that one process does: number `rank`, from 0, of `world_size`."""
+
+    rank: int = 0
+    world_size: int = 1
+
+
+ALL = Share()
+"""The share of a process that is alone."""
+
+
 class BatchSampler(Sampler[BatchKey]):
     """The batches of one process, from any place on."""
 
-    def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, length: int, batch_size: int, *, share: Share = ALL) -> None:
         """`length`: images of one epoch, over all processes. `batch_size`: in training over all processes, too."""
-        self.length, self.batch_size, self.rank, self.world_size = length, batch_size, rank, world_size
+        self.length, self.batch_size, self.share = length, batch_size, share
         self._next = (0, 0)
 
     def set_position(self, epoch: int, start_batch: int = 0) -> None:
@@ -44,7 +57,7 @@ class BatchSampler(Sampler[BatchKey]):
 
 
 def batch_sampler(loader: DataLoader) -> BatchSampler:
-    """The batch sampler of a loader as what it is here."""
+    """Return the batch sampler of a loader with its type."""
     return cast("BatchSampler", loader.batch_sampler)
 
 
@@ -56,25 +69,23 @@ class EpochBatchSampler(BatchSampler):
     """
 
     def __init__(
-        self, labels: np.ndarray, batch_size: int, *, seed: int = 0, balanced: bool = False, **share: int
+        self, labels: np.ndarray, batch_size: int, *, seed: int = 0, balanced: bool = False, share: Share = ALL
     ) -> None:
-        super().__init__(len(labels), batch_size, **share)
+        super().__init__(len(labels), batch_size, share=share)
         self.labels, self.seed, self.balanced = labels, seed, balanced
 
     def __len__(self) -> int:
         full, rest = divmod(self.length, self.batch_size)
-        return full + (rest >= self.world_size)
+        return full + (rest >= self.share.world_size)
 
     def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
-        order = self.order(epoch)
+        order, rank, world_size = self.order(epoch), self.share.rank, self.share.world_size
         for batch in range(start, len(self)):
             draws = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            lower = len(draws) * self.rank // self.world_size
-            upper = len(draws) * (self.rank + 1) // self.world_size
-            yield BatchKey(epoch, draws[lower:upper])
+            yield BatchKey(epoch, draws[len(draws) * rank // world_size : len(draws) * (rank + 1) // world_size])
 
     def order(self, epoch: int) -> np.ndarray:
-        """int64 (n,): all draws of an epoch."""
+        """Return all draws of an epoch, int64 (n,)."""
         generator = torch.Generator().manual_seed(mix(self.seed, ORDER, epoch))
         if self.balanced:
             return _balanced_order(self.labels, generator)
@@ -82,20 +93,22 @@ class EpochBatchSampler(BatchSampler):
 
 
 class OrderedBatchSampler(BatchSampler):
-    """Batches in table order, each sample once, the same in every epoch. Process r of w takes batches r, r + w, ... as
-    one process forms them, for a model's outputs may depend, in the last bit, on the size of a batch. One that has none
-    takes the first, too. With `sample`, as many batches as so many images make, their rows spread over the table.
+    """Batches in table order, each sample once, the same in every epoch.
+
+    Process r of w takes batches r, r + w, ... as one process forms them, for a model's outputs may depend, in the last
+    bit, on the size of a batch. One that has none takes the first, too. With `sample`, as many batches as so many
+    images make, their rows spread over the table.
     """
 
-    def __init__(self, length: int, batch_size: int, *, sample: int | None = None, **share: int) -> None:
-        super().__init__(length, batch_size, **share)
+    def __init__(self, length: int, batch_size: int, *, sample: int | None = None, share: Share = ALL) -> None:
+        super().__init__(length, batch_size, share=share)
         rows = np.arange(length)
         # Every process has as many batches of a sample: signals are looked for together.
-        step = batch_size * self.world_size
+        step = batch_size * share.world_size
         if sample is not None and step <= sample < length:
             rows = evenly(length, sample // step * step)
         batches = np.split(rows, range(batch_size, len(rows), batch_size))
-        self._rows = batches[self.rank :: self.world_size] or batches[:1]
+        self._rows = batches[share.rank :: share.world_size] or batches[:1]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -106,7 +119,7 @@ class OrderedBatchSampler(BatchSampler):
 
 
 def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:
-    """n draws in which class counts differ by at most one, and sample counts within a class too."""
+    """Return n draws in which class counts differ by at most one, and sample counts within a class too."""
     n = len(labels)
     present = np.unique(labels)
     turn = torch.randperm(len(present), generator=generator).numpy()  # who gets the n % classes extra draws

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from common.tables import csv_lines
 from common.text import printable
-from datasets.image_dataset import cpu_count
+from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
 from inference.certainty.answers import Judge
 from inference.classifier import Classifier

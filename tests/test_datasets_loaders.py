@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from datasets import DataConfig, DataError, build_dataloaders, class_weights, de
 from datasets.bundle import LEFT_OUT
 from datasets.cache import ImageCache, available_memory
 from datasets.loaders import how_to_start, with_table
+from datasets.sampling import ALL, Share
 from datasets.sources.large.packing import pack
 
 
@@ -28,9 +30,9 @@ def folder(tmp_path_factory):
     return root
 
 
-def build(source, spec=None, *, seed=0, rank=0, world_size=1, **options):
+def build(source, spec=None, *, seed=0, share=ALL, **options):
     config = DataConfig(source=str(source), **{"batch_size": 8, "workers": 0, **options})
-    return build_dataloaders(config, spec or Spec(), seed=seed, rank=rank, world_size=world_size)
+    return build_dataloaders(config, spec or Spec(), seed=seed, share=share)
 
 
 def batches(bundle, split="train"):
@@ -126,6 +128,15 @@ def test_loader_processes_fill_one_shared_cache(folder):
     assert cache.used == 21 * 3 * 32 * 32
 
 
+def test_the_cache_of_a_process_that_is_not_forked_keeps_nothing():
+    cache = ImageCache(2, 100)
+    cache.put(0, np.ones((1, 2, 3), np.uint8))
+    other = pickle.loads(pickle.dumps(cache))
+    other.put(0, np.ones((1, 2, 3), np.uint8))
+    assert (other.get(0), other.get(1), other.used) == (None, None, 0)
+    assert cache.used == 6
+
+
 def test_a_full_cache_keeps_what_it_has_and_the_rest_is_decoded():
     cache = ImageCache(4, 100)
     pictures = [np.full((1, 6, 7), i, np.uint8) for i in range(4)]
@@ -156,10 +167,10 @@ def test_any_place_of_any_epoch_is_reached_at_once(folder):
 @pytest.mark.parametrize("augment", ["light", "strong"])
 def test_two_processes_see_the_slices_of_one_global_batch(folder, augment):
     alone = batches(build(folder, augment=augment))
-    ranks = [batches(build(folder, augment=augment, rank=rank, world_size=2)) for rank in range(2)]
+    ranks = [batches(build(folder, augment=augment, share=Share(rank, 2))) for rank in range(2)]
     together = [(torch.cat([a, b]), torch.cat([c, d])) for (a, c), (b, d) in zip(*ranks, strict=True)]
     assert same(together, alone)
-    parts = [build(folder, rank=rank, world_size=2).dataloaders["val"] for rank in range(2)]
+    parts = [build(folder, share=Share(rank, 2)).dataloaders["val"] for rank in range(2)]
     assert sum(len(labels) for part in parts for _, labels in part) == 9
 
 

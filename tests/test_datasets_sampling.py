@@ -5,7 +5,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
+from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, Share
 
 LABELS = np.repeat([0, 1, 2], [40, 20, 10])
 
@@ -61,19 +61,19 @@ def test_a_position_outside_the_epoch_is_refused():
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_slices_of_all_processes_make_up_the_global_batch(world):
     alone = batches(EpochBatchSampler(LABELS, 16))
-    ranks = [batches(EpochBatchSampler(LABELS, 16, rank=rank, world_size=world)) for rank in range(world)]
+    ranks = [batches(EpochBatchSampler(LABELS, 16, share=Share(rank, world))) for rank in range(world)]
     assert [flat(parts) for parts in zip(*ranks, strict=True)] == alone
 
 
 def test_a_last_batch_too_small_for_all_processes_is_left_out_by_all():
-    samplers = [EpochBatchSampler(np.zeros(33), 16, rank=rank, world_size=2) for rank in range(2)]
+    samplers = [EpochBatchSampler(np.zeros(33), 16, share=Share(rank, 2)) for rank in range(2)]
     assert [len(sampler) for sampler in samplers] == [2, 2]
     assert [len(batches(sampler)) for sampler in samplers] == [2, 2]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
-    parts = [OrderedBatchSampler(13, 4, rank=rank, world_size=world) for rank in range(world)]
+    parts = [OrderedBatchSampler(13, 4, share=Share(rank, world)) for rank in range(world)]
     seen = [flat(batches(part)) for part in parts]
     assert sorted(flat(seen)) == list(range(13))
     alone = batches(OrderedBatchSampler(13, 4))
@@ -83,7 +83,7 @@ def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
 
 
 def test_a_process_without_a_batch_of_its_own_evaluates_the_first_one_too():
-    assert batches(OrderedBatchSampler(3, 4, rank=1, world_size=2)) == [[0, 1, 2]]
+    assert batches(OrderedBatchSampler(3, 4, share=Share(1, 2))) == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
@@ -104,9 +104,9 @@ def test_a_balanced_epoch_draws_classes_and_their_samples_equally_often(extra):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_sampler_says_which_rows_its_coming_pass_takes(rank):
     samplers = [
-        EpochBatchSampler(LABELS, 16, rank=rank, world_size=2),
-        EpochBatchSampler(LABELS, 16, balanced=True, rank=rank, world_size=2),
-        OrderedBatchSampler(len(LABELS), 16, rank=rank, world_size=2),
+        EpochBatchSampler(LABELS, 16, share=Share(rank, 2)),
+        EpochBatchSampler(LABELS, 16, balanced=True, share=Share(rank, 2)),
+        OrderedBatchSampler(len(LABELS), 16, share=Share(rank, 2)),
     ]
     for sampler in samplers:
         for epoch in (0, 3):
@@ -125,7 +125,7 @@ def test_an_ordered_sampler_goes_to_any_batch_once():
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_sample_is_spread_over_the_table_and_gives_each_process_as_many_batches(world):
-    parts = [OrderedBatchSampler(1000, 4, rank=rank, world_size=world, sample=50) for rank in range(world)]
+    parts = [OrderedBatchSampler(1000, 4, share=Share(rank, world), sample=50) for rank in range(world)]
     assert len({len(part) for part in parts}) == 1
     rows = np.sort(np.concatenate([part.indices for part in parts]))
     assert len(rows) == 50 // (4 * world) * 4 * world

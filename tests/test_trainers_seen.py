@@ -14,9 +14,8 @@ from small_run import call
 
 from common.errors import DataError, WeightsError
 from common.tables import read_rows
-from datasets.config import DataConfig
+from datasets.config import DataConfig, words
 from datasets.loaders import build_dataloaders
-from datasets.options import words
 from datasets.split_reading import read_split
 from inference.classifier import open_classifier
 from inference.export import export

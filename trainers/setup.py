@@ -21,7 +21,7 @@ from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
-from datasets.sampling import batch_sampler
+from datasets.sampling import Share, batch_sampler
 from trainers.config import RunConfig, from_dict
 from trainers.engine.batches_of_one import refuse_batches_of_one
 from trainers.engine.engines import Slices, StepOptions, create_trainer
@@ -282,17 +282,17 @@ def read_data(
 ) -> tuple[DataBundle, Overlap]:
     """The loaders of this process, with its share of every batch and of every other split, and what the starts of the
     run have seen."""
-    rank, processes = distributed.rank(), distributed.world_size()
-    share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}
+    processes, seed = distributed.world_size(), config.train.seed
+    share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
         samples, overlap = look(images.split(config.data))
-        data = dataloaders_of(samples, config.data, spec, **share)
+        data = dataloaders_of(samples, config.data, spec, seed=seed, share=share)
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
         from datasets.own_dataset import own_dataloaders
 
-        data = own_dataloaders(given.dataloaders, config.data, **share)
+        data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share)
     if given.dataloaders is not None:
         samples, overlap = look(data.samples)
         data = data if samples is data.samples else with_table(data, samples)

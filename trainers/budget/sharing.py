@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from datasets.cache import available_memory, total_memory
-from datasets.image_dataset import cpu_count
+from datasets.processes import cpu_count
 from trainers.engine.engines import autocast
 from trainers.setup import RunSetup
 

@@ -13,11 +13,11 @@ from trainers.engine.own_module import evaluating, one_image
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:
     """Refuse a run of which a step, or a part of one, has one image that the model cannot be trained on."""
     sampler = batch_sampler(data.dataloaders["train"])
-    n, size, slices = sampler.length, sampler.batch_size, accumulate * sampler.world_size
+    n, size, slices = sampler.length, sampler.batch_size, accumulate * sampler.share.world_size
 
     def leaves_one(size: int) -> bool:
         rest = n % size
-        return size < 2 * slices or (sampler.world_size <= rest < 2 * slices)
+        return size < 2 * slices or (sampler.share.world_size <= rest < 2 * slices)
 
     if not leaves_one(size) or not needs_two(model, one_image(data), device):
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.shell import command
 from common.text import printable
-from datasets.options import named_set
+from datasets.config import named_set
 from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
