@@ -55,10 +55,9 @@ class OwnDataset(ImageSet):
             taker.set_random_seed(seed)
         row = draw % len(self)
         item = self.items[row]
-        if (label := label_of(item)) != self.labels[row]:
+        if (label := label_of(item)) != (begun := self.labels[row]):
             raise DataError(
-                f"item {row} of the {self.split} Dataset {type(self.items).__name__} has the label {label}, and had"
-                f" {self.labels[row]} when the run began, by its `targets` or `labels` or itself: it must keep one"
+                f"item {row} of the {named(self.split, self.items)} had label {begun}, and now label {label}"
             )
         return torch.as_tensor(item[0], dtype=torch.float32)
 
@@ -80,26 +79,66 @@ class OwnDataset(ImageSet):
         return width, height
 
 
+def own_dataloaders(
+    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, share: Share = ALL
+) -> DataBundle:
+    """Build loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
+
+    Of a DataLoader its Dataset is taken: order, batches and processes are the run's (`config.batch_size`, `workers`).
+    Raises DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
+    """
+    items = splits_of(given)
+    for split, dataset in items.items():
+        first_image(split, dataset)
+    found = {split: labels_of(split, dataset) for split, dataset in items.items()}
+    sizes = {split: len(dataset) for split, dataset in items.items()}
+    labels = np.concatenate([part for part, _named in found.values()])
+    names = {split: names_of(dataset) for split, dataset in items.items() if found[split][1]}
+    notes = ["your own Dataset: a resumed run checks only the number of images and their labels"]
+    if labels.min():
+        notes.append(f"class 0 has no images: do labels start at {labels.min()}?")
+    if names_of(items["train"]) and "train" not in names:
+        notes.append("the labels are those of the items, not its `targets` or `labels`, so `classes` names none")
+    for split, loader in given.items():
+        if isinstance(loader, DataLoader):
+            notes += not_taken(split, loader, config.batch_size or DEFAULT_BATCH_SIZE)
+    samples = Samples(
+        name=own_name(items["train"]),
+        class_names=class_names_of(names, int(labels.max())),
+        paths=PathTable(f"{split}/{row}" for split, size in sizes.items() for row in range(size)),
+        labels=labels.astype(np.int32),
+        splits=np.repeat(np.array([SPLITS.index(split) for split in sizes], np.int8), list(sizes.values())),
+    )
+    if not OwnDataset(items["train"], samples, "train", seed=seed).repeats():
+        notes.append(
+            "an image drawn twice with one seed differs, by a generator of its own: the run cannot be repeated"
+        )
+    samples = samples.note(*notes)
+    loaders = {
+        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, share=share)
+        for split, dataset in items.items()
+    }
+    return DataBundle(loaders, samples.class_names, sizes)
+
+
 def splits_of(given: Any) -> dict[str, Any]:
-    """The map-style Dataset of each split that a program gave, out of its DataLoader where it is in one. Raises
-    DataError: no mapping, no train or val, a split of another name, a Dataset that has no length or no order."""
-    if not isinstance(given, Mapping):
-        what = f"a {type(given).__name__}"
-        raise DataError(f"dataloaders={what}: give a mapping, {{'train': ..., 'val': ...}}, and 'test' if there is one")
-    unknown = set(given) - set(SPLITS)
-    if unknown or not {"train", "val"} <= set(given):
-        raise DataError(f"dataloaders={', '.join(given) or 'nothing'}: give train and val, and test if there is one")
+    """Return the map-style Dataset of each split that a program gave, out of its DataLoader where it is in one.
+
+    Raises DataError: no mapping, no train or val, a split of another name, a Dataset without a length or an order."""
+    if not isinstance(given, Mapping) or not {"train", "val"} <= set(given) <= set(SPLITS):
+        found = ", ".join(map(str, given)) if isinstance(given, Mapping) else f"a {type(given).__name__}"
+        raise DataError(f"dataloaders={found}: give a mapping with train and val, and test if there is one")
     items = {split: given[split] for split in SPLITS if split in given}
     items = {split: dataset_of(item) if isinstance(item, DataLoader) else item for split, item in items.items()}
     for split, dataset in items.items():
-        if isinstance(dataset, IterableDataset) or not (
-            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        ):
-            raise DataError(
-                f"the {split} Dataset {type(dataset).__name__} has no images by number: give a map-style Dataset, with"
-                " __len__ and __getitem__; an exact resume needs any image again"
-            )
+        by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if isinstance(dataset, IterableDataset) or not by_number:
+            raise DataError(f"the {named(split, dataset)} has no images by number: it needs __len__ and __getitem__")
     return items
+
+
+def named(split: str, dataset: Any) -> str:
+    return f"{split} Dataset {type(dataset).__name__}"
 
 
 def dataset_of(loader: DataLoader) -> Any:
@@ -117,22 +156,12 @@ def not_taken(split: str, loader: DataLoader, batch_size: int) -> Iterator[str]:
     if type(batches) not in (BatchSampler, type(None)):
         yield f"{split}: the batch_sampler {type(batches).__name__} is not used: batches are the run's"
     elif type(sampler) not in (SequentialSampler, RandomSampler, SubsetRandomSampler):
-        yield (
-            f"{split}: the sampler {type(sampler).__name__} is not used: order is the run's, each image once an epoch;"
-            " DataConfig(balance='sampler') draws each class as often"
-        )
+        instead = "the run takes each image once an epoch, or DataConfig(balance='sampler') each class as often"
+        yield f"{split}: the sampler {type(sampler).__name__} is not used: {instead}"
     if collate is not default_collate:
         yield f"{split}: the collate_fn {getattr(collate, '__name__', type(collate).__name__)} is not used"
     if split == "train" and size not in (None, batch_size):
         yield f"{split}: batch_size={size} of the DataLoader is not used: DataConfig(batch_size={batch_size}) is"
-
-
-def below(dataset: Any) -> Iterator[Any]:
-    """Yield a Dataset and those that it is a part of, or joins."""
-    yield dataset
-    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else ()
-    for part in [dataset.dataset] if isinstance(dataset, Subset) else parts:
-        yield from below(part)
 
 
 def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
@@ -147,102 +176,51 @@ def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
             yield from takers_of_seeds(value, depth - 1)
 
 
+def parts_of(dataset: Any) -> Sequence[Any]:
+    """Return the Dataset that a Subset is a part of, or those that a ConcatDataset joins."""
+    if isinstance(dataset, Subset):
+        return [dataset.dataset]
+    return dataset.datasets if isinstance(dataset, ConcatDataset) else ()
+
+
 def own_name(dataset: Any) -> str:
     """Return the name of a run on this Dataset."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    return type(dataset).__name__
+    return own_name(dataset.dataset) if isinstance(dataset, Subset) else type(dataset).__name__
 
 
 def names_of(dataset: Any) -> list[str] | None:
     """Return the `classes` of a Dataset, of what it is a part of, or of all that it joins, where they agree."""
     if (names := getattr(dataset, "classes", None)) is not None:
         return list(map(str, names)) or None
-    if isinstance(dataset, Subset):
-        return names_of(dataset.dataset)
-    found = [names_of(part) for part in dataset.datasets] if isinstance(dataset, ConcatDataset) else [None]
+    found = [names_of(part) for part in parts_of(dataset)] or [None]
     return found[0] if all(names == found[0] for names in found) else None
 
 
-def first_image(split: str, dataset: Any) -> Any:
-    """The image of a Dataset's first item. Raises DataError: items that are no pair of an image and its label."""
-    if not len(dataset):
-        raise DataError(f"the {split} Dataset {type(dataset).__name__} is empty")
-    item = dataset[0]
-    if isinstance(item, tuple | list) and len(item) == 2:
-        return item[0]
-    found = f"a {type(item).__name__}"
-    if isinstance(item, Mapping):
-        found += f" with {', '.join(map(repr, list(item)[:4]))}"
-    elif isinstance(item, tuple | list):
-        found += f" of {len(item)}"
-    raise DataError(
-        f"the {split} Dataset {type(dataset).__name__} gives no (image, label): its items are {found}; wrap it in a"
-        " Dataset whose __getitem__ returns the two"
-    )
+def class_names_of(names: Mapping[str, list[str] | None], last: int) -> tuple[str, ...]:
+    """Return the names of all classes, from those that each split gives; numbers up to `last` where train gives none.
 
-
-def own_dataloaders(
-    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, share: Share = ALL
-) -> DataBundle:
-    """Loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
-
-    Of a DataLoader its Dataset is taken: order, batches and processes are the run's (`config.batch_size`, `workers`).
-    Raises DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
-    """
-    items = splits_of(given)
-    for split, dataset in items.items():
-        first_image(split, dataset)
-    found = {split: labels_of(split, dataset) for split, dataset in items.items()}
-    labels = {split: part for split, (part, _named) in found.items()}
-    of_train, notes = (
-        items["train"],
-        ["your own Dataset: a resumed run checks only the number of images and their labels"],
-    )
-    names = {split: names_of(dataset) for split, dataset in items.items() if found[split][1]}
-    class_names = class_names_of(names, np.concatenate(list(labels.values())), notes)
-    if names_of(of_train) and "train" not in names:
-        notes.append("the labels are those of the items, not its `targets` or `labels`, so `classes` names none")
-    for split, loader in given.items():
-        if isinstance(loader, DataLoader):
-            notes += not_taken(split, loader, config.batch_size or DEFAULT_BATCH_SIZE)
-    samples = Samples(
-        name=own_name(of_train),
-        class_names=class_names,
-        paths=PathTable([f"{split}/{row}" for split, part in labels.items() for row in range(len(part))]),
-        labels=np.concatenate(list(labels.values())).astype(np.int32),
-        splits=np.concatenate([np.full(len(part), SPLITS.index(split), np.int8) for split, part in labels.items()]),
-    )
-    if not OwnDataset(of_train, samples, "train", seed=seed).repeats():
-        notes.append(
-            "an image that is drawn twice with one seed differs: its augmentation draws from a generator of its own, so"
-            " this run cannot be repeated exactly"
-        )
-    samples = samples.note(*notes)
-    loaders = {
-        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, share=share)
-        for split, dataset in items.items()
-    }
-    return DataBundle(loaders, samples.class_names, {split: len(part) for split, part in labels.items()})
-
-
-def class_names_of(names: Mapping[str, list[str] | None], labels: np.ndarray, notes: list[str]) -> tuple[str, ...]:
-    """Return the names of all classes, from those that each split gives; numbers where train gives none. Raises
-    DataError: too few, or splits that differ."""
-    of_train, last, first = names.get("train"), int(labels.max()), int(labels.min())
-    if first:
-        notes.append(f"class 0 has no images: do labels start at {first}?")
+    Raises DataError: too few, or splits that differ."""
+    of_train = names.get("train")
     if of_train is None:
         return tuple(map(str, range(last + 1)))
     if len(of_train) <= last:
         raise DataError(f"the train Dataset names {len(of_train)} classes, and there is a label {last}")
     for split, others in names.items():
         if others not in (None, of_train):
-            raise DataError(
-                f"the {split} Dataset names the classes {shorten_list(others)}, and train {shorten_list(of_train)}:"
-                " a label must mean the same class in all"
-            )
+            found = f"{shorten_list(others)}, and train {shorten_list(of_train)}"
+            raise DataError(f"the {split} Dataset names the classes {found}: they must be the same, in one order")
     return tuple(of_train)
+
+
+def first_image(split: str, dataset: Any) -> Any:
+    """Return the image of a Dataset's first item. Raises DataError: items that are no pair of an image and a label."""
+    if not len(dataset):
+        raise DataError(f"the {named(split, dataset)} is empty")
+    item = dataset[0]
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0]
+    found = f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, tuple | list) else "")
+    raise DataError(f"the {named(split, dataset)} gives no (image, label): wrap it, for its items are {found}")
 
 
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
@@ -250,7 +228,7 @@ def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
     else what these say, which counts."""
     held, rows = labels_held(dataset), range(len(dataset))
     try:
-        if held is not None and all(getattr(part, "target_transform", None) is None for part in below(dataset)):
+        if held is not None and not changes_labels(dataset):
             # One of each class, too: most that changes labels changes them class by class.
             some = {*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()}
             if all(label_of(dataset[row]) == held[row] for row in sorted(some)):
@@ -259,8 +237,13 @@ def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
         return labels, held is None or np.array_equal(held, labels)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(
-            f"the {split} Dataset {type(dataset).__name__} gives no (image, label) with labels 0, 1, ...: {error}"
+            f"the {named(split, dataset)} gives no (image, label) with labels 0, 1, ...: {error}"
         ) from error
+
+
+def changes_labels(dataset: Any) -> bool:
+    """Return whether a Dataset, or one that it is a part of or joins, has a `target_transform`."""
+    return getattr(dataset, "target_transform", None) is not None or any(map(changes_labels, parts_of(dataset)))
 
 
 def label_of(item: Any) -> Any:
@@ -276,10 +259,8 @@ def whole_numbers(values: Any, count: int) -> np.ndarray:
     labels = np.asarray(values)
     if labels.shape not in ((count,), (count, 1)) or not count:
         raise ValueError(f"labels of shape {labels.shape} for {count} items")
-    if (
-        labels.dtype.kind not in "biuf"
-        or not (np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0)).all()
-    ):
+    whole = labels.dtype.kind in "biuf" and (np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0)).all()
+    if not whole:
         raise ValueError(f"labels such as {labels.reshape(-1)[0]}, or some below 0")
     return labels.reshape(count).astype(np.int64)
 
@@ -289,14 +270,12 @@ def labels_held(dataset: Any) -> np.ndarray | None:
     parts or of the rows of which it is a part; None where it has none, or something else is called so."""
     try:
         if isinstance(dataset, ConcatDataset):
-            parts = [labels_held(part) for part in dataset.datasets]
-            return None if any(part is None for part in parts) else np.concatenate(parts)  # type: ignore[arg-type]
+            return np.concatenate([labels_held(part) for part in dataset.datasets])
         if isinstance(dataset, Subset):
             held = labels_held(dataset.dataset)
             return None if held is None else held[np.asarray(dataset.indices, np.int64)]
         tensors: Any = getattr(dataset, "tensors", ())
         held = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
-        held = tensors[1] if held is None and len(tensors) == 2 else held
-        return None if held is None else whole_numbers(held, len(dataset))
+        return whole_numbers(tensors[1] if held is None and len(tensors) == 2 else held, len(dataset))
     except (TypeError, ValueError, IndexError):
         return None

@@ -128,7 +128,7 @@ def test_what_only_the_program_can_make_again_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"train": tensors(6, 0)}, "dataloaders=train: give train and val"),
+        ({"train": tensors(6, 0)}, "dataloaders=train: give a mapping with train and val"),
         ({"train": tensors(6, 0), "val": tensors(6, 0), "dev": tensors(6, 0)}, "dataloaders=train, val, dev"),
         (
             {"train": TensorDataset(torch.zeros(4, 1, 8, 8)), "val": tensors(6, 0)},
