@@ -12,50 +12,45 @@ SIZES_LOOKED_AT = 200
 
 
 def describe(bundle: DataBundle) -> list[str]:
-    """Lines: the set and its classes, images per split, class sizes, image sizes, and everything worth knowing."""
-    samples = bundle.samples
-    names = bundle.class_names
+    """Describe the set and its classes, images per split, class and image sizes, and its notes: one line each."""
+    samples, names = bundle.samples, bundle.class_names
     splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
     counts = samples.counts("train")
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
-    return [
+    lines = [
         f"{printable(samples.name)}: {pluralise(len(names), 'class')} ({shorten_list(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         *_sizes(bundle),
-        *filter(None, (line(samples),)),
-        *(f"note: {printable(line)}" for line in samples.notes),
+        line(samples),
+        *(f"note: {printable(note)}" for note in samples.notes),
     ]
+    return list(filter(None, lines))
 
 
 def data_report(bundle: DataBundle) -> str:
-    """All of `describe`, then images per class and split as a table, then every image that was skipped."""
+    """Return all of `describe`, then images per class and split as a table, then every image that was skipped."""
     samples = bundle.samples
-    names = ["class", *map(printable, bundle.class_names), "all"]
-    columns = []
+    columns = [["class", *map(printable, bundle.class_names), "all"]]
     for split, size in bundle.dataset_sizes.items():
         columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])
-    table = format_table(list(zip(names, *columns, strict=True)))
-    skipped = [printable(line) for line in samples.skipped]
-    left_out = ["", "left out because they cannot be read:", *skipped] if skipped else []
-    return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
+    skipped = ["", "left out because they cannot be read:", *map(printable, samples.skipped)] if samples.skipped else []
+    table = format_table(list(zip(*columns, strict=True)))
+    return "\n".join([*describe(bundle), "", *table, *skipped]) + "\n"
 
 
 def native_sizes(bundle: DataBundle) -> np.ndarray:
-    """(n, 2): width and height of some of the images."""
+    """Return width and height of some of the images, int64 (n, 2)."""
     images = image_set(next(bundle.dataloaders[split] for split in SPLITS if split in bundle.dataloaders))
     return np.array([images.native_size(row) for row in evenly(len(images), SIZES_LOOKED_AT)])
 
 
 def _sizes(bundle: DataBundle) -> list[str]:
-    """The sizes of the images; and, unless all are square, what their fit makes of them."""
+    """Describe the sizes of the images; and, unless all are square, what their fit makes of them."""
     sizes, images = native_sizes(bundle), image_set(next(iter(bundle.dataloaders.values())))
-    fit = images.pipeline.spec.fit if isinstance(images, ImageDataset) else ""
-    return [f"image sizes: {_spread(sizes)}", *filter(None, [fit and in_words(fit, sizes)])]
-
-
-def _spread(sizes: np.ndarray) -> str:
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
-    if (low == high).all():
-        return f"{low[0]} x {low[1]} px"
-    spread = f"width {low[0]} to {high[0]}, height {low[1]} to {high[1]} ({len(sizes)} looked at)"
-    return f"median {middle[0]} x {middle[1]} px, {spread}"
+    found = f"{middle[0]} x {middle[1]} px"
+    if (low != high).any():
+        spread = f"width {low[0]} to {high[0]}, height {low[1]} to {high[1]}"
+        found = f"median {found}, {spread} ({len(sizes)} looked at)"
+    fit = in_words(images.pipeline.spec.fit, sizes) if isinstance(images, ImageDataset) else ""
+    return [f"image sizes: {found}", fit]

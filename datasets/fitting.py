@@ -6,6 +6,7 @@ shows them.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -102,21 +103,13 @@ def seen_share(width: int, height: int, spec: ImageSpec) -> float:
 
 def chosen_fit(samples: Samples) -> Fit:
     """Choose the fit for the images that no test is held out of: `crop`, unless it would cut much off many."""
-    rows = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST))
-    return choose(native_sizes(samples, rows[evenly(len(rows), LOOKED_AT)]))
-
-
-def native_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """Return width and height of the pictures whose headers can be read, int64 (n, 2)."""
     if samples.pixels is not None:
-        return np.tile([samples.pixels.shape[2], samples.pixels.shape[1]], (len(rows), 1))
-    sizes = []
-    for row in rows.tolist():
-        try:
+        return choose(np.array([samples.pixels.shape[2:0:-1]]))
+    rows, sizes = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST)), []
+    for row in rows[evenly(len(rows), LOOKED_AT)].tolist():
+        with suppress(DataError):  # whoever decodes it names it
             sizes.append(image_size(samples.file(row)))
-        except DataError:  # whoever decodes it names it
-            continue
-    return np.array(sizes, np.int64).reshape(-1, 2)
+    return choose(np.array(sizes, np.int64).reshape(-1, 2))
 
 
 def choose(sizes: np.ndarray) -> Fit:
@@ -135,15 +128,13 @@ def seen_by_crop(sizes: np.ndarray) -> np.ndarray:
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:
-    """Describe what a fit does to pictures of these sizes (n, 2), and why, in one line; empty for square ones."""
+    """Describe what a fit does to pictures of these sizes (n, 2), in one line; empty for square ones."""
     cut = 1 - seen_by_crop(sizes).mean()
     if cut < 0.01:
         return ""
     if fit == "crop":
         return f"fit crop: {cut:.0%} of the average picture is cut off; --fit pad or squash shows whole pictures"
-    reasons = {"squash": ", and all have similar proportions", "pad": ", and their proportions differ or are extreme"}
-    why = reasons[fit] if choose(sizes) == fit else ""
-    return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one{why}"
+    return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one"
 
 
 def never_seen(sizes: Sequence[Size], labels: Sequence[str]) -> str:

@@ -60,29 +60,28 @@ class Loader(DataLoader):
         batches = super().__iter__()
         if self.num_workers:
             _PASSES[batches] = self.batch_sampler
-            _PROCESSES.update(batches._workers)  # type: ignore[attr-defined]  # private, too: see stop_workers
         return batches
 
 
 _PASSES: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Passes over images by processes, and the sampler of each: an engine that was stopped holds its last pass, and its
 processes, for ever."""
-_PROCESSES: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Loader processes that were started, as long as they live or are waited for."""
 
 
 @atexit.register
 def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
-    """End the processes of these loaders now; of all at the interpreter's exit, which would wait for them for ever, as
-    they ignore SIGTERM."""
+    """End the processes of these loaders now, or all of them.
+
+    The interpreter's exit would wait for them for ever, as they ignore SIGTERM."""
     samplers = None if loaders is None else [loader.batch_sampler for loader in loaders]
     for batches, sampler in list(_PASSES.items()):
         if samplers is None or sampler in samplers:
             # torch's private way: it gives no other, and no process may be left (test_datasets_loaders.py sees to it).
             batches._shutdown_workers()
     if loaders is None:  # one that met an error may outlive its pass
-        for process in _PROCESSES:
-            process.kill()
+        for process in multiprocessing.active_children():
+            if process.daemon:
+                process.kill()
 
 
 def build_dataloaders(config: DataConfig, spec: ImageSpec, *, seed: int = 0, share: Share = ALL) -> DataBundle:
@@ -252,7 +251,7 @@ def how_to_start() -> str | None:
     return "fork" if by_default and sys.platform == "linux" else chosen
 
 
-def _workers(dataset: Any) -> int:
+def _workers(dataset: ImageSet) -> int:
     """Return 0 for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
     if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):
         return 0

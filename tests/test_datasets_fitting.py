@@ -200,7 +200,7 @@ def test_full_decoding_asks_for_no_less():
 @pytest.mark.parametrize(("size", "how", "expected"), [
     ((40, 40), "crop", None),
     ((80, 40), "crop", "fit crop: 50% of the average picture is cut off; --fit pad or squash shows whole pictures"),
-    ((80, 40), "squash", "fit squash: whole pictures; crop would cut 50% off the average one, and all have similar"),
+    ((80, 40), "squash", "fit squash: whole pictures; crop would cut 50% off the average one"),
 ])  # fmt: skip
 def test_the_description_of_a_set_says_what_the_fit_does_to_its_pictures(tmp_path, size, how, expected):
     for name in ("a", "b"):
