@@ -78,13 +78,8 @@ def test_pad_equals_pillows_pad(size):
     stored = Pipeline(spec).store(picture(0, size))
     assert np.array_equal(stored, to_array(expected))
     assert stored.shape == (3, 32, 32)
-
-
-def test_the_border_of_pad_is_about_zero_for_the_model():
-    spec = Spec(image_size=32, fit="pad")
-    image = preprocess(picture(0, (90, 30)), spec)
-    assert image[:, :8].abs().max() < 0.02  # the mean, rounded to a grey level
-    assert image[:, 12:20].abs().max() > 0.3
+    if size == (120, 40):
+        assert preprocess(picture(0, size), spec)[:, :8].abs().max() < 0.02  # the mean, rounded to a grey level
 
 
 @pytest.mark.parametrize("how", ["crop", "pad", "squash"])
@@ -170,6 +165,7 @@ def test_a_jpeg_that_is_much_larger_is_decoded_smaller_and_looks_the_same(tmp_pa
     large.save(tmp_path / "a.png")
     spec = Spec(image_size=64)
     scaled = Pipeline(Spec(image_size=64, decoding="scaled"))
+    assert Pipeline(spec).least is None
     assert read_image(tmp_path / "a.jpg", least=scaled.least).size == (300, 225)
     assert read_image(tmp_path / "turned.jpg", least=scaled.least).size == (225, 300)
     assert read_image(tmp_path / "a.png", least=scaled.least).size == (1200, 900)
@@ -191,10 +187,6 @@ def test_scaled_decoding_leaves_twice_the_pixels_that_are_stored(tmp_path, how, 
         pipeline.store(read_image(tmp_path / "a.jpg", least=pipeline.least)).shape[1:]
         == (pipeline.stored_size(*size)[::-1])
     )
-
-
-def test_full_decoding_asks_for_no_less():
-    assert Pipeline(Spec()).least is None
 
 
 @pytest.mark.parametrize(("size", "how", "expected"), [

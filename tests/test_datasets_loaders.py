@@ -243,11 +243,6 @@ def test_a_subset_leaves_val_alone_and_changes_the_fingerprint(folder):
     assert part.samples.class_names == whole.class_names
 
 
-def test_every_pass_from_python_is_a_new_epoch(folder):
-    bundle = build(folder)
-    assert not same(batches(bundle), batches(bundle))
-
-
 def test_wrong_options_are_refused_in_the_config():
     for options, message in (
         ({"val_fraction": 1.5}, "val_fraction=1.5"),
