@@ -20,9 +20,9 @@ from datasets.bundle import LEFT_OUT, Samples, evenly
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""
-MOST_GB = "VIT_IMAGE_GB"
-"""The variable that says what decoding one file may take, by default 1: more is a machine's memory, and the file may be
-tiny. A photograph of 107 million pixels passes."""
+MOST_BYTES = 2**30
+"""Memory that decoding one file may take: more is a machine's, and the file may be tiny. A photograph of 107 million
+pixels passes."""
 BYTES_PER_PIXEL = {"WEBP": 20, "CMYK": 12, "RGBA": 12}
 """Most bytes that a pixel takes in a format or a mode; in any other 10: a progressive JPEG's coefficients, and its
 pixels."""
@@ -44,36 +44,25 @@ Size = tuple[int, int]
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
-    """Open an image of FORMATS that takes up to MOST_GB, without decoding it.
+    """Open an image of FORMATS that takes up to MOST_BYTES, without decoding it.
 
     Raises PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a
     line. UnsureValues: a TIFF whose values may mean several things."""
-    limit = most_bytes()
     image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
-    most = limit // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    most = MOST_BYTES // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     (short, long), size = sorted(image.size), "{:,} x {:,} pixels; ".format(*image.size)
     error: Exception | None = None
     if short * long > most:
-        allowed = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB)"
-        error = Image.DecompressionBombError(size + allowed)
+        error = Image.DecompressionBombError(f"{size}of such a file at most {most:,} are decoded: make it smaller")
     elif long > MAX_ASPECT * short:
-        ratio = f"its sides are {long / short:,.0f} to 1, and at most {MAX_ASPECT} to 1 are read"
-        error = Image.DecompressionBombError(size + ratio)
+        ratio = f"{long / short:,.0f} to 1, and at most {MAX_ASPECT} to 1 are read"
+        error = Image.DecompressionBombError(f"{size}its sides are {ratio}")
     elif image.format == "TIFF" and (fault := unsure_tiff(image)):
         error = UnsureValues(fault)
     if error:
         image.close()
         raise error
     return image
-
-
-def most_bytes() -> int:
-    """Return MOST_GB in bytes. Raises DataError: no number above 0."""
-    given = os.environ.get(MOST_GB, "1")
-    try:
-        return max(1, int(float(given) * 2**30))
-    except (ValueError, OverflowError):
-        raise DataError(f"{MOST_GB}={given} is no number of gigabytes, such as 1 or 2.5") from None
 
 
 @contextmanager
@@ -201,14 +190,14 @@ def image_size(file: str | os.PathLike[str] | BinaryIO) -> Size:
     with naming(file):
         if isinstance(file, str | Path):  # no member of a shard
             status = os.stat(file)
-            return _size_of_file(os.fspath(file), status.st_mtime_ns, status.st_size, most_bytes())
+            return _size_of_file(os.fspath(file), status.st_mtime_ns, status.st_size)
         with open_image(file) as image:
             return upright_size(image)
 
 
 @lru_cache(maxsize=20_000)
-def _size_of_file(path: str, modified: int, length: int, most: int) -> tuple[int, int]:
-    """(width, height) of the file that was changed then, has so many bytes, and may take `most` when it is decoded."""
+def _size_of_file(path: str, modified: int, length: int) -> Size:
+    """Return (width, height) of the file that was changed then and has so many bytes."""
     with open_image(path) as image:
         return upright_size(image)
 
