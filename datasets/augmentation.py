@@ -77,16 +77,16 @@ class CropFlip(Pipeline):
 
 
 class PaddedCrop:
-    """torchvision's RandomResizedCrop where evaluation pads: a random part of the picture, 8 to 100 % of its area and
-    in its own proportions, by up to 3 : 4 narrower or wider, is resized and padded as a whole picture is.
+    """torchvision's RandomResizedCrop where evaluation pads: a random part of the picture is padded as a whole one is.
 
-    The whole picture, which evaluation shows, is thus one of the parts; and no part lies in the border alone."""
+    A part has 8 to 100 % of the area, in the picture's own proportions, up to 3 : 4 narrower or wider. The whole
+    picture, which evaluation shows, is thus one of the parts; and no part lies in the border alone."""
 
     def __init__(self, spec: ImageSpec) -> None:
         self.spec = spec
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """uint8 (C, h, w) -> uint8 (C, S, S)."""
+        """Cut and pad uint8 (C, h, w) -> uint8 (C, S, S)."""
         from torchvision.transforms import v2
 
         high, wide, size = *image.shape[1:], self.spec.image_size
@@ -114,7 +114,7 @@ class SmallAffine(Pipeline):
         return self.normalise(self.warp(images, random))
 
     def warp(self, images: Sequence[np.ndarray], random: torch.Tensor) -> torch.Tensor:
-        """Float pixels 0-255 (B, C or 1, S, S), moved as `random` (B, 4) in [-1, 1) says."""
+        """Turn, zoom and shift images by `random` (B, 4) in [-1, 1): float pixels 0-255 (B, C or 1, S, S)."""
         pixels = torch.from_numpy(np.stack(images)).float()
         angle, scale = torch.deg2rad(random[:, 0] * self.degrees), 1 + random[:, 1] * self.zoom
         cos, sin = angle.cos() / scale, angle.sin() / scale
@@ -171,7 +171,7 @@ class RandAugment(Pipeline):
 
 
 def train_pipeline(preset: str, spec: ImageSpec, *, mirror: bool = True) -> Pipeline:
-    """The augmentation of the training split under a preset of PRESETS."""
+    """Build the augmentation of the training split for a preset of PRESETS."""
     if preset == "none":
         return Pipeline(spec)
     if preset == "light":
@@ -216,7 +216,7 @@ class BatchMix:
 
 
 def _cut(images: torch.Tensor, kept: float, random: np.random.Generator) -> tuple[torch.Tensor, float]:
-    """Paste a box of the neighbour over each image; the share of its own pixels an image really keeps."""
+    """Paste a box of the neighbour over each image; return the share of its own pixels that an image keeps, too."""
     height, width = images.shape[-2:]
     x, y = int(random.integers(width)), int(random.integers(height))
     half = 0.5 * np.sqrt(1 - kept)

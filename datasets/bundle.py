@@ -28,7 +28,7 @@ _OF_FILES = sys.getfilesystemencoding()
 
 
 def split_name(code: int) -> str:
-    """The name of a split code; empty where no split is given."""
+    """Return the name of a split code; empty where no split is given."""
     return SPLITS[code] if code >= 0 else ""
 
 
@@ -55,7 +55,7 @@ class DataBundle(NamedTuple):
 
 
 class BatchKey(NamedTuple):
-    """All a loader process needs to make one batch. `draws[b] % len(dataset)` is the sample of row b.
+    """Name one batch to a loader process. `draws[b] % len(dataset)` is the sample of row b.
 
     A balanced epoch may hold a sample several times; its k-th copy is draw `sample + k * len(dataset)`, so that each
     copy is augmented differently.
@@ -79,24 +79,24 @@ class ImageSet(ABC):
         return len(self.indices)
 
     def path(self, index: int) -> str:
-        """The stable relative id of a row, as in split.csv."""
+        """Return the stable relative id of a row, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
 
     @abstractmethod
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, ...]:
-        """One batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
+        """Make one batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
 
     @abstractmethod
     def original(self, index: int) -> np.ndarray:
-        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
+        """Return the picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
 
     @abstractmethod
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """The pictures as prepared for the pipeline: uint8 (C, h, w) each."""
+        """Return pictures as prepared for the pipeline: uint8 (C, h, w) each."""
 
     @abstractmethod
     def native_size(self, index: int) -> tuple[int, int]:
-        """(width, height) of a picture as it comes."""
+        """Return (width, height) of a picture before it is resized."""
 
 
 class PathTable(Sequence[str]):
@@ -162,7 +162,7 @@ class Samples:
     """None: 0.1 of the training images where the set brings a test split, else 0.15 of all."""
     test_fraction: float = 0.15
     notes: tuple[str, ...] = ()
-    """Notes for a person about this set, one line each."""
+    """Notes about this set for the user, one line each."""
     skipped: tuple[str, ...] = ()
     """Unreadable images left out under `on_bad_image=skip`: path and reason."""
 
@@ -170,17 +170,17 @@ class Samples:
         return len(self.labels)
 
     def file(self, index: int) -> Any:
-        """Its Path; inside a shard a member, which is read as a Path is."""
+        """Return the Path of an image; inside a shard a member, which is read as a Path is."""
         if self.root is None:
             raise ValueError(f"{self.name} is held in memory; {self.paths[index]} is not a file")
         return self.root / self.paths[index] if self.members is None else self.members[index]
 
     def indices(self, split: str) -> np.ndarray:
-        """int64: the samples of one split, in table order."""
+        """Return the samples of one split in table order, int64."""
         return np.flatnonzero(self.splits == split_code(split))
 
     def counts(self, split: str) -> np.ndarray:
-        """int64 (classes,): the images of each class in one split."""
+        """Count the images of each class in one split, int64 (classes,)."""
         return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
 
     def classes_in_use(self) -> np.ndarray:
@@ -199,12 +199,12 @@ class Samples:
         return self.replace(labels=number[self.labels], class_names=kept).note(note)
 
     def group_of(self, row: int) -> str:
-        """The name of an image's group; empty where it stands alone."""
+        """Return the name of an image's group; empty where it stands alone."""
         number = -1 if self.groups is None else int(self.groups[row])
         return self.group_names[number] if number >= 0 else ""
 
     def with_splits(self, parts: Mapping[int, Sequence[int] | np.ndarray]) -> Samples:
-        """Some of the samples in another split: split code -> which."""
+        """Move samples to another split: split code -> their rows."""
         splits = self.splits.copy()
         for code, rows in parts.items():
             splits[np.asarray(rows, np.int64)] = code
@@ -218,5 +218,5 @@ class Samples:
 
 
 def image_set(loader: DataLoader) -> ImageSet:
-    """The data set of a loader as what it is here."""
+    """Return the data set of a loader with its type."""
     return cast("ImageSet", loader.dataset)

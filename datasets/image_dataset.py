@@ -57,7 +57,7 @@ class ImageDataset(ImageSet):
         return to_array(self._picture(index)).copy()
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """uint8 (C, h, w) each: decoded and prepared as the pipeline wants it, from the cache where possible."""
+        """Return rows decoded and prepared for the pipeline, from the cache where possible: uint8 (C, h, w) each."""
         if self._kept is not None:
             return [self._kept[row] for row in rows]
         if self.cache is None:
@@ -85,7 +85,7 @@ class ImageDataset(ImageSet):
             return picture_of(self.samples, int(self.indices[row]), channels=self.pipeline.channels, least=least)
 
     def _pixels_as_stored(self) -> np.ndarray | None:
-        """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""
+        """Copy a set held in memory at the very size that is stored, which needs no preparation: (n, C, h, w)."""
         pixels = self.samples.pixels
         if pixels is None or pixels.shape[3] > self.pipeline.channels:  # colour to grey is the decoder's work
             return None
@@ -97,7 +97,7 @@ class ImageDataset(ImageSet):
 
 @contextmanager
 def saying_what_helps() -> Iterator[None]:
-    """Let the error about an unreadable image name the two ways out."""
+    """Add the two ways out to the error about an unreadable image."""
     try:
         yield
     except DataError as error:
@@ -105,7 +105,7 @@ def saying_what_helps() -> Iterator[None]:
 
 
 def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:
-    """Decode every image once; (index, reason) of those that fail."""
+    """Decode every image once; return (index, reason) of those that fail."""
 
     def attempt(index: int) -> tuple[int, str] | None:
         try:

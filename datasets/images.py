@@ -103,8 +103,9 @@ def read_image(
 
 
 def scale_down(image: Image.Image, least: Callable[[int, int], Size]) -> None:
-    """Let a JPEG that is not decoded yet be decoded at the smallest scale, of 1, 1/2, 1/4 and 1/8, that leaves RESERVE
-    times the pixels needed along each side. libjpeg then computes only the low frequencies of each block."""
+    """Set the smallest scale, of 1, 1/2, 1/4 and 1/8, for decoding a JPEG that leaves RESERVE times the pixels needed.
+
+    libjpeg then computes only the low frequencies of each block."""
     if isinstance(image, ImageFile.ImageFile) and image.format in ("JPEG", "MPO"):
         upright = upright_size(image)
         needed = [RESERVE * side for side in least(*upright)]
@@ -138,13 +139,13 @@ def _strip_to_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def to_array(image: Image.Image) -> np.ndarray:
-    """uint8 (C, H, W), contiguous."""
+    """Return the pixels of an image, uint8 (C, H, W), contiguous."""
     array = np.asarray(image)
     return np.ascontiguousarray(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
 
 
 def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
-    """The PIL image of one uint8 (H, W, C) picture held in memory."""
+    """Make the PIL image of one uint8 (H, W, C) picture held in memory."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     return to_mode(image, "L" if channels == 1 else "RGB")
 
@@ -152,8 +153,9 @@ def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
 def picture_of(
     samples: Samples, index: int, *, channels: int | None = None, least: Callable[[int, int], Size] | None = None
 ) -> Image.Image:
-    """A picture of a set, of so many channels; by default RGB, or grey where a set held in memory is. `least` as for
-    `read_image`."""
+    """Read a picture of a set with so many channels; by default RGB, or grey where a set held in memory is.
+
+    `least` as for `read_image`."""
     if samples.pixels is not None:
         return from_array(samples.pixels[index], channels or samples.pixels.shape[3])
     return read_image(samples.file(index), channels=channels or 3, least=least)
@@ -186,7 +188,7 @@ def is_image_name(name: str) -> bool:
 
 
 def image_size(file: str | os.PathLike[str] | BinaryIO) -> Size:
-    """Return (width, height) as shown, from the header alone. A file that stays as it is is opened once."""
+    """Return (width, height) as shown, from the header alone. An unchanged file is opened once."""
     with naming(file):
         if isinstance(file, str | Path):  # no member of a shard
             status = os.stat(file)
@@ -203,7 +205,7 @@ def _size_of_file(path: str, modified: int, length: int) -> Size:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """(width, height) as the EXIF orientation shows it."""
+    """Return (width, height) as the EXIF orientation shows them."""
     turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     return (image.height, image.width) if turned else (image.width, image.height)
 

@@ -25,7 +25,7 @@ def mix(*values: int) -> int:
 
 
 def uniforms(key: int, index: np.ndarray, draws: int) -> np.ndarray:
-    """Float64 (B, draws) in [0, 1): draw d of sample i is a function of (key, i, d) alone."""
+    """Draw float64 (B, draws) in [0, 1): draw d of sample i is a function of (key, i, d) alone."""
     counter = index.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(draws, dtype=np.uint64)
     state = _finalise(counter * np.uint64(_GOLDEN) + np.uint64(key & _MASK))
     state = _finalise(state ^ np.uint64(key & _MASK))  # twice: one pass leaves neighbouring keys correlated
@@ -33,7 +33,7 @@ def uniforms(key: int, index: np.ndarray, draws: int) -> np.ndarray:
 
 
 def hashes(key: int, index: np.ndarray) -> np.ndarray:
-    """Uint64 (B,): one hash per index, to sort by."""
+    """Return one hash per index to sort by, uint64 (B,)."""
     return _finalise(_finalise(index.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK)))
 
 
