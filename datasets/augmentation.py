@@ -5,7 +5,7 @@ B batch, C channels, S side of the model's input.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -76,32 +76,24 @@ class CropFlip(Pipeline):
         return out
 
 
-class PaddedCrop:
-    """torchvision's RandomResizedCrop where evaluation pads: a random part of the picture is padded as a whole one is.
+def padded_crop(image: torch.Tensor, spec: ImageSpec) -> torch.Tensor:
+    """Cut a random part of a picture and pad it as evaluation pads a whole one: uint8 (C, h, w) -> uint8 (C, S, S).
 
-    A part has 8 to 100 % of the area, in the picture's own proportions, up to 3 : 4 narrower or wider. The whole
-    picture, which evaluation shows, is thus one of the parts; and no part lies in the border alone."""
+    As torchvision's RandomResizedCrop it has 8 to 100 % of the area, in the picture's own proportions, up to 3 : 4
+    narrower or wider. The whole picture is thus one of the parts; and no part lies in the border alone."""
+    from torchvision.transforms import v2
 
-    def __init__(self, spec: ImageSpec) -> None:
-        self.spec = spec
-
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Cut and pad uint8 (C, h, w) -> uint8 (C, S, S)."""
-        from torchvision.transforms import v2
-
-        high, wide, size = *image.shape[1:], self.spec.image_size
-        unit = torch.empty(1, 1000, 1000, dtype=torch.uint8)  # the picture in its own proportions
-        drawn = v2.RandomResizedCrop.get_params(unit, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
-        top, left, height, width = (
-            round(part * side / 1000) for part, side in zip(drawn, (high, wide) * 2, strict=True)
-        )
-        top, left, height, width = min(top, high - 1), min(left, wide - 1), max(1, height), max(1, width)
-        columns, rows = resized_size(width, height, self.spec)
-        mode = v2.InterpolationMode(self.spec.interpolation)
-        part = v2.functional.resized_crop(image, top, left, height, width, [rows, columns], mode, antialias=True)
-        above, before = (size - rows) // 2, (size - columns) // 2
-        sides = [before, above, size - columns - before, size - rows - above]
-        return v2.functional.pad(part, sides, fill=border(self.spec))
+    high, wide, size = *image.shape[1:], spec.image_size
+    unit = torch.empty(1, 1000, 1000, dtype=torch.uint8)  # the picture in its own proportions
+    drawn = v2.RandomResizedCrop.get_params(unit, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+    top, left, height, width = (round(part * side / 1000) for part, side in zip(drawn, (high, wide) * 2, strict=True))
+    top, left, height, width = min(top, high - 1), min(left, wide - 1), max(1, height), max(1, width)
+    columns, rows = resized_size(width, height, spec)
+    mode = v2.InterpolationMode(spec.interpolation)
+    part = v2.functional.resized_crop(image, top, left, height, width, [rows, columns], mode, antialias=True)
+    above, before = (size - rows) // 2, (size - columns) // 2
+    sides = [before, above, size - columns - before, size - rows - above]
+    return v2.functional.pad(part, sides, fill=border(spec))
 
 
 class SmallAffine(Pipeline):
@@ -111,10 +103,6 @@ class SmallAffine(Pipeline):
 
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4) * 2 - 1).float()
-        return self.normalise(self.warp(images, random))
-
-    def warp(self, images: Sequence[np.ndarray], random: torch.Tensor) -> torch.Tensor:
-        """Turn, zoom and shift images by `random` (B, 4) in [-1, 1): float pixels 0-255 (B, C or 1, S, S)."""
         pixels = torch.from_numpy(np.stack(images)).float()
         angle, scale = torch.deg2rad(random[:, 0] * self.degrees), 1 + random[:, 1] * self.zoom
         cos, sin = angle.cos() / scale, angle.sin() / scale
@@ -123,7 +111,7 @@ class SmallAffine(Pipeline):
         grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
         # Nearest, as torchvision's RandomAffine: interpolation would blur every training image and no evaluation image,
         # which cost 8 x 8 digits a quarter of the validation loss.
-        return F.grid_sample(pixels, grid, mode="nearest", align_corners=False)
+        return self.normalise(F.grid_sample(pixels, grid, mode="nearest", align_corners=False))
 
 
 class RandAugment(Pipeline):
@@ -147,7 +135,7 @@ class RandAugment(Pipeline):
         mode, grey = v2.InterpolationMode(self.spec.interpolation), border(self.spec)
         crop = v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True)
         steps = [
-            PaddedCrop(self.spec) if self.spec.fit == "pad" else crop,
+            partial(padded_crop, spec=self.spec) if self.spec.fit == "pad" else crop,
             *([v2.RandomHorizontalFlip()] if self.mirror else []),
             v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=grey),  # where an operation leaves nothing
             *([v2.RandomErasing(self.erase, value=grey)] if self.erase else []),

@@ -7,7 +7,7 @@ from fake_sets import Spec, picture, save
 from PIL import Image, ImageOps
 
 from datasets import DataConfig, build_dataloaders
-from datasets.augmentation import PaddedCrop, train_pipeline
+from datasets.augmentation import padded_crop, train_pipeline
 from datasets.description import describe
 from datasets.fitting import choose, never_seen, resized_size, seen_share, view_of
 from datasets.images import read_image, to_array, to_mode
@@ -110,11 +110,10 @@ def test_a_padded_crop_is_a_part_of_the_picture_and_the_whole_is_the_largest_one
     spec = Spec(image_size=32, fit="pad", mean=(0, 0, 0), std=(1, 1, 1))
     ramp = np.zeros((3, 64, 128), np.uint8)
     ramp[0], ramp[1] = np.arange(128), 255
-    crop = PaddedCrop(spec)
     torch.manual_seed(0)
     shares = []
     for _ in range(100):
-        part = crop(torch.from_numpy(ramp)).float()
+        part = padded_crop(torch.from_numpy(ramp), spec).float()
         inside = part[1] > 200
         rows, columns = inside.any(1).sum(), inside.any(0).sum()
         assert max(rows, columns) == 32
