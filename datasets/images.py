@@ -120,16 +120,12 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode == mode:
         return image
     rows = STRIP // image.width + 1
-    if rows >= image.height:
-        return _strip_to_mode(image, mode)
-    result = Image.new(mode, image.size)
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste(_strip_to_mode(strip, mode), (0, top))
-    return result
-
-
-def _strip_to_mode(image: Image.Image, mode: str) -> Image.Image:
+    if rows < image.height:
+        result = Image.new(mode, image.size)
+        for top in range(0, image.height, rows):
+            strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+            result.paste(to_mode(strip, mode), (0, top))
+        return result
     if image.mode.startswith("I") or image.mode == "F":
         image = to_8_bits(image)
     if image.has_transparency_data:
