@@ -220,7 +220,7 @@ def first_image(split: str, dataset: Any) -> Any:
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0]
     found = f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, tuple | list) else "")
-    raise DataError(f"the {named(split, dataset)} gives no (image, label): wrap it, for its items are {found}")
+    raise DataError(f"the {named(split, dataset)} gives no (image, label) but {found}: wrap it in one that does")
 
 
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
@@ -236,9 +236,7 @@ def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
         labels = whole_numbers([label_of(dataset[row]) for row in rows], len(rows))
         return labels, held is None or np.array_equal(held, labels)
     except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise DataError(
-            f"the {named(split, dataset)} gives no (image, label) with labels 0, 1, ...: {error}"
-        ) from error
+        raise DataError(f"the {named(split, dataset)} gives no labels 0, 1, ...: {error}") from error
 
 
 def changes_labels(dataset: Any) -> bool:

@@ -67,11 +67,11 @@ class Rows(Dataset):
         ({"train": DataLoader(Stream()), "val": tensors(6, 0)}, "the train Dataset Stream has no images by number"),
         (
             {"train": Rows({"image": torch.zeros(1, 8, 8), "label": 0}), "val": tensors(6, 0)},
-            r"the train Dataset Rows gives no \(image, label\): wrap it, for its items are a dict",
+            r"the train Dataset Rows gives no \(image, label\) but a dict: wrap it",
         ),
         (
             {"train": tensors(6, 0), "val": Rows((torch.zeros(1, 8, 8), 0, "name"))},
-            r"the val Dataset Rows gives no \(image, label\): .* a tuple of 3",
+            r"the val Dataset Rows gives no \(image, label\) but a tuple of 3",
         ),
     ],
     ids=["list", "one loader", "stream", "loader of a stream", "dict", "triple"],
