@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,7 @@ def main(config: Options) -> int:
             with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
         _write_pictures(config, report)
-        print(wrapped("\n".join([*_table(config, report), *_groups(config, report)])))
+        print(wrapped("\n".join(_table(config, report))))
         document.update(as_json(config, report))
     return report.exit_code
 
@@ -147,22 +146,6 @@ def verdict(report: CheckReport) -> str:
     return f"Nothing found makes training wrong: {counts}."
 
 
-def _groups(config: Options, report: CheckReport) -> Iterator[str]:
-    """Measure what it is worth to keep the guessed groups together, unless a first look was asked for; and how to."""
-    if report.guess is None:
-        return
-    yield f"if they belong together: {train_command(config, group=report.guess.option)}"
-    if config.sample is None and not config.no_near:
-        from trainers.multirun.group_worth import MODEL, accuracies
-
-        if found := accuracies(config.images, report.guess.option):
-            random, grouped, images = found
-            yield (
-                f"what that is worth: a frozen {MODEL} has {random:.1%} of {images:,} images right in random folds,"
-                f" {grouped:.1%} in folds that keep them together"
-            )
-
-
 def _is_of_an_image(finding: Problem) -> bool:
     """Tell whether an error goes with its image: one of a class, or of the bit depth of a whole set, does not."""
     of_a_set = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank")
@@ -180,8 +163,8 @@ def next_step(config: Options, report: CheckReport) -> str:
     )
 
 
-def train_command(config: Options, exclude: Path | None = None, group: str | None = None) -> str:
-    data = replace(config.images, exclude=exclude, group=group or config.group)
+def train_command(config: Options, exclude: Path | None = None) -> str:
+    data = replace(config.images, exclude=exclude, group=config.group)
     return command("train", *words(data), "--minutes", "5")
 
 

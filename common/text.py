@@ -49,6 +49,11 @@ def plain_path(path: str) -> str:
     return unicodedata.normalize("NFC", path).replace("\\", "/")
 
 
+def normal(text: str) -> str:
+    """Return a name without blanks around it, its letters as NFC: two file systems may spell one letter differently."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown name: `; did you mean X?` with a known one that begins with it,
     else the nearest, whatever their hyphens; or a full stop."""

@@ -20,16 +20,14 @@ from datasets.checking.inspection import Inspection, inspections, wrong_extensio
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fitting import never_seen
-from datasets.grouping.evidence import as_array
-from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups
 from datasets.grouping.parts import line
-from datasets.grouping.suspicion import Suspicion, suspicion
 from datasets.grouping.torn import torn
 from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
+from datasets.suspect import Suspect, suspect_groups
 from datasets.units import united, units_of
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
@@ -48,8 +46,8 @@ class CheckReport:
     """Pictures that were left out, as a sample was asked for."""
     near: bool = True
     """True if near duplicates were searched for."""
-    guess: Guess | None = None
-    """Groups that a split would tear apart, or does."""
+    suspect: Suspect | None = None
+    """Groups that the set seems to have, which its split tears or would tear."""
     cut_off: str = ""
     """Line that says how much of the pictures a model never sees; empty where they are about square."""
     shortcuts: Any = None
@@ -115,15 +113,21 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     if near:
         pairs, *found, too_small = near_copies(seen, first)
         findings += _near_findings(pictures, pairs, *found)
-    suspected = _suspected(samples, rows, seen)
-    if suspected is not None:
-        findings.append(_in_names(samples, suspected))
-    guess = None if suspected is None else suspected.guess
-    grouped = samples if guess is None else with_groups(samples, guess.option)
+    suspect, grouped = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any())), samples
+    if suspect is not None:
+        findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
+        grouped = with_groups(samples, suspect.option)
     shortcuts = shortcuts_in(samples, rows, seen, _units(grouped, rows, seen, pairs))
     findings += shortcuts.problems if shortcuts else ()
     return CheckReport(
-        reading, _ordered(findings), too_small, len(used) - len(read), near, guess, _cut_off(pictures, seen), shortcuts
+        reading,
+        _ordered(findings),
+        too_small,
+        len(used) - len(read),
+        near,
+        suspect,
+        _cut_off(pictures, seen),
+        shortcuts,
     )
 
 
@@ -143,19 +147,6 @@ def _units(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], pa
     component = connected(len(same), links[:, links[0] != links[1]])
     copies = np.where(component < 0, np.arange(len(same)), component)
     return united(copies, units_of(samples, np.array(rows, np.int64)))
-
-
-def _suspected(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Suspicion | None:
-    """The groups that names suggest; thumbnails of pictures that were not inspected are blank."""
-    thumbnails = {row: picture.thumbnail for row, picture in zip(rows, seen, strict=True)}
-    drawn = bool((samples.splits == UNSPLIT).any())
-    return suspicion(samples, lambda some: as_array([thumbnails.get(row, b"") for row in some]), drawn=drawn)
-
-
-def _in_names(samples: Samples, suspected: Suspicion) -> Problem:
-    first = samples.paths[int(np.flatnonzero(samples.splits != LEFT_OUT)[0])]
-    detail = f"{suspected}: {suspected.guess.words}"
-    return Problem("groups_in_names", first, detail=detail)
 
 
 def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from common.errors import DataError
-from common.text import printable
+from common.text import normal, printable
 from datasets.bundle import Samples
 from datasets.grouping.exif import SECONDS, bursts, cameras, days
 from datasets.sources.reading import SPLIT_FOLDERS
@@ -140,8 +140,3 @@ def _no_groups(samples: Samples, option: str, why: str, *, verb: str = "") -> Da
     examples = ", ".join(repr(path) for path, _ in zip(samples.paths, range(3), strict=False))
     said = f"--group {option} {verb} {why}" if verb else f"--group {option}: {why}"
     return DataError(printable(f"{said}; paths are such as {examples}"))
-
-
-def normal(text: str) -> str:
-    """Unicode has several spellings of one letter; two file systems may use different ones."""
-    return unicodedata.normalize("NFC", text.strip())

@@ -9,6 +9,7 @@ from common.text import pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import DataConfig
 from datasets.grouping.torn import named_groups, torn
+from datasets.suspect import suspect_groups
 from datasets.units import units_of
 
 MOST = 0.5
@@ -26,13 +27,8 @@ def split_by_groups(
     parts = _drawn(samples, config)
     if not named_groups(samples).any():
         split = assign_splits(samples, config)
-        if samples.root is None:  # its names are made up
-            return split
-        from datasets.grouping.evidence import thumbnails_of
-        from datasets.grouping.suspicion import suspicion
-
-        found = suspicion(split, thumbnails_of(samples), drawn=bool(parts))
-        return split if found is None else split.note(f"{found}: {found.guess.words}")
+        found = suspect_groups(split, drawn=bool(parts))
+        return split if found is None else split.note(found.sentence)
     if not parts:
         return say_torn(assign_splits(samples, config))
     pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))

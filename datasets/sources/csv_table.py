@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import DataError
-from common.shell import quoted
 from common.tables import cells_of, layout_of, opened_as, unguarded
-from common.text import decode_text, shorten_list
+from common.text import decode_text, normal, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.grouping.columns import group_column, torn_apart
-from datasets.grouping.option import by_column, column_of, normal
+from datasets.grouping.option import by_column, column_of
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.sources.split_column import split_column
 from datasets.sources.table_files import TableFiles
+from datasets.suspect import suspect_column
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {
@@ -64,8 +63,8 @@ def read_table(
         raise DataError(f"{table} names no image that can be used{first}")
     if "train" not in rows.classes and "" not in rows.classes:
         rows.problem("empty_split", "train", "train")
-    if columns.group is None:
-        rows.report_group_column(table, cells, split)
+    if columns.group is None and (suspected := suspect_column(cells, split)):
+        rows.problem("group_column", table.name, detail=suspected)
     how = f"path from {path!r}, label from {label!r}" + f", split from {split!r}" * (split not in ("", "split"))
     how += f", read as {encoding}" * bool(encoding)
     plain = how == "path from 'path', label from 'label'"
@@ -174,14 +173,3 @@ class _TableRows(Rows):
             self.problem("duplicate_row", file, split, row.label, f"{said}; {first_said}")
         else:
             self.add(file, row.label, split, normal(row.group))
-
-    def report_group_column(self, table: Path, cells: Cells, split: str) -> None:
-        """Report a column that names groups, where the table has no splits or these tear them apart."""
-        header, rows = list(cells), list(zip(*cells.values(), strict=True))
-        if found := group_column(header, rows):
-            name, sizes = found
-            torn = torn_apart(header, rows, name, split)
-            apart = f", and the table's splits tear {torn} of them apart" if torn else ""
-            detail = f"the column {name!r} names {sizes}{apart}; to keep each in one part: --group {quoted(name)}"
-            if torn != 0:
-                self.problem("group_column", table.name, detail=detail)

@@ -24,9 +24,8 @@ import numpy as np
 
 from common.errors import DataError
 from common.files import stamp
-from common.text import decode_text, pluralise, read_text, shorten_list
+from common.text import decode_text, normal, pluralise, read_text, shorten_list
 from datasets.bundle import SPLITS, PathTable, Samples
-from datasets.grouping.option import normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.remembered import remembered
 from datasets.sources.image_folder import list_folder
