@@ -163,23 +163,6 @@ def test_pictures_of_an_earlier_check_go_when_there_is_nothing_to_show(tmp_path,
     assert not stale.exists()
 
 
-def test_a_test_set_of_the_same_days_is_said_and_the_group_keeps_days_apart(tmp_path):
-    for split, days in (("train", (1, 2, 3, 4)), ("test", (3, 4))):
-        for number, day in enumerate(days):
-            for label in "ab":
-                exif = Image.Exif()
-                exif[0x0110], exif[0x0132] = "NIKON D90", f"2024:05:0{day} 10:00:00"
-                for k in range(4):
-                    folder = tmp_path / "set" / split / label
-                    folder.mkdir(parents=True, exist_ok=True)
-                    seed = 100 * number + 10 * k + 5 * (label == "b") + 1000 * (split == "test")
-                    photograph(seed, (64, 48)).save(folder / f"{day}{k}.jpg", exif=exif.tobytes())
-    report = check_source(str(tmp_path / "set"), near=False)
-    assert any("16 of 16 test images were taken on a day that train has, too" in note for note in report.notes())
-    kept = check_source(str(tmp_path / "set"), columns=Columns(None, None, "day"), near=False)
-    assert "4, by the day that EXIF names" in kept.groups.replace("groups: 4 by", "groups: 4, by")
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("size", [(500, 333), (70, 90), (20, 30)])
 def test_facts_leave_the_thumbnail_as_it_is(tmp_path, mode, size):

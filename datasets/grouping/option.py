@@ -2,20 +2,16 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from common.errors import DataError
 from common.text import normal, printable
 from datasets.bundle import Samples
-from datasets.grouping.exif import SECONDS, bursts, cameras, days
 from datasets.sources.reading import SPLIT_FOLDERS
 
-FOLDER, BURST, CAMERA, DAY = "folder", "burst", "camera", "day"
-"""The words that take for groups: folders; photographs of one camera, seconds apart; of one camera; of one day. A
-column of a table that is called so goes before."""
+FOLDER = "folder"
 Names = Sequence[str | None]
 """The group of each image, None where it stands alone."""
 
@@ -25,16 +21,12 @@ def with_groups(samples: Samples, option: str | None) -> Samples:
     there are no such groups; the line names three paths."""
     if option is None or (samples.groups is not None and samples.grouped_by == by_column(option)):
         return samples
-    words = {FOLDER: folders, BURST: photographed_together, CAMERA: by_camera, DAY: by_day}
-    make = words.get(option, partial(matches, option=option))
-    return numbered(samples, *make(samples))
+    return numbered(samples, *(folders(samples) if option == FOLDER else matches(samples, option)))
 
 
 def column_of(option: str | None) -> str | None:
     """The column or field that the option may name; None where it can only be something else."""
-    return (
-        option if option and option not in (FOLDER, BURST, CAMERA, DAY) and re.fullmatch(r"[\w -]+", option) else None
-    )
+    return option if option and option != FOLDER and re.fullmatch(r"[\w -]+", option) else None
 
 
 def by_column(option: str) -> str:
@@ -84,33 +76,6 @@ def _folders_of(samples: Samples, row: int) -> list[str]:
 
 def _several(names: Names) -> bool:
     return len({name for name in names if name is not None}) > 1
-
-
-def photographed_together(samples: Samples) -> tuple[Names, str]:
-    """Photographs that one camera took within seconds, as their EXIF data say."""
-    names = bursts(samples, range(len(samples))) if samples.root is not None else []
-    if not _several(names):
-        raise _no_groups(samples, BURST, "no two photographs were taken by one camera within seconds, as EXIF says")
-    return names, f"of photographs taken within {SECONDS:g} seconds of one another"
-
-
-def by_camera(samples: Samples) -> tuple[Names, str]:
-    """Photographs of one camera, as their EXIF data say."""
-    return _of_exif(samples, cameras, CAMERA, "two cameras", "by the camera that EXIF names")
-
-
-def by_day(samples: Samples) -> tuple[Names, str]:
-    """Photographs of one day, as their EXIF data say."""
-    return _of_exif(samples, days, DAY, "two days", "by the day that EXIF names")
-
-
-def _of_exif(
-    samples: Samples, read: Callable[[Samples, Sequence[int]], list[str | None]], option: str, what: str, how: str
-) -> tuple[Names, str]:
-    names = read(samples, range(len(samples))) if samples.root is not None else []
-    if not _several(names):
-        raise _no_groups(samples, option, f"no {what} are named in their EXIF data")
-    return names, how
 
 
 def matches(samples: Samples, option: str) -> tuple[Names, str]:

@@ -18,7 +18,6 @@ from datasets.checking.inspection import Inspection
 from datasets.facts import CORNERS
 from datasets.shortcuts.columns import FILE, LIGHT, MIXED, NUMBER, Fact, facts_of
 from datasets.shortcuts.pictures import both_kinds
-from datasets.shortcuts.shared import shared_with_training
 from datasets.shortcuts.trait import Shortcut, trait_of
 from datasets.shortcuts.tree import FOLDS, Told, told
 from datasets.shortcuts.words import advice, as_json, note, sentence
@@ -45,8 +44,6 @@ class Shortcuts:
     found: tuple[Shortcut, ...] = ()
     by_light: tuple[Shortcut, ...] = ()
     """Facts that content may well be the reason for, and numbers that only say in which order files were named."""
-    shared: tuple[str, ...] = ()
-    """Facts that the test set shares with training."""
     pictures: bytes = b""
     """A PNG with pictures of both kinds; empty where there is nothing to show."""
     problems: tuple[Problem, ...] = ()
@@ -67,7 +64,6 @@ class Shortcuts:
         return {
             "found": [as_json(one) for one in self.found],
             "only_notes": [as_json(one) for one in self.by_light],
-            "shared_with_training": list(self.shared),
         }
 
 
@@ -76,18 +72,17 @@ def shortcuts_in(
 ) -> Shortcuts:
     """Look for shortcuts among the readable of these rows of a set; images of one of the `units` belong together, and
     one of each and of each class is looked at."""
-    shared = tuple(shared_with_training(samples, rows, [picture.facts for picture in seen]))
     places = _one_of_each(samples, rows, seen, units)
     labels, classes = _used_classes(samples.labels[[rows[place] for place in places]])
     if len(places) < LEAST_IMAGES or len(classes) < 2:
-        return Shortcuts(shared=shared, notes=shared)
+        return Shortcuts()
     chosen = [rows[place] for place in places]
     facts = facts_of(samples, chosen, [seen[place] for place in places])
     names = [samples.class_names[label] for label in classes]
     found, light = _judged(facts, labels, names)
     shown = both_kinds(samples, chosen, found)
-    notes = (*([note(light)] if light else ()), *shared)
-    return Shortcuts(found, light, shared, shown, tuple(_problem(samples, chosen, one) for one in found), notes)
+    notes = (note(light),) if light else ()
+    return Shortcuts(found, light, shown, tuple(_problem(samples, chosen, one) for one in found), notes)
 
 
 def _one_of_each(

@@ -12,14 +12,11 @@ _SAME_SIZE = (
 _SAME_FILE = "save all pictures in one way, from the originals: magick mogrify -format jpg -quality 90 FILES"
 _COVER = "cut it off or cover it in all pictures, or add pictures of the other classes that have it"
 _LIGHT = "take pictures of each class in the same light; --augment strong changes brightness and colour at random"
-_APART = (
-    "add pictures of each class from each of them; with --group {}, each stays in one part, and the score says "
-    "what is left without it"
-)
+_APART = "add pictures of each class from each of them"
 FACTS: dict[str, tuple[str, str]] = {
-    "camera": ("the camera that EXIF names", _APART.format("camera")),
-    "folder": ("the folder that a picture comes from", _APART.format("folder")),
-    "date": ("the day that EXIF names", _APART.format("day")),
+    "camera": ("the camera that EXIF names", _APART),
+    "folder": ("the folder that a picture comes from", _APART),
+    "date": ("the day that EXIF names", _APART),
     "file type": ("the type of the file", _SAME_FILE),
     "aspect ratio": ("the aspect ratio", "cut all pictures to one aspect ratio, or train with --fit squash"),
     "size": ("the size in pixels", _SAME_SIZE),
