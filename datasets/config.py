@@ -33,10 +33,22 @@ class Columns(NamedTuple):
 
 
 USUAL_COLUMNS = Columns()
+FOLDER = "folder"
+"""The value of `--group` that takes folders for groups."""
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 """The type of an option that names something; `--help` shows the word."""
 Group = Annotated[str | None, tyro.conf.arg(metavar="COLUMN|folder|REGEX")]
 """The type of the option that says which images belong together."""
+
+
+def column_of(option: str | None) -> str | None:
+    """Return the column or field that `--group` may name; None where it can only be something else."""
+    return option if option and option != FOLDER and re.fullmatch(r"[\w -]+", option) else None
+
+
+def by_column(option: str) -> str:
+    """Return the words for groups of a column."""
+    return f"by the column {option.strip().lower()!r}"
 
 
 def data_name(source: str) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 from common.text import format_table, pluralise, printable, shorten_list
 from datasets.bundle import SPLITS, DataBundle, evenly, image_set
 from datasets.fitting import in_words
-from datasets.grouping.parts import line
+from datasets.groups import group_line
 from datasets.image_dataset import ImageDataset
 
 SIZES_LOOKED_AT = 200
@@ -21,7 +21,7 @@ def describe(bundle: DataBundle) -> list[str]:
         f"{printable(samples.name)}: {pluralise(len(names), 'class')} ({shorten_list(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         *_sizes(bundle),
-        line(samples),
+        group_line(samples),
         *(f"note: {printable(note)}" for note in samples.notes),
     ]
     return list(filter(None, lines))

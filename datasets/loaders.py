@@ -23,7 +23,7 @@ from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig, named_set
-from datasets.grouping.parts import split_by_groups
+from datasets.groups import split_by_groups, with_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, unreadable
 from datasets.images import require_used_range
@@ -150,11 +150,7 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
         from datasets.excluded import without_listed
 
         samples = without_listed(reading, config, config.exclude, check=check)
-    if config.group is not None:
-        from datasets.grouping.option import with_groups
-
-        samples = with_groups(samples, config.group)
-    return samples
+    return with_groups(samples, config.group)
 
 
 def split_samples(config: DataConfig) -> Samples:

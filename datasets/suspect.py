@@ -14,13 +14,13 @@ import numpy as np
 from common.shell import quoted
 from common.text import normal, printable
 from datasets.bundle import LEFT_OUT, Samples
+from datasets.config import FOLDER
 
 LEAST_GROUPS = 5
 LEAST_COVERED, LARGEST = 0.6, 0.4
 """Share of the images that groups of several hold together, at least, and that one group holds, at most."""
 LOOKED_AT = 20_000
 """Names that are looked at before the others are read as well."""
-FOLDER = "folder"
 PATTERNS = (
     r"(?:^|/)([^/]+)([-_. ][^-_. /]+){6}\.\w+$",
     r"(?:^|/)([^/]+)([-_. ][^-_. /]+){3}\.\w+$",

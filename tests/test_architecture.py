@@ -90,7 +90,7 @@ def test_runs_on_digits_and_on_photographs_import_only_what_they_use(tmp_path):
         "from trainers.config import RunConfig, TrainConfig\n"
         "build_dataloaders(DataConfig(source='digits', workers=0), vit.ImageSpec(image_size=8))\n"
         "theirs = {'own_data', 'archives', 'csv_table', 'image_folder'}\n"
-        "unused = {f'datasets.sources.{name}' for name in theirs} | {'datasets.excluded', 'datasets.grouping.option'}\n"
+        "unused = {f'datasets.sources.{name}' for name in theirs} | {'datasets.excluded'}\n"
         "unused |= {'datasets.own_dataset', 'trainers.resume', 'trainers.options.recipes'}\n"
         "assert not unused & set(sys.modules), unused & set(sys.modules)\n"
         "vit.image_spec(vit.Blueprint(vit.ModelConfig(name='vit_nano_8', weights='fashion_mnist')).resolved)\n"

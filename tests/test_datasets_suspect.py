@@ -13,7 +13,7 @@ from datasets import DataConfig, build_dataloaders, describe
 from datasets.bundle import UNSPLIT, PathTable, Samples
 from datasets.checking.check import check_source
 from datasets.config import Columns
-from datasets.grouping.option import with_groups
+from datasets.groups import with_groups
 from datasets.suspect import suspect_groups
 
 GROUPED = [

@@ -20,9 +20,7 @@ from datasets.checking.inspection import Inspection, inspections, wrong_extensio
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fitting import never_seen
-from datasets.grouping.option import with_groups
-from datasets.grouping.parts import line
-from datasets.grouping.torn import torn
+from datasets.groups import group_line, torn, with_groups
 from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
@@ -65,7 +63,7 @@ class CheckReport:
     @property
     def groups(self) -> str:
         """Line that says how many groups there are; empty where there are none."""
-        return line(self.reading.samples)
+        return group_line(self.reading.samples)
 
     def notes(self) -> list[str]:
         """Limits of the result, one line each."""

@@ -14,7 +14,7 @@ from datasets.bundle import Samples
 from datasets.checking.inspection import Inspection
 from datasets.facts import CORNERS, EDGES, FRAME, GREY, HUE, PIXELS, ImageFacts
 from datasets.facts import LIGHT as BRIGHTNESS
-from datasets.grouping.option import folders
+from datasets.groups import folders
 
 FILE, MIXED, LIGHT = "file", "mixed", "light"
 """Made by whoever made the file; made so or by what the picture shows; mostly by what it shows."""

@@ -10,8 +10,7 @@ from common.errors import DataError
 from common.tables import cells_of, layout_of, opened_as, unguarded
 from common.text import decode_text, normal, shorten_list
 from datasets.bundle import SPLITS
-from datasets.config import USUAL_COLUMNS, Columns
-from datasets.grouping.option import by_column, column_of
+from datasets.config import USUAL_COLUMNS, Columns, by_column, column_of
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.sources.split_column import split_column
 from datasets.sources.table_files import TableFiles

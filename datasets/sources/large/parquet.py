@@ -11,8 +11,7 @@ from typing import Any
 from common.errors import DataError, import_optional
 from common.files import folder_aside, require_writable_data_root
 from common.text import normal
-from datasets.config import Columns
-from datasets.grouping.option import by_column, column_of
+from datasets.config import Columns, by_column, column_of
 from datasets.sources.archives import mark_of
 from datasets.sources.csv_table import column_names
 from datasets.sources.large.shards import CLASS_NAMES, add, read_tar_shards, shards_in

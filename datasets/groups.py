@@ -1,0 +1,200 @@
+"""Groups of images that belong together (`--group`): how they are read, kept in one part and described."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from common.errors import DataError
+from common.text import normal, pluralise, printable
+from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
+from datasets.config import FOLDER, DataConfig, by_column
+from datasets.sources.problems import Problem
+from datasets.sources.reading import SPLIT_FOLDERS
+from datasets.suspect import suspect_groups
+from datasets.units import are_copies, units_of
+
+Names = Sequence[str | None]
+"""The group of each image, None where it stands alone."""
+MOST = 0.5
+"""A group with more of a class than this decides alone what is learnt of it, or how it is scored."""
+NAMED = 3
+"""Such groups that a note names."""
+
+
+def with_groups(samples: Samples, option: str | None) -> Samples:
+    """Return the samples with the groups that `--group` names; without it with those that shards bring.
+
+    Raises DataError: there are no such groups; the line names three paths.
+    """
+    if option is None or (samples.groups is not None and samples.grouped_by == by_column(option)):
+        return samples
+    names, how = folders(samples) if option == FOLDER else _matches(samples, option)
+    numbers: dict[str, int] = {}
+    codes = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    return samples.replace(groups=np.array(codes, np.int32), group_names=tuple(numbers), grouped_by=how)
+
+
+def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names, str]:
+    """Return the folder below the class; if that is the same for all, the one above; and in words which it is.
+
+    Of paths without their class the first folder that differs. `rows`: of these images only.
+    """
+    rows = range(len(samples)) if rows is None else rows
+    parts = [_folders_of(samples, row) for row in rows]
+    labels = [samples.class_names[label] for label in samples.labels[list(rows)]]
+    places = [path.index(label) if label in path else -1 for path, label in zip(parts, labels, strict=True)]
+    if min(places) >= 0:
+        for step, where in ((1, "below"), (-1, "above")):
+            names = [
+                path[at + step] if 0 <= at + step < len(path) else None for path, at in zip(parts, places, strict=True)
+            ]
+            if len({*names} - {None}) > 1:
+                return names, f"by the folder {where} the class"
+        raise _no_groups(samples, "folder: no two folders lie below a class, or above one")
+    for level in range(max(map(len, parts))):
+        names = [path[level] if level < len(path) else None for path in parts]
+        if len({*names} - {None}) > 1:
+            above = {"/".join(path[:level]) for path in parts if level < len(path)}
+            where = f"in {above.pop()!r}" if level and len(above) == 1 else "at the top"
+            return names, f"by the folder {where}"
+    raise _no_groups(samples, "folder: all images lie in one folder")
+
+
+def _folders_of(samples: Samples, row: int) -> list[str]:
+    """Return the names of the folders that an image lies in, without those of a split and without the shard."""
+    parts = normal(samples.paths[row]).split("/")[:-1]
+    if samples.members is not None:
+        parts = parts[next((at + 1 for at, part in enumerate(parts) if part.endswith(".tar")), 0) :]
+    label = samples.class_names[samples.labels[row]]
+    is_class = parts[:1] == [normal(label)] and label not in parts[1:]  # one that is called train or test
+    return parts[1:] if parts and parts[0].lower() in SPLIT_FOLDERS and not is_class else parts
+
+
+def _matches(samples: Samples, option: str) -> tuple[Names, str]:
+    """Return what a regular expression finds in each path: its first parenthesis, else the whole match."""
+    try:
+        pattern = re.compile(unicodedata.normalize("NFC", option))
+    except re.error as error:
+        raise _no_groups(samples, f"{option!r} is no regular expression: {error}") from None
+    found = map(pattern.search, map(normal, samples.paths))
+    names = [(match and match.group(min(1, pattern.groups))) or None for match in found]
+    distinct = {*names} - {None}
+    if not distinct:
+        raise _no_groups(samples, f"{option!r} matches no path of {len(samples):,}")
+    if len(distinct) == 1 and None not in names:
+        raise _no_groups(samples, f"{option!r} puts all {len(samples):,} images into one group, {distinct.pop()!r}")
+    return names, f"by the pattern '{printable(option)}'"
+
+
+def _no_groups(samples: Samples, why: str) -> DataError:
+    examples = ", ".join(repr(path) for path, _ in zip(samples.paths, range(3), strict=False))
+    return DataError(printable(f"--group {why}; paths are such as {examples}"))
+
+
+def split_by_groups(
+    samples: Samples, config: DataConfig, assign_splits: Callable[[Samples, DataConfig], Samples]
+) -> Samples:
+    """Return what `assign_splits` makes of the samples, with notes on their groups.
+
+    Raises DataError: there are fewer groups than parts or folds, or groups so large that a part has no image.
+    """
+    parts = _drawn(samples, config)
+    if not _named(samples).any():
+        split = assign_splits(samples, config)
+        found = suspect_groups(split, drawn=bool(parts))
+        return split if found is None else split.note(found.sentence)
+    if parts:
+        samples = samples.note(*_narrow_classes(samples, config, parts))
+    samples = assign_splits(samples, config)
+    if empty := [part for part in parts if not len(samples.indices(part))]:
+        raise DataError(
+            f"{samples.name}: its groups are so large that no image is left for {' and '.join(empty)}; give a --split"
+            " of your own, or groups of fewer images"
+        )
+    if problems := torn(samples):
+        samples = samples.note(
+            f"{len(problems)} of {pluralise(len(_sizes(samples)), 'group')} lie in more than one part of the split,"
+            f" which inflates the score; the first is {problems[0].detail}; `check` lists them"
+        )
+    return samples
+
+
+def _drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
+    """Return the parts that are still to be drawn, train among them; none where the split is given."""
+    brings = {SPLITS[code] for code in np.unique(samples.splits[samples.splits >= 0])}
+    if config.split is not None or (config.folds is None and "val" in brings):
+        return ()
+    return ("train", "val") if brings or config.test_fraction == 0 else ("train", "val", "test")
+
+
+def _narrow_classes(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Iterator[str]:
+    """Yield a note on classes that lie mostly in one group. Raises DataError: fewer groups than parts or folds."""
+    pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
+    units, labels = units_of(samples, pool), samples.labels[pool]
+    count, wanted = len(np.unique(units)), config.folds or len(parts)
+    if len(pool) and count < wanted:
+        what = f"{wanted} folds" if config.folds else f"{wanted} parts, {', '.join(parts[:-1])} and {parts[-1]}"
+        cure = "use fewer folds" if config.folds else "--test-fraction 0 or a --split of your own needs fewer"
+        raise DataError(f"{samples.name} has {pluralise(count, 'group')} for {what}: {cure}")
+    (of_class, of_unit), sizes = np.unique(np.stack([labels, units]), axis=1, return_counts=True)
+    totals = np.bincount(labels, minlength=len(samples.class_names))
+    narrow = np.flatnonzero((sizes > 1) & (sizes > MOST * totals[of_class]))
+    lines = [
+        f"{samples.group_names[of_unit[at]]!r} has {sizes[at]:,} of the {totals[of_class[at]]:,} images of class"
+        f" {samples.class_names[of_class[at]]!r}"
+        for at in narrow
+    ]
+    if lines:
+        more = f", and {len(lines) - NAMED} more like these" * (len(lines) > NAMED)
+        yield f"the parts cannot have even shares of a class: group {', group '.join(lines[:NAMED])}{more}"
+
+
+def _named(samples: Samples) -> np.ndarray:
+    """bool (groups,): which groups a person named; the others are copies of one picture."""
+    return np.array([not are_copies(name) for name in samples.group_names], bool)
+
+
+def _sizes(samples: Samples) -> np.ndarray:
+    """int64: the images in use of each group that a person named and that has some."""
+    assert samples.groups is not None
+    used = samples.groups[samples.splits != LEFT_OUT]
+    sizes = np.bincount(used[used >= 0], minlength=len(samples.group_names))[_named(samples)]
+    return sizes[sizes > 0]
+
+
+def torn(samples: Samples) -> list[Problem]:
+    """Return the groups that lie in several parts of the split: an image of the second part, and one of the first."""
+    if samples.groups is None:
+        return []
+    splits, groups = samples.splits, samples.groups
+    used = np.flatnonzero((splits >= 0) & np.isin(groups, np.flatnonzero(_named(samples))))
+    order = used[np.lexsort((used, splits[used], groups[used]))]
+    problems = []
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if not len(rows) or splits[rows[0]] == splits[rows[-1]]:
+            continue
+        codes, starts, counts = np.unique(splits[rows], return_index=True, return_counts=True)
+        sizes = ", ".join(f"{n:,} in {SPLITS[code]}" for code, n in zip(codes, counts, strict=True))
+        row, detail = rows[starts[1]], f"group {samples.group_of(rows[0])!r}: {sizes}"
+        label = samples.class_names[samples.labels[row]]
+        problem = Problem("group_across_splits", samples.paths[row], SPLITS[codes[1]], label, samples.paths[rows[0]])
+        problems.append(problem._replace(detail=detail))
+    return problems
+
+
+def group_line(samples: Samples) -> str:
+    """Return the number of groups, how they were made and how large they are; empty where there are none."""
+    sizes = _sizes(samples) if samples.groups is not None else ()
+    if not len(sizes):
+        return ""
+    few, many = int(min(sizes)), int(max(sizes))
+    images = f"{few:,} to {pluralise(many, 'image')}" if few < many else pluralise(many, "image")
+    words = f"groups: {' '.join(filter(None, (f'{len(sizes):,}', samples.grouped_by)))}, {images} each"
+    if many == 1:
+        words += "; every group has one image, so --group has no effect"
+    elif (samples.splits == UNSPLIT).any() or not torn(samples):
+        words += "; each stays in one part"
+    alone = int((samples.splits != LEFT_OUT).sum() - sum(sizes))
+    return words + (f"; {pluralise(alone, 'image')} {'stands' if alone == 1 else 'stand'} alone" if alone else "")
