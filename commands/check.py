@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from commands import arguments
 from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
-from common.files import write_bytes
 from common.options import operand
 from common.shell import command
 from common.tables import csv_text
@@ -52,11 +51,6 @@ class Options(JsonOption, arguments.ImagesOptions):
     def csv_path(self) -> Path:
         return self.output or data_folder(OutputConfig(), self.data) / "check.csv"
 
-    @property
-    def picture_path(self) -> Path:
-        """The pictures of shortcuts, beside the table."""
-        return self.csv_path.with_name(f"{self.csv_path.stem}_shortcuts.png")
-
 
 def main(config: Options) -> int:
     """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
@@ -74,21 +68,9 @@ def main(config: Options) -> int:
             rows = ((finding.kind, finding.severity, *finding[1:], place) for finding in report.findings)
             with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
-        _write_pictures(config, report)
         print(wrapped("\n".join(_table(config, report))))
         document.update(as_json(config, report))
     return report.exit_code
-
-
-def _write_pictures(config: Options, report: CheckReport) -> None:
-    """Write what shows the shortcuts, and remove what an earlier check has shown."""
-    if report.shortcuts is None or (config.csv_path.exists() and not config.csv_path.is_file()):
-        return
-    if report.shortcuts.pictures:
-        with arguments.writing(config.picture_path):
-            write_bytes(config.picture_path, report.shortcuts.pictures)
-    else:
-        config.picture_path.unlink(missing_ok=True)
 
 
 def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
@@ -104,8 +86,7 @@ def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
         "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
         "notes": report.notes(),
         "csv": config.csv_path if config.csv_path.exists() else None,
-        "shortcuts": report.shortcuts.as_json() if report.shortcuts else None,
-        "shortcut_pictures": config.picture_path if config.picture_path.exists() else None,
+        "shortcuts": [shortcut.as_json() for shortcut in report.shortcuts],
     }
 
 
@@ -114,8 +95,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
     lines = [f"{printable(config.data)}: {reading.form}, {pluralise(classes, 'class')}, {sizes}", verdict(report)]
-    if report.shortcuts is not None:
-        lines += report.shortcuts.lines(printable(str(config.picture_path)))
+    lines += [f"shortcut: {shortcut}" for shortcut in report.shortcuts[:1]]
     if groups := report.groups:
         lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]
@@ -141,7 +121,7 @@ def verdict(report: CheckReport) -> str:
     counts = ", ".join(pluralise(number, severity) for severity, number in numbers.items() if number)
     if report.errors:
         return f"Training would be wrong: {counts}."
-    if report.shortcuts is not None and report.shortcuts.found:
+    if report.shortcuts:
         return f"A model may learn a shortcut in place of the content: {counts}."
     return f"Nothing found makes training wrong: {counts}."
 
@@ -154,13 +134,10 @@ def _is_of_an_image(finding: Problem) -> bool:
 
 def next_step(config: Options, report: CheckReport) -> str:
     """Name the next step: to train, or first to look at what may be learnt in place of the content."""
-    if report.shortcuts is None or not report.shortcuts.found:
+    if not report.shortcuts:
         return f"next: {train_command(config)}"
-    first, picture = report.shortcuts.found[0].fact.name, printable(str(config.picture_path))
-    return (
-        f"next: look at {picture} and take the shortcut ({first}) out, or a score will be that of the shortcut; only "
-        f"then {train_command(config)}"
-    )
+    shortcut = f"take the shortcut ({report.shortcuts[0].fact}) out, or a score will be that of the shortcut"
+    return f"next: {shortcut}; then {train_command(config)}"
 
 
 def train_command(config: Options, exclude: Path | None = None) -> str:

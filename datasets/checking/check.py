@@ -17,11 +17,11 @@ from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking import LEAST_SIDE
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
+from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
-from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
@@ -48,8 +48,8 @@ class CheckReport:
     """Groups that the set seems to have, which its split tears or would tear."""
     cut_off: str = ""
     """Line that says how much of the pictures a model never sees; empty where they are about square."""
-    shortcuts: Any = None
-    """`datasets.shortcuts.search.Shortcuts`; None where they were not looked for."""
+    shortcuts: tuple[Shortcut, ...] = ()
+    """Facts that tell the class, the one that tells most first."""
 
     @property
     def errors(self) -> int:
@@ -78,8 +78,6 @@ class CheckReport:
             notes.append("near duplicates were not looked for")
         if self.cut_off:
             notes.append(self.cut_off)
-        if self.shortcuts is not None:
-            notes += self.shortcuts.notes
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -104,7 +102,7 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
     rows, pictures = _pictures(samples, read)
-    seen = inspections(samples, rows, workers=workers, with_facts=True, most=MOST_IMAGES)
+    seen = inspections(samples, rows, workers=workers, with_facts=MOST_IMAGES)
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first, too_small = _first_of_each(pictures, seen, findings), 0
     pairs = np.empty((2, 0), np.int64)
@@ -115,8 +113,10 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
         grouped = with_groups(samples, suspect.option)
-    shortcuts = shortcuts_in(samples, rows, seen, _units(grouped, rows, seen, pairs))
-    findings += shortcuts.problems if shortcuts else ()
+    shortcuts = find_shortcuts(samples, rows, seen, _units(grouped, rows, seen, pairs))
+    for one in shortcuts:
+        label = samples.class_names[samples.labels[one.row]]
+        findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
     return CheckReport(
         reading,
         _ordered(findings),
@@ -125,7 +125,7 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
         near,
         suspect,
         _cut_off(pictures, seen),
-        shortcuts,
+        tuple(shortcuts),
     )
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from multiprocessing import get_context
@@ -20,20 +19,19 @@ from tqdm import tqdm
 
 from datasets.bit_depth import UnsureValues, is_deep, largest_of
 from datasets.bundle import Samples
+from datasets.checking.facts import Facts, header_facts, is_grey
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
-from datasets.facts import ImageFacts, file_facts, pixel_facts
 from datasets.images import A_POINTER, POINTER, from_array, open_image, to_mode, upright_size
 from datasets.processes import begin_loader
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
-_MAGIC = {
+_DAMAGED = {
     b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
     b"RIFF": "WebP",
 }  # fmt: skip
 _OTHERS = {
     b"<!doctype html": "a web page (HTML)", b"<html": "a web page (HTML)", b"<svg": "XML or SVG text",
-    b"<?xml": "XML or SVG text",
-    POINTER: A_POINTER,
+    b"<?xml": "XML or SVG text", POINTER: A_POINTER,
 }  # fmt: skip
 _POOL_THRESHOLD = 256  # fewer files are read sooner than the processes have started
 _CHUNK = 32
@@ -56,51 +54,40 @@ class Inspection:
     """`datasets.bit_depth.largest_of` it; 0 of 8 bits."""
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
-    facts: ImageFacts | None = None
-    """Facts about the file beside its content, where that was asked for and the file could be read."""
+    facts: Facts | None = None
+    """Facts that are not what the picture shows; None where nobody asked, or the file cannot be read."""
 
 
-def inspections(
-    samples: Samples, rows: Sequence[int], *, workers: int, with_facts: bool = False, most: int | None = None
-) -> list[Inspection]:
-    """One for each of these rows of `samples`, behind a progress bar. `with_facts`: what the files tell, too, and of so
-    many, spread over the rows, what the pixels tell."""
-    measured = np.zeros(len(rows), bool)
-    if with_facts and len(rows):
-        measured[np.linspace(0, len(rows) - 1, min(most or len(rows), len(rows))).astype(int)] = True
+def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: int = 0) -> list[Inspection]:
+    """Inspect these rows of `samples` behind a progress bar; `with_facts`: facts of so many, spread over the rows."""
+    wanted = np.zeros(len(rows), bool)
+    wanted[np.linspace(0, len(rows) - 1, min(with_facts, len(rows))).astype(int)] = True
     if samples.pixels is None:
-        files = [samples.file(row) for row in rows]
-        seen = inspect_files(files, workers=workers, with_facts=with_facts, measured=measured.tolist())
+        seen = inspect_files([samples.file(row) for row in rows], wanted.tolist(), workers=workers)
     else:
         pixels = samples.pixels
-        seen = (inspect_pixels(pixels[row], with_facts=it) for row, it in zip(rows, measured.tolist(), strict=True))
+        seen = (inspect_pixels(pixels[row], asked) for row, asked in zip(rows, wanted.tolist(), strict=True))
     return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
 def inspect_files(
-    files: Sequence[Any], *, workers: int, with_facts: bool = False, measured: Sequence[bool] | None = None
+    files: Sequence[Any], with_facts: Sequence[bool] | None = None, *, workers: int
 ) -> Iterator[Inspection]:
-    """Yield one Inspection per file, in order. `workers` processes; 0 or few files: this one. `measured`: of which
-    files facts of the pixels are wanted, by default of all `with_facts`."""
-    inspect, measured = partial(_inspect, with_facts=with_facts), measured or [with_facts] * len(files)
+    """Yield one Inspection per file, in order, from so many processes; from this one for 0, or few files."""
+    with_facts = with_facts or [False] * len(files)
     if workers < 2 or len(files) < _POOL_THRESHOLD:
-        yield from map(inspect, files, measured)
+        yield from map(inspect_file, files, with_facts)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
     try:
-        yield from pool.map(inspect, files, measured, chunksize=_CHUNK)
+        yield from pool.map(inspect_file, files, with_facts, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _inspect(file: Any, measured: bool, *, with_facts: bool) -> Inspection:
-    return inspect_file(file, with_facts=with_facts, measured=measured)
-
-
-def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True, hashed: bool = True) -> Inspection:
-    """Read and decode one file completely. Never raises for anything a file can hold. `measured`: facts are those of
-    the pixels, too. `hashed`: with the hash of its bytes."""
+def inspect_file(file: Any, with_facts: bool = False, *, hashed: bool = True) -> Inspection:
+    """Read and decode one file completely; never raises. `hashed`: with the hash of its bytes."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -111,7 +98,7 @@ def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True, 
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
-        return _decode(data, digest, with_facts=with_facts, measured=with_facts and measured)
+        return _decode(data, digest, with_facts)
     except UnidentifiedImageError:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)
@@ -124,31 +111,29 @@ def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True, 
         return Inspection(digest, "truncated" if "truncated" in detail.lower() else "unreadable", detail)
 
 
-def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False, hashed: bool = True) -> Inspection:
-    """Inspect a picture that is held in memory, uint8 (H, W, C). `hashed`: with the hash of its bytes."""
+def inspect_pixels(pixels: np.ndarray, with_facts: bool = False, *, hashed: bool = True) -> Inspection:
+    """Inspect a picture that is held in memory, uint8 (H, W, C)."""
     height, width, channels = pixels.shape
     digest = blake2b(pixels.tobytes(), digest_size=16).digest() if hashed else b""
     image = from_array(pixels, channels)
-    facts = ImageFacts(mode=image.mode, pixels=pixel_facts(image)) if with_facts else None
+    facts = Facts(image.mode, is_grey=is_grey(image)) if with_facts else None
     return Inspection(digest, None, "", "", width, height, 0, _thumbnail(image), facts)
 
 
-def _decode(data: bytes, digest: bytes, *, with_facts: bool, measured: bool) -> Inspection:
+def _decode(data: bytes, digest: bytes, with_facts: bool) -> Inspection:
     with open_image(BytesIO(data)) as image:
         deep, file_format, (width, height) = is_deep(image), image.format or "", upright_size(image)
-        facts = file_facts(image, len(data)) if with_facts else None
+        facts = header_facts(image) if with_facts else None
         if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
             # The first plane of YCbCr is the same grey; its other planes are wanted for facts alone.
-            image.draft("YCbCr" if measured else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
+            image.draft("YCbCr" if with_facts else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
         largest = largest_of(image) if deep else 0
         ImageOps.exif_transpose(image, in_place=True)
-        grey = image.getchannel(0) if image.mode == "YCbCr" else None
-        small = _thumbnail(grey or image)
-        if facts and measured:
-            facts = facts._replace(pixels=pixel_facts(image, grey))
+        small = _thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
+        facts = facts and facts._replace(is_grey=is_grey(image))
     return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
 
 
@@ -163,8 +148,8 @@ def _thumbnail(image: Image.Image) -> bytes:
 
 
 def _unidentified(data: bytes) -> tuple[str, str]:
-    for magic, name in _MAGIC.items():
-        if data.startswith(magic):
+    for beginning, name in _DAMAGED.items():
+        if data.startswith(beginning):
             kind = ", or of a kind that is not read, such as floats of 64 bits or five bands" * (name == "TIFF")
             return "unreadable", f"starts like {name}, but the header is damaged{kind}"
     if data.count(0) == len(data):
