@@ -84,7 +84,7 @@ def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
         "warnings": len(report.findings) - report.errors,
         "kinds": {first.kind: count for count, first in report.kinds()},
         "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
-        "notes": report.notes(),
+        "notes": report.notes,
         "csv": config.csv_path if config.csv_path.exists() else None,
         "shortcuts": [shortcut.as_json() for shortcut in report.shortcuts],
     }
@@ -98,7 +98,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += [f"shortcut: {shortcut}" for shortcut in report.shortcuts[:1]]
     if groups := report.groups:
         lines.append(groups)
-    lines += [f"note: {note}" for note in report.notes()]
+    lines += [f"note: {note}" for note in report.notes]
     if not report.findings:
         return [*lines, next_step(config, report)]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]

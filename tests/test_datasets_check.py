@@ -56,12 +56,12 @@ def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_kno
     whole, planted = faulty
     assert found_in(whole, near=False) == {(kind, path) for kind, path in planted if not kind.startswith("near_")}
     report = check_source(str(clean), sample=6, near=False)
-    assert report.notes() == [
+    assert list(report.notes) == [
         "14 pictures were not read: their faults and their copies are not known",
         "near duplicates were not looked for",
         "22% of the pixels are never seen with --fit crop; `train` chooses crop",
     ]
-    assert check_source(str(clean), sample=10**6).notes() == check_source(str(clean)).notes()
+    assert check_source(str(clean), sample=10**6).notes == check_source(str(clean)).notes
 
 
 def test_the_options_of_a_large_set_reach_the_check(clean, tmp_path, capsys):

@@ -129,7 +129,8 @@ def test_check_and_train_name_the_option_and_it_works_as_typed(tmp_path, capsys,
     assert main.main(["check", str(source), "--no-near"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "groups_in_names warning 1" in out
-    sentence = check_source(str(source), near=False).suspect.sentence
+    findings = check_source(str(source), near=False).findings
+    (sentence,) = [finding.detail for finding in findings if finding.kind == "groups_in_names"]
     assert "names suggest 16 groups of several images, such as p0" in sentence
     assert f"note: {sentence}" in said(source, tmp_path)
     typed = shlex.split(sentence.partition("together: ")[2])

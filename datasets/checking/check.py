@@ -25,7 +25,7 @@ from datasets.groups import group_line, torn, with_groups
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
-from datasets.suspect import Suspect, suspect_groups
+from datasets.suspect import suspect_groups
 from datasets.units import united, units_of
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
@@ -38,18 +38,10 @@ class CheckReport:
 
     reading: Reading
     findings: tuple[Problem, ...]
-    too_small: int
-    """Pictures that did not take part in the search for near duplicates."""
-    unread: int = 0
-    """Pictures that were left out, as a sample was asked for."""
-    near: bool = True
-    """True if near duplicates were searched for."""
-    suspect: Suspect | None = None
-    """Groups that the set seems to have, which its split tears or would tear."""
-    cut_off: str = ""
-    """Line that says how much of the pictures a model never sees; empty where they are about square."""
-    shortcuts: tuple[Shortcut, ...] = ()
+    shortcuts: tuple[Shortcut, ...]
     """Facts that tell the class, the one that tells most first."""
+    notes: tuple[str, ...]
+    """Limits of the result, and how much of the pictures a model never sees, one line each."""
 
     @property
     def errors(self) -> int:
@@ -65,23 +57,8 @@ class CheckReport:
         """Line that says how many groups there are; empty where there are none."""
         return group_line(self.reading.samples)
 
-    def notes(self) -> list[str]:
-        """Limits of the result, one line each."""
-        notes = []
-        if any(finding.kind in ("duplicate", "near_duplicate") and not finding.split for finding in self.findings):
-            notes.append("no split is given: a random one may put a picture into train and its copy into val")
-        if self.too_small:
-            notes.append(f"{self.too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found")
-        if self.unread:
-            notes.append(f"{self.unread:,} pictures were not read: their faults and their copies are not known")
-        if not self.near:
-            notes.append("near duplicates were not looked for")
-        if self.cut_off:
-            notes.append(self.cut_off)
-        return notes
-
     def kinds(self) -> list[tuple[int, Problem]]:
-        """Count of each kind, and its first finding, in the order of the findings."""
+        """Return the count of each kind and its first finding, in the order of the findings."""
         counts = Counter(finding.kind for finding in self.findings)
         first = {finding.kind: finding for finding in reversed(self.findings)}
         return [(counts[kind], first[kind]) for kind in dict.fromkeys(finding.kind for finding in self.findings)]
@@ -96,8 +73,7 @@ def check_source(
 
 
 def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:
-    """Inspect every picture that is not left out, or so many, spread over the set; and compare them all, those that are
-    not the same only if `near`."""
+    """Inspect every picture in use, or `sample` of them, spread over the set; look for copies, `near` ones too."""
     samples = reading.samples
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
@@ -109,38 +85,39 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     if near:
         pairs, *found, too_small = near_copies(seen, first)
         findings += _near_findings(pictures, pairs, *found)
-    suspect, grouped = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any())), samples
+    suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
-        grouped = with_groups(samples, suspect.option)
+    grouped = samples if suspect is None else with_groups(samples, suspect.option)
     shortcuts = find_shortcuts(samples, rows, seen, _units(grouped, rows, seen, pairs))
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]
         findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
-    return CheckReport(
-        reading,
-        _ordered(findings),
-        too_small,
-        len(used) - len(read),
-        near,
-        suspect,
-        _cut_off(pictures, seen),
-        tuple(shortcuts),
-    )
+    unread, is_copied = len(used) - len(read), ("duplicate", "near_duplicate")
+    notes = {
+        "no split is given: a random one may put a picture into train and its copy into val": any(
+            finding.kind in is_copied and not finding.split for finding in findings
+        ),
+        f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": too_small,
+        f"{unread:,} pictures were not read: their faults and their copies are not known": unread,
+        "near duplicates were not looked for": not near,
+    }
+    said = [note for note, holds in notes.items() if holds] + list(filter(None, [_cut_off(pictures, seen)]))
+    return CheckReport(reading, _ordered(findings), tuple(shortcuts), tuple(said))
 
 
 def _cut_off(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> str:
+    """Return a line on how much of the pictures a model never sees; empty where they are about square."""
     shapes = [(seen.width, seen.height, of.label) for of, seen in zip(pictures, inspected, strict=True) if seen.width]
     return never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes])
 
 
 def _units(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], pairs: np.ndarray) -> np.ndarray:
     """int64 (len(rows),): a number for each of the rows, the same for copies, near copies and images of one group."""
-    place: dict[bytes, int] = {}
-    same = [
-        place.setdefault(picture.digest or b"%d" % row, k)
-        for k, (row, picture) in enumerate(zip(rows, seen, strict=True))
-    ]
+    contents = {
+        picture.digest or b"%d" % row: place for place, (row, picture) in enumerate(zip(rows, seen, strict=True))
+    }
+    same = [contents[picture.digest or b"%d" % row] for row, picture in zip(rows, seen, strict=True)]
     links = np.concatenate([np.stack([same, np.arange(len(same))]), pairs], axis=1).astype(np.int64)
     component = connected(len(same), links[:, links[0] != links[1]])
     copies = np.where(component < 0, np.arange(len(same)), component)
@@ -158,14 +135,12 @@ def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Probl
 
 
 def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
-    counts = Counter(finding.kind for finding in findings)
-    order = list(KINDS)
-    return tuple(
-        sorted(
-            findings,
-            key=lambda f: (f.severity != "error", -counts[f.kind], order.index(f.kind), SPLIT_ORDER[f.split], f.path),
-        )
-    )
+    counts, order = Counter(finding.kind for finding in findings), list(KINDS)
+
+    def place(one: Problem) -> tuple[object, ...]:
+        return one.severity != "error", -counts[one.kind], order.index(one.kind), SPLIT_ORDER[one.split], one.path
+
+    return tuple(sorted(findings, key=place))
 
 
 def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> list[Problem]:
