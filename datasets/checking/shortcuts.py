@@ -1,16 +1,16 @@
 """Find shortcuts: facts of files that tell the class without the content (Geirhos et al. 2020, arXiv 2004.07780).
 
-A small decision tree guesses the class of each image from one fact alone, learnt from other images. If it does better
-than chance, a model may learn the fact in place of what the picture shows, and the test images do not reveal it.
+The class of each image is guessed from one fact alone, as the class that most other images with this fact have. If that
+is right more often than by chance, a model may learn the fact in place of what the picture shows.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from common.errors import DataError
 from common.text import printable
@@ -24,12 +24,12 @@ LEAST_GAIN = 1.3
 """Ratio to chance from which a fact is named: a trait that 65 % of some classes and 35 % of the others have."""
 SURE = 3.5
 """Standard errors above chance from which it is named."""
-MOST_VALUES = 16
-"""Values of a category that are told apart, the most frequent ones."""
+MOST_VALUES, LEAST_EACH = 16, 10
+"""Values of a fact that are told apart, the most frequent ones, or as many ranges of about so many images at least."""
 LEAST_SHARE = 0.05
 """Share of the images that a folder must hold to count as where they come from."""
-FOLDS, DEPTH, LEAST_LEAF = 5, 4, 5
-"""Of the cross-validation, where classes of fewer images are left out, and of the tree."""
+FOLDS = 5
+"""Of the cross-validation; classes of fewer images are left out."""
 ONE_FILE = "save all images in one way, from the originals"
 APART = "add images of each class from each"
 FACTS = {
@@ -45,16 +45,27 @@ FACTS = {
 """Name of a fact -> what to do about it; a fact that causes another one comes first."""
 
 
+class Fact(NamedTuple):
+    """One fact of each of N images."""
+
+    name: str
+    values: list[str]
+    """What it may be, in words: values, or ranges from the lowest to an end."""
+    codes: NDArray[np.int64]
+    """(N,): index into `values`; of ranges the first that holds the image."""
+    are_ranges: bool = False
+
+
 class Shortcut(NamedTuple):
     """A fact that tells the classes."""
 
     fact: str
     """A key of FACTS."""
     accuracy: float
-    """Balanced accuracy of a tree that knows nothing else, out of fold."""
+    """Balanced accuracy of who knows nothing else, out of fold."""
     chance: float
     trait: str
-    """The one question that tells most: `width <= 500`."""
+    """The value, or the range, that tells most: `up to 90,000 pixels`."""
     shares: dict[str, float]
     """The class of which most images have the trait, and that of which fewest have, with these shares."""
     row: int
@@ -86,46 +97,61 @@ def find_shortcuts(
     `units`: a number for each image; of copies and images of one group, which have the same, one of each class counts.
     """
     usable = np.array([place for place, picture in enumerate(seen) if picture.facts is not None], np.int64)
+    if len(usable) < LEAST_IMAGES:
+        return []
     labels = samples.labels[[rows[place] for place in usable]]
     first = np.unique(np.stack([units[usable], labels]), axis=1, return_index=True)[1]
-    first = np.sort(first[np.bincount(labels[first])[labels[first]] >= FOLDS]) if len(first) else first
+    first = np.sort(first[np.bincount(labels[first])[labels[first]] >= FOLDS])
     usable, (classes, labels) = usable[first], np.unique(labels[first], return_inverse=True)
     if len(usable) < LEAST_IMAGES or len(classes) < 2:
         return []
     names, found = [samples.class_names[label] for label in classes], []
     chosen = [rows[place] for place in usable]
-    for fact, columns in _facts(samples, chosen, [seen[place] for place in usable]):
-        numbers = np.column_stack(list(columns.values())).astype(np.float64)
-        if not np.ptp(numbers, axis=0).any() or (accuracy := _accuracy(numbers, labels)) is None:
+    for fact in _facts(samples, chosen, [seen[place] for place in usable]):
+        if len(fact.values) < 2 or (accuracy := _accuracy(fact.codes, labels)) is None:
             continue
-        trait, has = _trait(list(columns), numbers, labels)
-        shares = np.bincount(labels, has) / np.bincount(labels)
-        ends = {names[at]: float(shares[at]) for at in (shares.argmax(), shares.argmin())}
-        found.append(Shortcut(fact, accuracy, 1 / len(names), trait, ends, chosen[int(has.argmax())]))
+        shares = _counts(fact.codes, labels) / np.bincount(labels)
+        shares = shares.cumsum(axis=0) if fact.are_ranges else shares
+        best = int(np.argmax(np.ptp(shares, axis=1)))
+        ends = {names[at]: float(shares[best, at]) for at in (shares[best].argmax(), shares[best].argmin())}
+        has = fact.codes <= best if fact.are_ranges else fact.codes == best
+        row = chosen[int(has.argmax())]
+        found.append(Shortcut(fact.name, accuracy, 1 / len(names), fact.values[best], ends, row))
     return sorted(found, key=lambda one: -round(one.accuracy, 2))
 
 
-def _facts(
-    samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]
-) -> Iterator[tuple[str, dict[str, NDArray[Any]]]]:
-    """Yield each fact with its columns, (N,) each; of a category one for each value."""
+def _facts(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Iterator[Fact]:
+    """Yield the facts of these images in the order of FACTS."""
     facts = [picture.facts for picture in seen if picture.facts is not None]
     width, height = np.array([(picture.width, picture.height) for picture in seen], np.float64).T
     modes = {"P": " with a palette", "RGBA": " with transparency", "LA": " with transparency", "1": " of 1 bit"}
     types = [picture.format + modes.get(fact.mode, "") for picture, fact in zip(seen, facts, strict=True)]
-    yield "camera", _category([fact.camera for fact in facts])
-    yield "folder", _category(_origins(samples, rows))
-    yield "day", {"day": np.array([fact.day for fact in facts])}
-    yield "file type", _category(types)
-    yield "aspect ratio", {"width / height": (width / height).round(2)}
-    yield "size", {"width": width, "height": height, "pixels": width * height}
-    yield "grey or colour", _category(["grey" if fact.is_grey else "colour" for fact in facts])
-    yield "JPEG quality", _category([fact.jpeg for fact in facts])
+    yield _category("camera", [fact.camera for fact in facts])
+    yield _category("folder", _origins(samples, rows))
+    days = [fact.day for fact in facts]
+    yield _ranges("day", days, lambda day: f"up to {date.fromordinal(int(day))}" if day else "no date")
+    yield _category("file type", types)
+    ratios = (width / height).round(2)
+    yield _ranges("aspect ratio", ratios, lambda ratio: f"a width of up to {ratio:g} times the height")
+    yield _ranges("size", width * height, lambda area: f"up to {area:,.0f} pixels")
+    yield _category("grey or colour", ["grey" if fact.is_grey else "colour" for fact in facts])
+    yield _category("JPEG quality", [fact.jpeg for fact in facts])
 
 
-def _category(values: Sequence[str]) -> dict[str, NDArray[Any]]:
-    common = [value for value, _ in Counter(values).most_common(MOST_VALUES)]
-    return {value or "none": np.array([other == value for other in values]) for value in common}
+def _category(name: str, texts: Sequence[str]) -> Fact:
+    """Number the most frequent texts; the others share one number."""
+    values = [value for value, _ in Counter(texts).most_common(MOST_VALUES)]
+    codes = np.array([values.index(text) if text in values else len(values) for text in texts])
+    words = [value or "none" for value in values]
+    return Fact(name, [*words, "another"] if (codes == len(values)).any() else words, codes)
+
+
+def _ranges(name: str, numbers: ArrayLike, words: Callable[[float], str]) -> Fact:
+    """Divide numbers into ranges of about as many images each."""
+    numbers = np.asarray(numbers, np.float64)
+    count = min(MOST_VALUES, len(numbers) // LEAST_EACH)
+    ends = np.unique(np.quantile(numbers, np.arange(1, count + 1) / count, method="lower"))
+    return Fact(name, list(map(words, ends)), np.searchsorted(ends, numbers), are_ranges=True)
 
 
 def _origins(samples: Samples, rows: Sequence[int]) -> list[str]:
@@ -141,35 +167,24 @@ def _origins(samples: Samples, rows: Sequence[int]) -> list[str]:
     return names if are_shared or len(pairs) == len({label for _, label in pairs}) == 2 else [""] * len(rows)
 
 
-def _accuracy(numbers: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
-    """Return the balanced accuracy of a tree, out of fold; None where it is not surely and usefully above chance."""
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+def _counts(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(values, classes): images of each value and class."""
+    shape = int(codes.max()) + 1, int(labels.max()) + 1
+    return np.bincount(codes * shape[1] + labels, minlength=shape[0] * shape[1]).reshape(shape)
 
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    guesses = cross_val_predict(_tree(DEPTH), numbers, labels, cv=folds)
-    sizes = np.bincount(labels)
+
+def _accuracy(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> float | None:
+    """Return the balanced accuracy, out of fold; None where it is not surely and usefully above chance."""
+    fold, sizes = np.empty(len(labels), np.int64), np.bincount(labels)
+    fold[np.lexsort((np.random.default_rng(0).random(len(labels)), labels))] = np.arange(len(labels)) % FOLDS
+    guesses, every = np.empty_like(labels), _counts(codes, labels)
+    for number in range(FOLDS):
+        held_out = np.zeros_like(every)
+        np.add.at(held_out, (codes[fold == number], labels[fold == number]), 1)
+        known = every - held_out
+        guesses[fold == number] = (known / known.sum(axis=0)).argmax(axis=1)[codes[fold == number]]
     chance, accuracy = 1 / len(sizes), float(np.mean(np.bincount(labels, guesses == labels) / sizes))
     # Guesses that know nothing of the labels are right in a class as often as they name it.
     share = np.bincount(guesses, minlength=len(sizes)) / len(labels)
     error = chance * float(np.sqrt((share * (1 - share) / sizes).sum()))
     return accuracy if accuracy >= max(LEAST_GAIN * chance, chance + SURE * error) else None
-
-
-def _trait(
-    columns: Sequence[str], numbers: NDArray[np.float64], labels: NDArray[np.int64]
-) -> tuple[str, NDArray[np.bool_]]:
-    """Return the question that tells the classes best, in words, and which images have the trait."""
-    stump = _tree(1).fit(numbers, labels).tree_
-    column, bound = int(stump.feature[0]), float(stump.threshold[0])
-    name, values = columns[column], numbers[:, column]
-    if set(np.unique(values)) <= {0.0, 1.0}:
-        return name, values > bound
-    shown = str(date.fromordinal(int(bound))) if name == "day" and bound >= 1 else f"{bound:.6g}"
-    return f"{name} <= {shown}", values <= bound
-
-
-def _tree(depth: int) -> Any:
-    """Return a decision tree; scikit-learn takes a second to import, which sets without varied files are spared."""
-    from sklearn.tree import DecisionTreeClassifier
-
-    return DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=0)
