@@ -48,7 +48,7 @@ class Suspect(NamedTuple):
     option: str
     """Value of `--group` that makes them."""
     sentence: str
-    """What suggests them, an example, the consequence and the option."""
+    """Sentence with the reason, an example, the consequence and the option."""
 
 
 def suspect_groups(samples: Samples, *, drawn: bool) -> Suspect | None:

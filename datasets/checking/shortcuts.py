@@ -29,7 +29,7 @@ MOST_VALUES, LEAST_EACH = 16, 10
 LEAST_SHARE = 0.05
 """Share of the images that a folder must hold to count as where they come from."""
 FOLDS = 5
-"""Of the cross-validation; classes of fewer images are left out."""
+"""Parts of the cross-validation; classes of fewer images are left out."""
 ONE_FILE = "save all images in one way, from the originals"
 APART = "add images of each class from each"
 FACTS = {
@@ -50,7 +50,7 @@ class Fact(NamedTuple):
 
     name: str
     values: list[str]
-    """What it may be, in words: values, or ranges from the lowest to an end."""
+    """Its values in words, or its ranges, from the lowest number to an end."""
     codes: NDArray[np.int64]
     """(N,): index into `values`; of ranges the first that holds the image."""
     are_ranges: bool = False
