@@ -32,7 +32,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
 from datasets.bundle import Samples
-from datasets.checking.copies import groups_of_copies
+from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
 from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
 from inference.labels.suspects import DROP
@@ -92,7 +92,7 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
     images = int((read_samples(config.data).splits >= 0).sum())
     start = time.perf_counter()
     samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
-    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    groups = groups_of_copies(inspections(samples, rows.tolist(), workers=os.cpu_count() or 1))
     truth, seconds = samples.labels[rows].astype(np.int64), round(time.perf_counter() - start, 1)
     result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],
               "seconds_for_features": seconds, "untouched": [], "cases": []}  # fmt: skip

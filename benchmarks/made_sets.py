@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from datasets.checking.check import check_source
-from datasets.checking.near_duplicates import perceptual_hashes
+from datasets.copies import perceptual_hashes
 
 SIDE = 64
 EMOJI_FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")

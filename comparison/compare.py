@@ -25,7 +25,7 @@ from comparison.request.protocol import announce_plan, known_problems, protocol
 from comparison.request.timing import settle_time
 from comparison.training.planned import write_commands
 from comparison.training.train_arms import train_arms
-from datasets.split_file import write_split
+from datasets.split_csv import write_split
 from inference.evaluate import score_last_epoch
 from trainers.config import OutputConfig, to_dict
 from trainers.engine.handlers import metric_of

@@ -26,7 +26,7 @@ from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
 from datasets.bundle import image_set
 from datasets.config import DataConfig, words
-from datasets.units import units_of
+from datasets.copies import units_of
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
 from trainers.budget.sharing import memory_of

@@ -10,11 +10,11 @@ if TYPE_CHECKING:  # for type checkers and editors
     from datasets.bundle import DataBundle
     from datasets.description import data_report, describe
     from datasets.loaders import build_dataloaders, class_weights
-    from datasets.split_file import fingerprint, split_table, write_split
+    from datasets.split_csv import fingerprint, split_table, write_split
 
 _HOMES = {
     "DataBundle": "bundle", "build_dataloaders": "loaders", "class_weights": "loaders", "data_report": "description",
-    "describe": "description", "fingerprint": "split_file", "split_table": "split_file", "write_split": "split_file",
+    "describe": "description", "fingerprint": "split_csv", "split_table": "split_csv", "write_split": "split_csv",
 }  # fmt: skip
 __all__ = ["DATASETS", "DataConfig", "DataError", *_HOMES]
 

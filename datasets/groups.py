@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from common.errors import DataError
 from common.text import normal, pluralise, printable
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import FOLDER, DataConfig, by_column
+from datasets.copies import are_copies, units_of
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS
 from datasets.suspect import suspect_groups
-from datasets.units import are_copies, units_of
 
 Names = Sequence[str | None]
 """The group of each image, None where it stands alone."""
@@ -93,21 +93,19 @@ def _no_groups(samples: Samples, why: str) -> DataError:
     return DataError(printable(f"--group {why}; paths are such as {examples}"))
 
 
-def split_by_groups(
-    samples: Samples, config: DataConfig, assign_splits: Callable[[Samples, DataConfig], Samples]
-) -> Samples:
-    """Return what `assign_splits` makes of the samples, with notes on their groups.
+def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Samples:
+    """Note the classes that lie mostly in one group. Raises DataError: there are fewer groups than parts or folds."""
+    return samples.note(*_narrow_classes(samples, config, parts)) if parts and _named(samples).any() else samples
 
-    Raises DataError: there are fewer groups than parts or folds, or groups so large that a part has no image.
+
+def about_groups(samples: Samples, parts: Sequence[str]) -> Samples:
+    """Note on split samples which groups are torn, or which seem to be there.
+
+    Raises DataError: a part that was drawn has no image, as groups are large.
     """
-    parts = _drawn(samples, config)
     if not _named(samples).any():
-        split = assign_splits(samples, config)
-        found = suspect_groups(split, drawn=bool(parts))
-        return split if found is None else split.note(found.sentence)
-    if parts:
-        samples = samples.note(*_narrow_classes(samples, config, parts))
-    samples = assign_splits(samples, config)
+        found = suspect_groups(samples, drawn=bool(parts))
+        return samples if found is None else samples.note(found.sentence)
     if empty := [part for part in parts if not len(samples.indices(part))]:
         raise DataError(
             f"{samples.name}: its groups are so large that no image is left for {' and '.join(empty)}; give a --split"
@@ -121,7 +119,7 @@ def split_by_groups(
     return samples
 
 
-def _drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
+def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
     """Return the parts that are still to be drawn, train among them; none where the split is given."""
     brings = {SPLITS[code] for code in np.unique(samples.splits[samples.splits >= 0])}
     if config.split is not None or (config.folds is None and "val" in brings):

@@ -1,5 +1,4 @@
-"""Identity of an image, whatever its place in a list: a hash of its contents, or of its path where reading every file
-would hold up the start.
+"""A stable identity of each image: a hash of its contents or, of large sets, of its path and size.
 
 The split is drawn from these hashes, split.csv holds them, and runs are compared by them. A hash of contents survives
 renamed files, classes and folders; a hash of a path is of the NFC form with `/` between parts, so that the same folder
@@ -14,27 +13,24 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from common.errors import DataError
-from common.files import NO_DOWNLOADS, replacing
 from datasets.bundle import LEFT_OUT, Samples
+from datasets.remembered import KEPT_FROM, remembered
 
 CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
 """Kinds of hash, and the name of its column in split.csv. A path hash covers the size of a file, too."""
 READ_UP_TO_BYTES, READ_UP_TO_FILES = 2**32, 500_000
 """A set of more bytes or files is known by its paths: reading it would take longer than some ten seconds."""
-KEPT_FROM = 20_000
-"""Files. The hashes of so many are kept below --data-root, so that only new or changed files are read again."""
 SETTLED = 2e9
-"""Nanoseconds. What changed so shortly before it was read may change again and keep its times: it is read again."""
+"""Nanoseconds. What changed so shortly before it was read may change again and keep its times: it is not kept."""
 DIGEST_BYTES = 8
 
 
 def identified(samples: Samples, data_root: Path | None = None) -> Samples:
-    """The samples with `digests` and `hash_kind` for every image that is not left out.
+    """Return the samples with `digests` and `hash_kind` of every image that is not left out.
 
     Raises DataError: a file is gone or cannot be read.
     """
@@ -45,8 +41,8 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
     kind = kind_of(samples, sizes)
     digests = np.zeros((len(samples), DIGEST_BYTES), np.uint8)
     if kind == PATH_HASH:
-        known: Iterator[bytes] = (path_digest(samples.paths[row], size) for row, size in _pairs(rows, sizes))
-        digests[rows] = as_rows(known, len(rows))
+        pairs = zip(rows.tolist(), sizes.tolist(), strict=True)
+        digests[rows] = as_rows((path_digest(samples.paths[row], size) for row, size in pairs), len(rows))
     elif samples.pixels is not None or samples.members is not None:
         digests[rows] = as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))
     else:
@@ -55,7 +51,7 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
 
 
 def kind_of(samples: Samples, sizes: np.ndarray) -> str:
-    """CONTENT_HASH or PATH_HASH, for a set whose images in use have these sizes in bytes."""
+    """Choose CONTENT_HASH or PATH_HASH for a set whose images in use have these sizes in bytes."""
     if samples.pixels is None and samples.root is None:
         return PATH_HASH  # a program's own images: their contents are not ours to read
     small = sizes.sum() <= READ_UP_TO_BYTES and len(sizes) <= READ_UP_TO_FILES
@@ -63,7 +59,7 @@ def kind_of(samples: Samples, sizes: np.ndarray) -> str:
 
 
 def content_digest(samples: Samples, row: int) -> bytes:
-    """8 bytes: BLAKE2b of the pixels in memory, or of the file's bytes. Raises DataError: it cannot be read."""
+    """Hash the pixels in memory, or the file's bytes, to 8 bytes (BLAKE2b). Raises DataError: it cannot be read."""
     if samples.pixels is not None:
         return hashlib.blake2b(samples.pixels[row].tobytes(), digest_size=DIGEST_BYTES).digest()
     try:
@@ -73,7 +69,7 @@ def content_digest(samples: Samples, row: int) -> bytes:
 
 
 def path_digest(path: str, size: int) -> bytes:
-    """8 bytes: BLAKE2b of the path, NFC and with forward slashes, and of the file's size in bytes."""
+    """Hash the path, NFC and with forward slashes, and the file's size in bytes to 8 bytes (BLAKE2b)."""
     if not path.isascii():
         path = unicodedata.normalize("NFC", path)
     key = f"{path.replace(os.sep, '/')}\0{size}".encode("utf-8", "surrogateescape")
@@ -81,17 +77,17 @@ def path_digest(path: str, size: int) -> bytes:
 
 
 def as_rows(digests: Iterator[bytes], count: int) -> np.ndarray:
-    """uint8 (count, 8)."""
+    """Join digests to an array, uint8 (count, 8)."""
     return np.frombuffer(b"".join(digests), np.uint8).reshape(count, DIGEST_BYTES)
 
 
 def keys_of(digests: np.ndarray) -> np.ndarray:
-    """uint64 (N,): digests (N, 8) as numbers."""
+    """Return digests (N, 8) as numbers, uint64 (N,)."""
     return np.ascontiguousarray(digests).view(">u8").ravel().astype(np.uint64)
 
 
 def file_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """int64 (n,): bytes of each image; 0 for a program's own. Raises DataError: a file that is gone."""
+    """Return the bytes of each image, int64 (n,); 0 for a program's own. Raises DataError: a file that is gone."""
     if samples.pixels is not None:
         return np.full(len(rows), samples.pixels[0].nbytes)
     if samples.sizes is not None:
@@ -101,12 +97,8 @@ def file_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
     return _stats(samples, rows)[:, 0]
 
 
-def _pairs(rows: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int]]:
-    return zip(rows.tolist(), sizes.tolist(), strict=True)
-
-
 def _stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """int64 (n, 3): size, and the times of the last change of contents and of the file's entry, in nanoseconds."""
+    """Return size and times of the last change of each file and of its entry, in nanoseconds: int64 (n, 3)."""
     stats = np.empty((len(rows), 3), np.int64)
     root = str(samples.root or "")
     for place, row in enumerate(rows.tolist()):
@@ -119,60 +111,17 @@ def _stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
     return stats
 
 
-class _Known(NamedTuple):
-    """Digests of files that were read before, sorted by the hash of their paths."""
-
-    names: np.ndarray  # uint64 (n,): hash of the path
-    stats: np.ndarray  # int64 (n, 3)
-    digests: np.ndarray  # uint8 (n, 8)
-
-
-_READ: dict[str, _Known] = {}
-"""Root of a set -> what this process has read of it: one command prepares the same images several times."""
-
-
 def _of_files(samples: Samples, rows: np.ndarray, data_root: Path | None) -> np.ndarray:
-    """uint8 (n, 8): of the contents; a file is read unless it has the size and the times it had when it was read."""
-    root = str((samples.root or Path()).absolute())
-    mark = hashlib.blake2b(root.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-    place = None
-    if data_root is not None and len(rows) >= KEPT_FROM:
-        place = data_root / "index" / f"digests-{mark}.npz"
-    known = _READ.get(root) or (_opened(place) if place else None)
+    """Hash files, uint8 (n, 8), unless all have the sizes and times that they had at an earlier start."""
+
+    def read() -> dict[str, np.ndarray]:
+        return {"digests": as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))}
+
     now, stats = time.time_ns(), _stats(samples, rows)
-    names = keys_of(as_rows((path_digest(samples.paths[row], 0) for row in rows.tolist()), len(rows)))
-    digests, unread = np.empty((len(rows), DIGEST_BYTES), np.uint8), np.ones(len(rows), bool)
-    if known is not None and len(known.names):
-        found = np.searchsorted(known.names, names).clip(max=len(known.names) - 1)
-        same = (known.names[found] == names) & (known.stats[found] == stats).all(axis=1)
-        digests[same], unread = known.digests[found[same]], ~same
-    new = rows[unread]
-    if len(new):
-        digests[unread] = as_rows((content_digest(samples, row) for row in new.tolist()), len(new))
-    stats[stats[:, 1:].max(axis=1, initial=0) > now - SETTLED] = -1  # equal to no later ones
-    order = np.argsort(names, kind="stable")
-    _READ[root] = _Known(names[order], stats[order], digests[order])
-    if place is not None and len(new) and not NO_DOWNLOADS.get():
-        _keep(place, _READ[root])
-    return digests
-
-
-def _opened(place: Path) -> _Known | None:
-    """The digests kept by an earlier start; None where there are none, or not whole."""
-    try:
-        with open(place, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            known = _Known(*(file[name] for name in _Known._fields))
-    except Exception:  # missing; or BadZipFile, ValueError, zlib.error, ...: whatever a damaged archive raises
-        return None
-    count = len(known.names)
-    shapes = [column.shape for column in known] == [(count,), (count, 3), (count, DIGEST_BYTES)]
-    return known if shapes and [str(column.dtype) for column in known] == ["uint64", "int64", "uint8"] else None
-
-
-def _keep(place: Path, known: _Known) -> None:
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place) as aside:
-            np.savez(aside, **known._asdict())
-    except OSError:
-        pass  # a disk that is full or cannot be written to: the files are read again at the next start
+    settled = stats[:, 1:].max(initial=0) < now - SETTLED
+    stamps = hashlib.blake2b(stats.tobytes() + rows.tobytes())
+    stamps.update(samples.paths.characters)
+    stamps.update(samples.paths.ends.tobytes())
+    place = data_root if settled and len(rows) >= KEPT_FROM else None
+    root = str((samples.root or Path()).absolute())
+    return remembered("digests", root, stamps.digest(), read, data_root=place)["digests"]

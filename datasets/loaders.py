@@ -23,15 +23,14 @@ from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig, named_set
-from datasets.groups import split_by_groups, with_groups
+from datasets.groups import with_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, unreadable
 from datasets.images import require_used_range
 from datasets.processes import begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
-from datasets.splits import assign_splits, require_complete, subset_training
+from datasets.split import require_complete, split_set, subset_training
 from datasets.transforms import Pipeline
-from datasets.units import with_copies
 
 DEFAULT_BATCH_SIZE = 64
 SHARED_MEMORY = Path("/dev/shm")
@@ -165,7 +164,7 @@ def open_samples(config: DataConfig) -> Samples:
 
 def split_opened(samples: Samples, config: DataConfig) -> Samples:
     """Split a table of `open_samples`."""
-    return split_by_groups(with_copies(samples, config.root), config, assign_splits).without_empty_classes()
+    return split_set(samples, config).without_empty_classes()
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

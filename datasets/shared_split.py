@@ -7,21 +7,20 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, TEST, TRAIN, Samples
 from datasets.config import DataConfig
+from datasets.copies import SEARCHED_UP_TO, copies_of
 from datasets.opened import OpenedImages
-from datasets.splits import hold_out_half_of_val, require_complete
-from datasets.units import SEARCHED_UP_TO, copies_of
+from datasets.split import hold_out_half_of_val, require_complete
 
 PRETRAINED_ON = {
     "hymenoptera": "hymenoptera is a subset of ImageNet-1k (classes ant and bee)",
     "dog_breed": "dog_breed (Stanford Dogs) is taken from ImageNet, 120 of its classes",
     "fashion_mnist": "fashion_mnist is what the embedded weights were trained on",
 }
-"""Sets that are known to be part of what usual weights were trained on: their test images are no news to them."""
+"""Sets that usual weights were trained on, so that their test scores are optimistic."""
 
 
 def have_seen(weights: str | None, source: str) -> bool:
-    """Return whether these usual weights were trained on a set, as far as their names tell; None: those of a
-    library."""
+    """Return whether weights of this name are known to have learnt from a set; None: the library's default weights."""
     seen = (weights == "fashion_mnist") == (source == "fashion_mnist")
     return source in PRETRAINED_ON and weights != "none" and seen
 

@@ -12,11 +12,11 @@ from common.errors import CheckpointError, DataError
 from common.text import shorten_list
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.config import DataConfig
+from datasets.copies import with_copies
 from datasets.identity import identified
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.opened import labelled_samples
-from datasets.split_file import fingerprint
-from datasets.units import with_copies
+from datasets.split_csv import fingerprint
 from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from common.files import text_file, write_text
 from common.tables import csv_text
 from common.text import format_table, printable
-from datasets.units import units_of
+from datasets.copies import units_of
 from inference.certainty.report import report
 from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions

@@ -34,7 +34,7 @@ from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.loaders import read_samples
 from datasets.sources.archives import unpack
-from datasets.split_reading import read_split
+from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict

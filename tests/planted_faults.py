@@ -199,13 +199,6 @@ def as_jpeg(image: Image.Image, quality: int = 85) -> bytes:
     return buffer.getvalue()
 
 
-def _crop(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:
-    width, height = image.size
-    return image.crop(
-        (round(left * width), round(top * height), round((1 - right) * width), round((1 - bottom) * height))
-    )
-
-
 EDITS = {
     "reencoded": lambda image: Image.open(io.BytesIO(as_jpeg(image, 30))),
     "halved": lambda image: image.resize((image.width // 2, image.height // 2)),
@@ -214,8 +207,6 @@ EDITS = {
     "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.7),
     "grey": lambda image: image.convert("L"),
     "mirrored": ImageOps.mirror,
-    "cropped": lambda image: _crop(image, 0.03, 0.03, 0.03, 0.03),
-    "cropped_on_one_side": lambda image: _crop(image, 0.03, 0, 0, 0.02),
 }
 """What people and programs do to pictures without making new ones of them."""
 

@@ -15,7 +15,7 @@ from common.image_spec import MAX_SIDE, ImageSpec
 from datasets import DataConfig, DataError
 from datasets.loaders import open_samples
 from datasets.opened import OpenedImages
-from datasets.splits import assign_splits
+from datasets.split import assign_splits
 from inference.evaluate import evaluate_run
 from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig

@@ -20,7 +20,7 @@ from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.split_file import write_split
+from datasets.split_csv import write_split
 from trainers.reporting.figures.results import save
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv

@@ -13,7 +13,7 @@ from comparison.analysis.results import compare_pairs
 from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
-from datasets.split_reading import read_split
+from datasets.split_csv import read_split
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions

@@ -14,7 +14,7 @@ from small_run import CLASSES, labelled_photos, make_run
 import main
 from common.errors import DataError
 from common.tables import csv_text, read_rows
-from datasets.split_reading import read_split
+from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint

@@ -9,17 +9,9 @@ from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 from sklearn.datasets import load_digits
 
-from datasets.checking import near_duplicates as near_duplicates_module
+from datasets import copies
 from datasets.checking.check import check_source
-from datasets.checking.inspection import inspect_pixels
-from datasets.checking.near_duplicates import (
-    CROP_VIEW,
-    candidates,
-    mirrored_hashes,
-    near_duplicates,
-    perceptual_hashes,
-    registered_similarity,
-)
+from datasets.copies import candidates, mirrored_hashes, near_duplicates, perceptual_hashes, similarity
 
 DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
 needs_photographs = pytest.mark.skipif(
@@ -28,21 +20,18 @@ needs_photographs = pytest.mark.skipif(
 
 
 def thumbnail(image):
-    raw = inspect_pixels(np.asarray(image.convert("RGB"))).thumbnail
-    return np.frombuffer(raw, np.uint8).reshape(32, 32)
+    return np.frombuffer(copies.thumbnail(image.convert("RGB")), np.uint8).reshape(32, 32)
 
 
-def brute_force(thumbnails, nearest):
+def brute_force(hashes, nearest):
     """The pairs to look at, one by one: (i, j, mirrored)."""
-    hashes, cropped = perceptual_hashes(thumbnails), perceptual_hashes(thumbnails, margin=CROP_VIEW)
-    flipped = mirrored_hashes(hashes)
-    pairs = set()
+    flipped, pairs = mirrored_hashes(hashes), set()
     for j in range(len(hashes)):
-        near = []
-        for i in range(j):
-            plain = [hashes[i] ^ hashes[j], cropped[i] ^ hashes[j], hashes[i] ^ cropped[j]]
-            near.append((min(int(word).bit_count() for word in plain), i, False))
-            near.append((int(hashes[i] ^ flipped[j]).bit_count(), i, True))
+        near = [
+            (int(hashes[i] ^ words[j]).bit_count(), i, words is flipped)
+            for i in range(j)
+            for words in (hashes, flipped)
+        ]
         pairs |= {(i, j, mirrored) for distance, i, mirrored in sorted(near)[:nearest] if distance <= 11}
     return pairs
 
@@ -51,16 +40,16 @@ def brute_force(thumbnails, nearest):
 def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks_and_groups(nearest, monkeypatch):
     originals = [photograph(k) for k in range(30)]
     edited = [change(image) for image in originals[:8] for change in EDITS.values()]
-    thumbnails = np.stack([thumbnail(image) for image in originals + edited])
-    monkeypatch.setattr("datasets.checking.near_duplicates._NEAREST", nearest)
-    monkeypatch.setattr("datasets.checking.near_duplicates.RADII", ((2**62, 11),))
-    expected = brute_force(thumbnails, nearest)
-    assert len(expected) >= nearest * 60 if nearest == 2 else len(expected) >= 200
+    hashes = perceptual_hashes(np.stack([thumbnail(image) for image in originals + edited]))
+    monkeypatch.setattr(copies, "_NEAREST", nearest)
+    monkeypatch.setattr(copies, "RADIUS", 11)
+    expected = brute_force(hashes, nearest)
+    assert len(expected) >= (100 if nearest == 2 else 200)
     assert any(mirrored for _, _, mirrored in expected)
     for settings in ({}, {"_ROWS": 7, "_COLUMNS": 5}, {"_MANY": 0}, {"_MANY": 0, "_COLUMNS": 3, "_WAITING": 100}):
         for name, value in settings.items():
-            monkeypatch.setattr(f"datasets.checking.near_duplicates.{name}", value)
-        i, j, mirrored = candidates(thumbnails)
+            monkeypatch.setattr(copies, name, value)
+        i, j, mirrored = candidates(hashes)
         assert len(i) == len(expected)
         assert set(zip(i.tolist(), j.tolist(), mirrored.tolist(), strict=True)) == expected
 
@@ -72,27 +61,6 @@ def test_pictures_that_merely_look_alike_are_not_taken_for_copies():
     pairs, _, _ = near_duplicates(np.concatenate([thumbnails, thumbnails[:20]]))
     assert {(i, i + 300) for i in range(20)} <= set(map(tuple, pairs.T.tolist()))
     assert pairs.shape[1] < 30  # 130 without the rule for pictures of one kind
-
-
-def test_pictures_that_look_alike_are_given_up_early_without_losing_a_copy(monkeypatch):
-    """As if each pair were registered to its end."""
-    digits = [Image.fromarray((16 * image).astype(np.uint8)).resize((64, 64)) for image in load_digits().images[:300]]
-    cut = [image.crop((2, 2, 62, 62)).resize((64, 64)) for image in digits[:40]]
-    thumbnails = np.stack([thumbnail(image) for image in digits + cut])
-    kept = []
-    registered = near_duplicates_module._register
-    monkeypatch.setattr(
-        near_duplicates_module,
-        "_register",
-        lambda left, right, **words: kept.append(bool(words["never"])) or registered(left, right, **words),
-    )
-    quick = near_duplicates(thumbnails)
-    assert any(kept)
-    monkeypatch.setattr(near_duplicates_module, "_NEVER_SURE", {})
-    whole = near_duplicates(thumbnails)
-    assert len(whole[0].T) >= 20
-    for mine, theirs in zip(quick, whole, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_the_hash_of_a_mirrored_picture_follows_from_its_hash():
@@ -112,9 +80,9 @@ def test_the_hash_is_the_signs_of_scipys_dct():
 def test_equal_and_brighter_pictures_correlate_fully_and_noise_does_not():
     thumbnails = np.stack([thumbnail(photograph(k)) for k in range(20)])
     paler = (thumbnails * 0.6 + 60).astype(np.uint8)
-    assert np.all(np.stack(registered_similarity(thumbnails, thumbnails)) > 0.999)
-    assert np.all(np.stack(registered_similarity(thumbnails, paler)) > 0.98)
-    assert np.all(registered_similarity(thumbnails, np.roll(thumbnails, 1, axis=0))[0] < 0.8)
+    assert np.all(similarity(thumbnails, thumbnails) > 0.999)
+    assert np.all(similarity(thumbnails, paler) > 0.98)
+    assert np.all(similarity(thumbnails, np.roll(thumbnails, 1, axis=0))[0] < 0.8)
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -6,8 +6,6 @@ from fake_sets import class_folders
 
 from datasets import DataConfig
 from datasets.shared_split import copies_of_training_images, have_seen, shared_split
-from datasets.split_file import write_split
-from datasets.split_reading import reuse_split
 
 
 def test_a_set_with_test_images_keeps_its_split():
@@ -23,14 +21,6 @@ def test_half_of_val_is_held_out_where_there_is_no_test_and_each_class_keeps_its
     counts = {part: np.bincount(split.samples.labels[split.samples.indices(part)]).tolist() for part in ("val", "test")}
     assert counts == {"val": [4, 2], "test": [4, 2]}
     again = shared_split(DataConfig(source=str(data)))
-    assert np.array_equal(again.samples.splits, split.samples.splits)
-
-
-def test_the_written_split_is_read_back_as_it_was(tmp_path):
-    data = class_folders(tmp_path, {"train/a": 6, "train/b": 6, "val/a": 8, "val/b": 4})
-    split = shared_split(DataConfig(source=str(data)))
-    write_split(tmp_path / "split.csv", split.samples)
-    again = reuse_split(split.samples, tmp_path / "split.csv")
     assert np.array_equal(again.samples.splits, split.samples.splits)
 
 

@@ -11,8 +11,8 @@ from sklearn.model_selection import StratifiedKFold
 
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
-from datasets.split_file import fingerprint_of_split
-from datasets.splits import assign_splits, require_complete, subset_training
+from datasets.split import assign_splits, require_complete, subset_training
+from datasets.split_csv import fingerprint_of_split
 
 
 def made(counts, splits=None, **more):

@@ -20,7 +20,7 @@ from comparison.reporting.table import table_csv, table_frame
 from datasets import DataConfig, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
-from datasets.split_reading import read_split
+from datasets.split_csv import read_split
 from inference.classifier import read_class_names
 from trainers.config import load_config
 from trainers.storage.run_folder import read_json, write_json

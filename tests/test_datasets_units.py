@@ -7,12 +7,13 @@ from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.neighbors import KNeighborsClassifier
 
-from datasets import DataConfig, build_dataloaders, identity, split_table, units
-from datasets.bundle import UNSPLIT, PathTable, Samples
+from datasets import DataConfig, build_dataloaders, copies, identity, split_table
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.copies import joined, with_copies
 from datasets.identity import CONTENT_HASH, identified
 from datasets.loaders import split_samples
-from datasets.splits import assign_splits, subset_training
-from datasets.units import joined, with_copies
+from datasets.remembered import remembered
+from datasets.split import assign_splits, subset_training
 
 
 def made(labels, groups=None, *, classes=None, seed=0):
@@ -37,7 +38,7 @@ def shares(samples, split):
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (2, 6), (8, 8), (1, 12)])
-def test_no_group_is_torn_and_small_ones_change_no_share_by_two_points(sizes):
+def test_no_group_is_torn_and_small_ones_change_no_share_by_three_points(sizes):
     random = np.random.default_rng(0)
     for seed in range(25):
         labels, groups = [], []
@@ -50,16 +51,21 @@ def test_no_group_is_torn_and_small_ones_change_no_share_by_two_points(sizes):
         grouped, plain = (assign_splits(made(labels, g), config) for g in (groups, None))
         assert (parts_of_groups(grouped) == 1).all()
         for split in ("train", "val", "test"):
-            assert np.abs(shares(grouped, split) - shares(plain, split)).max() <= 0.02 + 1e-9
+            assert np.abs(shares(grouped, split) - shares(plain, split)).max() <= 0.03 + 1e-9
 
 
-def test_groups_of_several_classes_are_balanced_as_well_as_scikit_learn_does_it():
-    random, ours, theirs = np.random.default_rng(0), [], []
-    for seed in range(10):
-        profiles = random.dirichlet([0.5] * 4, 60)
-        sizes = random.integers(5, 30, 60)
-        groups = np.repeat(np.arange(60), sizes)
-        labels = np.concatenate([random.choice(4, size, p=p) for size, p in zip(sizes, profiles, strict=True)])
+def mixed(seed, *, groups=60, classes=4, sizes=(5, 30)):
+    """Labels of groups that have several classes each, and the number of the group of each image."""
+    random = np.random.default_rng(seed)
+    counts = random.integers(*sizes, groups)
+    labels = [random.choice(classes, size, p=random.dirichlet([0.5] * classes)) for size in counts]
+    return np.concatenate(labels), np.repeat(np.arange(groups), counts)
+
+
+def test_folds_of_groups_of_several_classes_are_as_even_as_scikit_learns():
+    ours, theirs = [], []
+    for seed in range(20):
+        labels, groups = mixed(seed)
         whole = np.bincount(labels) / 5
         samples = made(labels, [f"g{group}" for group in groups])
         for fold in range(1, 6):
@@ -70,7 +76,19 @@ def test_groups_of_several_classes_are_balanced_as_well_as_scikit_learn_does_it(
         theirs += [
             np.abs(np.bincount(labels[val]) / whole - 1).max() for _, val in oracle.split(labels, labels, groups)
         ]
-    assert np.mean(ours) <= np.mean(theirs)
+    assert np.mean(ours) <= 1.1 * np.mean(theirs)
+
+
+@pytest.mark.parametrize("options", [{}, {"folds": 3, "fold": 1, "test_fraction": 0.0}])
+def test_each_class_is_in_each_part_where_it_has_groups_enough(options):
+    """Of 20 patients with several classes each, the hash alone leaves some part without one in every other draw."""
+    for seed in range(40):
+        labels, groups = mixed(seed, groups=20, classes=5, sizes=(10, 50))
+        samples = made(labels, [f"g{group}" for group in groups], classes=5)
+        drawn = assign_splits(samples, DataConfig(split_seed=seed, **options))
+        assert (parts_of_groups(drawn) == 1).all()
+        for split in ("train", "val") if options else SPLITS:
+            assert (drawn.counts(split) > 0).all()
 
 
 def test_folds_of_groups_partition_the_images():
@@ -177,7 +195,7 @@ def test_copies_of_two_groups_make_them_one():
 
 def test_sets_that_are_too_large_to_read_say_that_copies_were_not_looked_for(tmp_path, monkeypatch):
     folder = class_folders(tmp_path / "set", {"a": 10, "b": 10})
-    monkeypatch.setattr(units, "SEARCHED_UP_TO", 5)
+    monkeypatch.setattr(copies, "SEARCHED_UP_TO", 5)
     notes = split_samples(DataConfig(source=str(folder), root=tmp_path)).notes
     assert "near copies were not looked for among 20 images; `check` finds them" in notes
     monkeypatch.setattr(identity, "READ_UP_TO_FILES", 5)
@@ -188,18 +206,14 @@ def test_sets_that_are_too_large_to_read_say_that_copies_were_not_looked_for(tmp
 
 def test_near_copies_are_looked_for_once(tmp_path, monkeypatch):
     folder = variants(tmp_path / "set", groups=4, near=True)
-    monkeypatch.setattr(units, "KEPT_FROM", 1)
+    monkeypatch.setattr(copies, "KEPT_FROM", 1)
     config = DataConfig(source=str(folder), root=tmp_path)
     before = split_samples(config)
-    monkeypatch.setattr("datasets.checking.inspection.inspect_file", lambda *_, **__: pytest.fail("looked again"))
+    monkeypatch.setattr("datasets.copies._thumbnail_of", lambda *_: pytest.fail("looked again"))
     assert np.array_equal(split_samples(config).groups, before.groups)
-    (kept,) = (tmp_path / "index").iterdir()
-    kept.write_bytes(kept.read_bytes()[:100])
-    with pytest.raises(pytest.fail.Exception, match="looked again"):
-        split_samples(config)
 
 
-def test_a_file_is_hashed_again_only_if_it_changed(tmp_path, monkeypatch):
+def test_files_are_hashed_again_only_if_one_of_them_changed(tmp_path, monkeypatch):
     folder = class_folders(tmp_path / "set", {"a": 6, "b": 6})
     monkeypatch.setattr(identity, "KEPT_FROM", 1)
     monkeypatch.setattr(identity, "SETTLED", -1e15)
@@ -208,14 +222,30 @@ def test_a_file_is_hashed_again_only_if_it_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         identity, "content_digest", lambda _, row, true=identity.content_digest: read.append(row) or true(_, row)
     )
-    for forget in (lambda: None, identity._READ.clear):
-        forget()
-        assert np.array_equal(identified(samples, tmp_path).digests, identified(samples, tmp_path).digests)
-        assert not read
+    before = identified(samples, tmp_path).digests
+    assert not read
     (folder / "a" / "002.png").write_bytes((folder / "b" / "002.png").read_bytes())
-    now = identified(samples, tmp_path)
-    assert [samples.paths[row] for row in read] == ["a/002.png"]
-    assert np.array_equal(*(now.digests[list(samples.paths).index(f"{name}/002.png")] for name in "ab"))
+    for _ in range(2):
+        now = identified(samples, tmp_path).digests
+        assert np.flatnonzero((now != before).any(axis=1)).tolist() == [list(samples.paths).index("a/002.png")]
+        assert len(read) == 12
+
+
+def test_what_is_remembered_is_computed_once_for_the_same_stamps_and_anew_where_the_file_is_damaged(tmp_path):
+    calls = []
+
+    def ask(stamps=b"1", key="k", root=tmp_path):
+        return remembered("kind", key, stamps, lambda: calls.append(1) or {"a": np.arange(3)}, data_root=root)["a"]
+
+    for words in ({}, {}, {"stamps": b"2"}, {"stamps": b"2"}, {"key": "other"}):
+        assert ask(**words).tolist() == [0, 1, 2]
+    assert len(calls) == 3
+    for file in (tmp_path / "index").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    assert (ask(b"2").tolist(), len(calls)) == ([0, 1, 2], 4)
+    assert (ask(b"2", root=None).tolist(), len(calls)) == ([0, 1, 2], 5)
+    (tmp_path / "file").touch()
+    assert ask(root=tmp_path / "file").tolist() == [0, 1, 2]  # where nothing can be written
 
 
 def test_a_subset_of_the_labels_keeps_copies_side_by_side():

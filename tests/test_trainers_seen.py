@@ -16,7 +16,7 @@ from common.errors import DataError, WeightsError
 from common.tables import read_rows
 from datasets.config import DataConfig, words
 from datasets.loaders import build_dataloaders
-from datasets.split_reading import read_split
+from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import OutputConfig, RunConfig, TrainConfig

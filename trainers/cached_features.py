@@ -18,7 +18,7 @@ from common.files import replacing
 from datasets.bundle import DataBundle
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import batch_sampler
-from datasets.split_file import fingerprint_of_split
+from datasets.split_csv import fingerprint_of_split
 from trainers.config import to_dict
 from trainers.engine.feature_sets import FeatureDataset, features_of
 from trainers.setup import RunSetup, head_of

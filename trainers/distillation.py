@@ -21,7 +21,7 @@ from common.files import replacing
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
-from datasets.split_file import fingerprint
+from datasets.split_csv import fingerprint
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.engine.feature_sets import features_of
 from trainers.storage.checkpoint_file import best_of

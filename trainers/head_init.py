@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from datasets.bundle import image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
-from datasets.splits import subset_training
+from datasets.split import subset_training
 from trainers.engine.feature_sets import features_of
 from trainers.setup import RunSetup
 from vit.parts import parts

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 from common.errors import ConfigError, Interrupted, TrainingError
 from common.files import write_text
 from datasets.bundle import SPLITS, DataBundle, Samples
+from datasets.copies import units_of
 from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
-from datasets.units import units_of
 from trainers.checkpointing import identity
 from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from common.files import folder_aside
-from datasets.split_file import fingerprint, write_split
+from datasets.split_csv import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.seen.overlap import write_seen
 from trainers.setup import RunSetup

@@ -6,8 +6,7 @@ from typing import Any
 
 from common.errors import DataError
 from datasets.bundle import DataBundle
-from datasets.split_file import fingerprint, write_split
-from datasets.split_reading import changes_since
+from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.reporting.console import say
 
 

@@ -15,9 +15,8 @@ from common.tables import read_rows
 from common.text import pluralise, shorten_list
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
-from datasets.split_file import SplitRow
-from datasets.split_reading import clusters_of, groups_in, read_split
-from datasets.units import united
+from datasets.copies import united
+from datasets.split_csv import SplitRow, clusters_of, groups_in, read_split
 from trainers.config import to_dict
 from trainers.engine.intervals import Design, design_of
 from trainers.storage.finished_run import find_run, read_given_config, read_history

@@ -14,7 +14,7 @@ from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
-from datasets.splits import subset_training
+from datasets.split import subset_training
 from trainers.budget.pace import Pace
 from trainers.budget.sharing import memory_of, sharing
 from trainers.config import RunConfig, to_dict

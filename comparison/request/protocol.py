@@ -10,8 +10,8 @@ from common.text import pluralise
 from comparison.analysis.runs import labels_text
 from comparison.request.plan import ComparisonPlan
 from datasets.config import named_set
+from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
-from datasets.units import units_of
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 

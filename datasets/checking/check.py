@@ -14,19 +14,16 @@ import numpy as np
 
 from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
-from datasets.checking import LEAST_SIDE
-from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
-from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
+from datasets.copies import LEAST_SIDE, near_copies, pictures_of, united, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
 from datasets.suspect import suspect_groups
-from datasets.units import united, units_of
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Order of the splits: where two pictures are the same, the one in the later split is the one out of place."""
@@ -83,7 +80,9 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     first, too_small = _first_of_each(pictures, seen, findings), 0
     pairs = np.empty((2, 0), np.int64)
     if near:
-        pairs, *found, too_small = near_copies(seen, first)
+        large = [place for place in first if seen[place].compared]
+        pairs, *found = near_copies(large, [seen[place].thumbnail for place in large])
+        too_small = len(first) - len(large)
         findings += _near_findings(pictures, pairs, *found)
     suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
@@ -114,14 +113,8 @@ def _cut_off(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> st
 
 def _units(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], pairs: np.ndarray) -> np.ndarray:
     """int64 (len(rows),): a number for each of the rows, the same for copies, near copies and images of one group."""
-    contents = {
-        picture.digest or b"%d" % row: place for place, (row, picture) in enumerate(zip(rows, seen, strict=True))
-    }
-    same = [contents[picture.digest or b"%d" % row] for row, picture in zip(rows, seen, strict=True)]
-    links = np.concatenate([np.stack([same, np.arange(len(same))]), pairs], axis=1).astype(np.int64)
-    component = connected(len(same), links[:, links[0] != links[1]])
-    copies = np.where(component < 0, np.arange(len(same)), component)
-    return united(copies, units_of(samples, np.array(rows, np.int64)))
+    contents = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
+    return united(pictures_of(contents, pairs), units_of(samples, np.array(rows, np.int64)))
 
 
 def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:

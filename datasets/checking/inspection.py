@@ -20,8 +20,8 @@ from tqdm import tqdm
 from datasets.bit_depth import UnsureValues, is_deep, largest_of
 from datasets.bundle import Samples
 from datasets.checking.facts import Facts, header_facts, is_grey
-from datasets.checking.near_duplicates import THUMBNAIL_SIZE
-from datasets.images import A_POINTER, POINTER, from_array, open_image, to_mode, upright_size
+from datasets.copies import LEAST_SIDE, THUMBNAIL_SIZE, near_copies, pictures_of, thumbnail
+from datasets.images import A_POINTER, POINTER, from_array, open_image, upright_size
 from datasets.processes import begin_loader
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
@@ -57,6 +57,11 @@ class Inspection:
     facts: Facts | None = None
     """Facts that are not what the picture shows; None where nobody asked, or the file cannot be read."""
 
+    @property
+    def compared(self) -> bytes:
+        """The thumbnail; empty of a picture that is too small to be compared."""
+        return self.thumbnail if min(self.width, self.height) >= LEAST_SIDE else b""
+
 
 def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: int = 0) -> list[Inspection]:
     """Inspect these rows of `samples` behind a progress bar; `with_facts`: facts of so many, spread over the rows."""
@@ -68,6 +73,16 @@ def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_fac
         pixels = samples.pixels
         seen = (inspect_pixels(pixels[row], asked) for row, asked in zip(rows, wanted.tolist(), strict=True))
     return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
+
+
+def groups_of_copies(seen: Sequence[Inspection]) -> np.ndarray:
+    """Number inspected pictures, int64 (len(seen),): copies, exact and near, share a number.
+
+    One that cannot be read is like no other that has other bytes.
+    """
+    contents = [picture.digest for picture in seen]
+    _, first = np.unique(contents, return_index=True)
+    return pictures_of(contents, near_copies(first.tolist(), [seen[place].compared for place in first])[0])
 
 
 def inspect_files(
@@ -117,7 +132,7 @@ def inspect_pixels(pixels: np.ndarray, with_facts: bool = False, *, hashed: bool
     digest = blake2b(pixels.tobytes(), digest_size=16).digest() if hashed else b""
     image = from_array(pixels, channels)
     facts = Facts(image.mode, is_grey=is_grey(image)) if with_facts else None
-    return Inspection(digest, None, "", "", width, height, 0, _thumbnail(image), facts)
+    return Inspection(digest, None, "", "", width, height, 0, thumbnail(image), facts)
 
 
 def _decode(data: bytes, digest: bytes, with_facts: bool) -> Inspection:
@@ -132,19 +147,9 @@ def _decode(data: bytes, digest: bytes, with_facts: bool) -> Inspection:
         image.load()
         largest = largest_of(image) if deep else 0
         ImageOps.exif_transpose(image, in_place=True)
-        small = _thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
+        small = thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
         facts = facts and facts._replace(is_grey=is_grey(image))
     return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
-
-
-def _thumbnail(image: Image.Image) -> bytes:
-    factor = min(image.size) // (2 * THUMBNAIL_SIZE)
-    if factor > 1 and image.mode in ("L", "RGB"):
-        image = image.reduce(factor)
-    grey = to_mode(image, "L")
-    shrinks = min(grey.size) >= THUMBNAIL_SIZE
-    resampling = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
-    return grey.resize((THUMBNAIL_SIZE, THUMBNAIL_SIZE), resampling).tobytes()
 
 
 def _unidentified(data: bytes) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from common.files import text_file, write_bytes
 from common.tables import csv_lines
 from common.text import printable
-from datasets.units import units_of
+from datasets.copies import units_of
 from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
 from inference.certainty.features import in_one

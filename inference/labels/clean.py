@@ -17,11 +17,11 @@ from common.files import write_bytes
 from common.shell import command, quoted
 from common.text import ellipsis, format_table, pluralise, printable
 from datasets.bundle import SPLITS, Samples
-from datasets.checking.copies import groups_of_copies
+from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
+from datasets.copies import united, units_of
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
-from datasets.units import united, units_of
 from inference.labels.label_issues import COPY, DOUBTED, OUTLIER, issues_found, label_issues
 from inference.labels.review import nearest_of_classes, write_neighbours
 from inference.labels.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
@@ -90,7 +90,7 @@ def cross_validate_set(config: RunConfig, *, folds: int, minutes: float | None) 
     images = int((read_samples(config.data).splits >= 0).sum())
     seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
     samples, rows, features = features_of_set(config, images=images, seconds=seconds)
-    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    groups = groups_of_copies(inspections(samples, rows.tolist(), workers=os.cpu_count() or 1))
     return cross_validate_features(samples, rows, groups, features, folds=folds)
 
 
@@ -129,7 +129,7 @@ def read_fold_predictions(run_dir: Path, config: RunConfig) -> HeldOutPrediction
     if parts[0].class_names != tuple(samples.class_names) or (rows < 0).any() or (samples.labels[rows] != labels).any():
         raise DataError(f"the images of {config.data.source} changed since {run_dir}: train the folds anew")
     say_what_was_seen(folders, int((samples.splits >= 0).sum()) - len(rows))
-    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    groups = groups_of_copies(inspections(samples, rows.tolist(), workers=os.cpu_count() or 1))
     fold = np.repeat(np.arange(len(parts)), [len(part.paths) for part in parts])
     of_groups = np.unique(np.stack([groups, fold]), axis=1)[0]
     apart = np.isin(groups, np.flatnonzero(np.bincount(of_groups) > 1)).sum()

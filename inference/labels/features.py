@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from common.errors import DataError
 from datasets.bundle import LEFT_OUT, TRAIN, Samples
-from datasets.checking.copies import groups_of_inspected
-from datasets.checking.inspection import inspections
+from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
 from datasets.identity import identified
 from datasets.loaders import evaluation_loader
@@ -140,7 +139,7 @@ def _copies(samples: Samples, folder: Path) -> dict[str, Tensor]:
         say(f"looking for copies among {len(samples):,} pictures", label="copies")
         seen = inspections(samples, range(len(samples)), workers=os.cpu_count() or 1)
         readable = torch.tensor([each.fault is None for each in seen], dtype=torch.uint8)
-        return {"groups": torch.from_numpy(groups_of_inspected(seen)), "readable": readable}
+        return {"groups": torch.from_numpy(groups_of_copies(seen)), "readable": readable}
 
     return kept_at(folder / f"copies_{_digest(samples)}.safetensors", find, "groups", "readable")
 

@@ -12,8 +12,8 @@ from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import did_you_mean
 from datasets.bundle import SPLITS, Samples
+from datasets.copies import are_copies
 from datasets.images import picture_of
-from datasets.units import are_copies
 from inference.labels.table import percent
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.split_reading import clusters_of, groups_in, read_split
+from datasets.split_csv import clusters_of, groups_in, read_split
 from trainers.engine.intervals import numbered, summed
 from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.storage.predictions_file import read_predictions

@@ -16,8 +16,8 @@ import numpy as np
 from common.errors import ConfigError, MissingPackage, WeightsError
 from common.text import format_table
 from datasets.bundle import image_set
+from datasets.copies import units_of
 from datasets.opened import OpenedImages
-from datasets.units import units_of
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ridge import predictions
 from trainers.cached_features import features_once

@@ -11,8 +11,8 @@ from typing import Any
 
 from common.text import format_table
 from datasets.bundle import image_set
+from datasets.copies import units_of
 from datasets.opened import OpenedImages
-from datasets.units import units_of
 from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, mixture_of, run_of
 from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked

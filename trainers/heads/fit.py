@@ -13,7 +13,7 @@ from torch import nn
 
 from common.errors import ConfigError
 from datasets.bundle import image_set
-from datasets.units import units_of
+from datasets.copies import units_of
 from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.heads import choice
 from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge, one_thread

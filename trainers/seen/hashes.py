@@ -20,7 +20,7 @@ from torch import Tensor
 from common.errors import WeightsError
 from datasets.bundle import Samples
 from datasets.identity import identified, keys_of
-from datasets.split_file import KINDS
+from datasets.split_csv import KINDS
 
 TRAINED, SELECTED = "trained", "selected"
 """Uses of an image: to learn from (train), or to choose the epoch by (val)."""

@@ -3,14 +3,13 @@
 The images of a class are put in an order that a hash of (seed, contents) gives; the first ones are the test, the next
 ones validate, the rest trains. An image that is added, removed or renamed therefore leaves the others where they are,
 but for the few that stand at a border; and none goes from training into the test without having been validation first.
-What belongs together, copies and groups (`datasets.units`), moves as one.
+What belongs together, copies and groups (`datasets.copies`), moves as one.
 """
 
 import hashlib
 import math
 import unicodedata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,22 +17,41 @@ from common.errors import DataError, OptionError
 from common.text import pluralise, shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
+from datasets.copies import COPIES, are_copies, units_of, with_copies
+from datasets.groups import about_groups, parts_drawn, require_groups
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.units import COPIES, are_copies
+from datasets.split_csv import Reused, reuse_split
 
-if TYPE_CHECKING:
-    from datasets.split_reading import Reused
+TOLERANCE = 0.02
+"""Deviation of a class from its share of a part that is left alone; one image is always left alone."""
+MOST_CELLS = 50_000_000
+"""Units times classes, above which nothing is evened out."""
+
+
+def split_set(samples: Samples, config: DataConfig) -> Samples:
+    """Give every image a split that its copies and its group share, and note what keeps the parts from being fair.
+
+    Raises DataError: there are fewer groups than parts or folds, or groups so large that a part has no image.
+    """
+    samples = with_copies(samples, config.root)
+    parts = parts_drawn(samples, config)
+    samples = assign_splits(require_groups(samples, config, parts), config)
+    return about_groups(samples, parts)
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
-    """Give every sample its split: from `config.split`, from the set itself, or drawn by `config.split_seed`, first the
-    test of a set without any split, then val: a share, or fold `config.fold` of `config.folds`."""
+    """Assign train, val and test: by `config.split`, by the set itself, or drawn by `config.split_seed`.
+
+    The test of a set without any split is drawn first, then val: a share, or fold `config.fold` of `config.folds`.
+    """
     if config.split is not None:
         return _from_table(samples, config.split, grow=config.grow, seed=config.split_seed)
     samples = identified(samples, config.root)
     usual = samples.val_fraction or (0.1 if (samples.splits == TEST).any() else 0.15)
-    drawn = _test_count(samples, config)
+    fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
+    # No test is drawn of a set that brings some split, and so decides about the test itself.
+    drawn = 0 if (samples.splits >= 0).any() else math.ceil(fraction * (samples.splits == UNSPLIT).sum())
     if drawn:
         samples = samples.with_splits(
             {TEST: _take(samples, samples.splits == UNSPLIT, drawn, config.split_seed, spare=2)}
@@ -50,7 +68,7 @@ def assign_splits(samples: Samples, config: DataConfig) -> Samples:
     count = math.floor(fraction * of.sum())
     chosen = _take(samples, pool, count, config.split_seed)
     samples = samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
-    return _evened(samples, [TRAIN, VAL] + [TEST] * (drawn > 0), {VAL: count, TEST: drawn}, config.split_seed)
+    return _even_out(samples, [TRAIN, VAL] + [TEST] * (drawn > 0), {VAL: count, TEST: drawn}, config.split_seed)
 
 
 def hold_out_half_of_val(samples: Samples, seed: int) -> Samples:
@@ -63,8 +81,16 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     """Keep `labels_per_class` images, or the share `fraction`, of each training class; val and test stay whole."""
     if config.labels_per_class is None and config.fraction is None:
         return samples
-    order, place = _by_class(identified(samples), samples.indices("train"), mix(config.split_seed, SUBSET))
-    labels, sizes = samples.labels[order], samples.counts("train")
+    samples, seed = identified(samples, config.root), mix(config.split_seed, SUBSET)
+    rows, sizes = samples.indices("train"), samples.counts("train")
+    # Class after class, within one in the order of its units: images of one unit stand side by side.
+    order = rows[
+        np.lexsort(
+            (hashes(seed + 1, _own_keys(samples, rows)), hashes(seed, _keys(samples, rows)), samples.labels[rows])
+        )
+    ]
+    labels = samples.labels[order]
+    place = np.arange(len(order)) - np.searchsorted(labels, labels)
     if config.fraction is not None:
         wanted = np.maximum(1, np.rint(sizes * config.fraction))
     else:
@@ -106,83 +132,100 @@ def require_complete(samples: Samples) -> Samples:
     return samples
 
 
-def _test_count(samples: Samples, config: DataConfig) -> int:
-    """Number of test images to draw: none of a set that brings some split, and so decides about the test itself."""
-    fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
-    return 0 if (samples.splits >= 0).any() else math.ceil(fraction * (samples.splits == UNSPLIT).sum())
-
-
 def _take(samples: Samples, pool: np.ndarray, count: int, seed: int, *, spare: int = 1) -> np.ndarray:
-    """Choose about `count` images of the pool, each class in proportion (largest remainders), never all of a class.
-
-    Units are not cut: a class gives the number of units that comes nearest to its quota, and one at least where it has
-    that many and `spare` more.
-    """
+    """Choose about `count` images of the pool, each class in proportion (largest remainders), never all of a class."""
+    units = _Units(samples, np.flatnonzero(pool), seed)
     sizes = np.bincount(samples.labels[pool], minlength=len(samples.class_names))
     exact = sizes * (count / max(1, int(pool.sum())))
     quota = np.floor(exact).astype(np.int64)
-    by_remainder = np.lexsort((_class_keys(samples, seed), quota - exact))
+    names = np.array([_name_key(name) for name in samples.class_names], np.uint64)  # their numbers have no part in it
+    by_remainder = np.lexsort((hashes(mix(seed, SPLIT, 1), names), quota - exact))
     quota[by_remainder[: count - quota.sum()]] += 1
-    return _take_quota(samples, pool, np.minimum(quota, np.maximum(sizes - 1, 0)), seed, spare=spare)
-
-
-def _take_quota(samples: Samples, pool: np.ndarray, quota: np.ndarray, seed: int, *, spare: int) -> np.ndarray:
-    """The first units of each class, up to the unit in whose middle its quota (classes,) is reached."""
-    units = _Units(samples, np.flatnonzero(pool), mix(seed, SPLIT))
-    middle = units.ends - units.sizes / 2
-    chosen = (middle < quota[units.labels]) & (units.places < units.siblings - 1)
-    chosen |= (units.places == 0) & (quota[units.labels] >= 1) & (units.siblings > spare)
-    return np.sort(units.images_of(chosen))
+    return units.first_of_each_class(np.minimum(quota, np.maximum(sizes - 1, 0)), spare=spare)
 
 
 def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
-    """The images of one fold. Fold sizes, overall and per class, differ by at most one if units are single images."""
+    """Choose the images of one fold. Sizes, overall and per class, differ by at most one if units are single images."""
     if config.folds is None or config.fold is None:
         raise OptionError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
-    units = _Units(samples, np.flatnonzero(pool), mix(config.split_seed, SPLIT))
+    units = _Units(samples, np.flatnonzero(pool), config.split_seed)
     if len(units.sizes) < config.folds:
         what = "images" if (units.sizes == 1).all() else "units of images that belong together"
         raise DataError(f"{samples.name} has {len(units.sizes)} {what} for {config.folds} folds; use fewer folds")
     # As many of each class as if its images were dealt like cards, class after class; which ones, their order says.
-    sizes = np.bincount(units.labels, units.sizes, minlength=len(samples.class_names)).astype(np.int64)
-    starts = np.concatenate([[0], sizes.cumsum()])
+    starts = np.concatenate([[0], units.class_sizes.cumsum()])
     dealt = [(starts[1:] - 1 - k) // config.folds - (starts[:-1] - 1 - k) // config.folds for k in range(config.folds)]
     ends = np.cumsum(dealt, axis=0)  # (folds, classes)
-    middle = units.ends - units.sizes / 2
-    folds = (middle >= ends[:-1, units.labels]).sum(axis=0)
-    if (units.sizes > 1).any():
-        from datasets.balance import MOST_CELLS, balanced
-
-        if len(units.sizes) * units.classes <= MOST_CELLS:
-            folds = balanced(units.counts(), folds, np.array(dealt, float))
+    folds = (units.middles >= ends[:-1, units.labels]).sum(axis=0)
+    if (units.sizes > 1).any() and (counts := units.counts()) is not None:
+        folds = _evened(counts, folds, np.array(dealt, float))
     return np.sort(units.images_of(folds == config.fold - 1))
 
 
-def _evened(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int) -> Samples:
-    """Even out what was drawn where whole units keep classes from their shares, and say where they still do.
+def _even_out(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int) -> Samples:
+    """Even out what was drawn where whole groups keep classes from their shares, and say where they still do.
 
     `drawn`: how many images val and test should have.
     """
     if samples.groups is None:
         return samples
-    from datasets.balance import MOST_CELLS, balanced, shares_note
-
     pool = np.flatnonzero(np.isin(samples.splits, parts))
-    units = _Units(samples, pool, mix(seed, SPLIT))
-    if len(units.sizes) * units.classes > MOST_CELLS:
+    units = _Units(samples, pool, seed)
+    if (counts := units.counts()) is None:
         return samples
-    counts, now = units.counts(), samples.splits[units.first].astype(np.int64)
     shares = {TRAIN: len(pool) - sum(drawn.values()), **drawn}
     targets = np.stack([counts.sum(axis=0) * (shares[part] / max(1, len(pool))) for part in parts])
-    now = balanced(counts, now, targets)
+    now = _evened(counts, samples.splits[units.first].astype(np.int64), targets)
     samples = samples.with_splits({part: units.images_of(now == part) for part in parts})
-    note = shares_note(counts, now, targets, samples.class_names)
+    note = _shares_note(counts, now, targets, samples.class_names)
     return samples.note(note) if note else samples
 
 
-def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
-    from datasets.split_reading import reuse_split  # only where a table is given
+def _shares(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Count the images of each class in each part: (P, C), as `targets`; counts (U, C), parts (U,)."""
+    return np.stack([counts[parts == part].sum(axis=0) for part in range(len(targets))])
 
+
+def _evened(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Move units until each class has its share of each part, always the one that helps most: int64 (U,).
+
+    No unit leaves a part that would then lack a class. Groups that are too large leave shares uneven.
+    """
+    parts, every, totals = parts.copy(), np.arange(len(parts)), targets.sum(axis=0)
+    allowed = np.maximum(TOLERANCE * totals, 1)
+    weighted = counts / np.maximum(totals, 1) ** 2
+    squares = (weighted * counts).sum(axis=1)
+    for _ in every:
+        surplus = _shares(counts, parts, targets) - targets  # (P, C)
+        if (np.abs(surplus) <= allowed).all():
+            break
+        towards = weighted @ surplus.T  # (U, P); half of how the sum of squared shares changes, but for the squares
+        gains = towards + squares[:, None] - towards[every, parts][:, None]
+        sole = _shares(counts > 0, parts, targets) == 1
+        gains[((counts > 0) & sole[parts]).any(axis=1)] = np.inf
+        gains[every, parts] = np.inf
+        unit, part = divmod(int(gains.argmin()), len(targets))
+        if gains[unit, part] > -1e-12:
+            break
+        parts[unit] = part
+    return parts
+
+
+def _shares_note(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray, class_names: tuple[str, ...]) -> str:
+    """Return a line on the class that is farthest from its share, if by more than five points; else nothing."""
+    totals, has = targets.sum(axis=0), _shares(counts, parts, targets)
+    off = np.abs(has - targets) / np.maximum(totals, 1)
+    part, label = np.unravel_index(int(off.argmax()), off.shape)
+    if off[part, label] <= 0.05 or off[part, label] * totals[label] <= 1:
+        return ""
+    share, wanted = has[part, label] / totals[label], targets[part, label] / totals[label]
+    return (
+        f"groups are too large for even shares: {SPLITS[part]} has {share:.0%} of {class_names[label]!r},"
+        f" {wanted:.0%} asked"
+    )
+
+
+def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
     reused = reuse_split(samples, path)
     notes = [f"split from {path}"]
     missing, new = len(reused.missing), len(reused.new)
@@ -202,7 +245,7 @@ def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Sampl
     return samples.note("; ".join(notes))
 
 
-def _grown(reused: "Reused", seed: int) -> Samples:
+def _grown(reused: Reused, seed: int) -> Samples:
     """New images in the split of their unit, or where their class has too few; the others stay where they are."""
     samples, new = reused.samples, reused.new
     old = samples.splits >= 0
@@ -220,8 +263,9 @@ def _grown(reused: "Reused", seed: int) -> Samples:
         pool = np.zeros(len(samples), bool)
         pool[new] = samples.splits[new] == LEFT_OUT
         missing = np.rint(share * of_all).astype(np.int64) - samples.counts(SPLITS[code])
-        chosen = _take_quota(samples, pool, np.maximum(missing, 0), seed, spare=0) if share else new[:0]
-        samples = samples.with_splits({code: chosen})
+        if share:
+            units = _Units(samples, np.flatnonzero(pool), seed)
+            samples = samples.with_splits({code: units.first_of_each_class(np.maximum(missing, 0), spare=0)})
     return samples.with_splits({TRAIN: new[samples.splits[new] == LEFT_OUT]})
 
 
@@ -232,45 +276,47 @@ class _Units:
     """
 
     def __init__(self, samples: Samples, rows: np.ndarray, seed: int) -> None:
-        labels, keys = samples.labels[rows].astype(np.int64), _keys(samples, rows)
-        groups = np.full(len(rows), -1, np.int64) if samples.groups is None else samples.groups[rows].astype(np.int64)
-        numbers = np.where(groups >= 0, groups, len(samples.group_names) + np.arange(len(rows)))
-        _, first, unit = np.unique(numbers, return_index=True, return_inverse=True)
-        count = len(samples.class_names)
-        if len(first) == len(rows):
-            of_unit, sizes = labels[first], np.ones(len(first), np.int64)
-        else:
-            pairs, members = np.unique(unit * count + labels, return_counts=True)
-            most = np.lexsort((-pairs, members, pairs // count))  # the last of each unit: its most frequent class
-            last = np.flatnonzero(np.diff(pairs[most] // count, append=-1))
-            of_unit, sizes = pairs[most][last] % count, np.bincount(unit)
-        order = np.lexsort((rows[first], hashes(seed, keys[first]), of_unit))
+        labels, count = samples.labels[rows].astype(np.int64), len(samples.class_names)
+        _, first, unit = np.unique(units_of(samples, rows), return_index=True, return_inverse=True)
+        pairs, members = np.unique(unit * count + labels, return_counts=True)
+        most = np.lexsort((-pairs, members, pairs // count))  # the last of each unit: its most frequent class
+        last = np.flatnonzero(np.diff(pairs[most] // count, append=-1))
+        of_unit, sizes = pairs[most][last] % count, np.bincount(unit)
+        order = np.lexsort((rows[first], hashes(mix(seed, SPLIT), _keys(samples, rows[first])), of_unit))
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
-        self.rows, self.unit_of_row, self.classes, self.row_labels = rows, rank[unit], count, labels
+        self.rows, self.row_labels, self.unit_of_row = rows, labels, rank[unit]
         self.labels, self.sizes, self.first = of_unit[order], sizes[order], rows[first[order]]
+        self.class_sizes = np.bincount(self.labels, self.sizes, minlength=count).astype(np.int64)
+        """Images of the units that stand with each class."""
         starts = np.searchsorted(self.labels, np.arange(count + 1))
         self.places = np.arange(len(order)) - starts[self.labels]
         self.siblings = np.diff(starts)[self.labels]
         """Units of its class, itself among them."""
-        whole = np.concatenate([[0], self.sizes.cumsum()])
-        self.ends = whole[1:] - whole[starts[self.labels]]
-        """Images of its class up to its own last."""
+        before = self.class_sizes.cumsum() - self.class_sizes
+        self.middles = self.sizes.cumsum() - before[self.labels] - self.sizes / 2
+        """Images of its class up to its own middle."""
 
     def images_of(self, chosen: np.ndarray) -> np.ndarray:
         return self.rows[chosen[self.unit_of_row]]
 
-    def counts(self) -> np.ndarray:
-        """int64 (U, classes): images of each class in each unit."""
-        cells = np.bincount(self.unit_of_row * self.classes + self.row_labels, minlength=len(self.sizes) * self.classes)
-        return cells.reshape(-1, self.classes)
+    def first_of_each_class(self, quota: np.ndarray, *, spare: int) -> np.ndarray:
+        """Choose the images of the first units of each class, up to the one in whose middle its quota is reached.
 
+        Never all units of a class, and one at least where it has `spare` more.
+        """
+        wanted = quota[self.labels]
+        chosen = (self.middles < wanted) & (self.places < self.siblings - 1)
+        chosen |= (self.places == 0) & (wanted >= 1) & (self.siblings > spare)
+        return np.sort(self.images_of(chosen))
 
-def _by_class(samples: Samples, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows class after class, within one in the order of their units; and their ranks within their class."""
-    labels = samples.labels[rows]
-    order = rows[np.lexsort((hashes(seed + 1, _own_keys(samples, rows)), hashes(seed, _keys(samples, rows)), labels))]
-    return order, np.arange(len(order)) - np.searchsorted(samples.labels[order], samples.labels[order])
+    def counts(self) -> np.ndarray | None:
+        """Count the images of each class in each unit, int64 (U, C); None of more than MOST_CELLS."""
+        shape = len(self.sizes), len(self.class_sizes)
+        if shape[0] * shape[1] > MOST_CELLS:
+            return None
+        cells = np.bincount(self.unit_of_row * shape[1] + self.row_labels, minlength=shape[0] * shape[1])
+        return cells.reshape(shape)
 
 
 def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
@@ -278,25 +324,17 @@ def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
     keys = _own_keys(samples, rows)
     if samples.groups is None:
         return keys
-    of_groups = np.array([_group_key(name) for name in samples.group_names], np.uint64)
+    # Copies go by the hash of the first of them, so that a new copy moves nothing.
+    names = (
+        int(name.removeprefix(COPIES), 16) if are_copies(name) else _name_key(name) for name in samples.group_names
+    )
     groups = samples.groups[rows]
-    return np.where(groups >= 0, of_groups[groups], keys)
-
-
-def _group_key(name: str) -> int:
-    """A number for a group's name; for copies the hash of the first of them, so that a new copy moves nothing."""
-    return int(name.removeprefix(COPIES), 16) if are_copies(name) else _name_key(name)
+    return np.where(groups >= 0, np.array([*names], np.uint64)[groups], keys)
 
 
 def _own_keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
     assert samples.digests is not None
     return keys_of(samples.digests[rows])
-
-
-def _class_keys(samples: Samples, seed: int) -> np.ndarray:
-    """uint64 (classes,): an order of the classes that their numbers have no part in."""
-    keys = np.array([_name_key(name) for name in samples.class_names], np.uint64)
-    return hashes(mix(seed, SPLIT, 1), keys)
 
 
 def _name_key(name: str) -> int:

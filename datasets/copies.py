@@ -1,0 +1,374 @@
+"""Copies of one picture, exact and near; and units: images that no split may tear apart, copies and groups.
+
+A model that has learnt a picture by heart recognises its copy, or another slice of the same patient, in the test (Yagis
+et al. 2021, Scientific Reports 11: up to 96 % on random labels).
+
+Near copies of a million pictures are found in three steps:
+1. `perceptual_hashes`: the signs of the lowest 63 DCT coefficients of a 32 x 32 grey thumbnail (Zauner, "Implementation
+   and benchmarking of perceptual image hash functions", 2010). Signs, not a comparison with the median: mirroring a
+   picture then flips exactly the coefficients of odd horizontal frequency, so a mirrored copy costs one XOR.
+2. `candidates`: for every picture the earlier ones at a small Hamming distance, block by block in bounded memory.
+3. `similarity`: the correlation of the two thumbnails and of their fine detail. Hashes of different pictures collide.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps
+from tqdm import tqdm
+
+from common.text import pluralise
+from datasets.bundle import LEFT_OUT, SPLITS, Samples
+from datasets.identity import CONTENT_HASH, identified, keys_of
+from datasets.images import from_array, open_image, to_mode
+from datasets.remembered import KEPT_FROM, remembered
+
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Words = NDArray[np.uint64]  # hashes
+Places = NDArray[np.int64]  # of pictures in their table
+
+SEARCHED_UP_TO = 20_000
+"""Images. Near copies are not looked for in larger sets before a run; `check` does that."""
+COPIES = "copies-"
+"""Beginning of the name of a group of copies that nobody has named; the hash of the first of them follows."""
+LEAST_SIDE = 32
+"""Smaller pictures are not compared: handwritten ones of 28 x 28 pixels look alike without being copies."""
+THUMBNAIL_SIZE = 32
+"""Side of the grey thumbnails, in pixels."""
+RADIUS = 14
+"""Largest Hamming distance of two candidates, of 63 bits; of _MANY pictures 11, and some of the others."""
+_PASSED, _SURE, _ALMOST = (0.90, 0.70), (0.98, 0.90), (0.75, 0.40)
+"""Least correlation of two thumbnails and of their fine detail: of copies, of copies among pictures that look alike,
+and of pictures that look alike."""
+LOOK_ALIKE = 0.05
+"""Ratio of the pairs that almost pass, and that no chain of copies connects, to those that pass. From it on copies have
+to be surer: pictures of one kind, such as digits or X-rays, resemble one another without being copies."""
+_NEAREST = 32  # candidates looked at per picture: frames of a film have thousands
+_ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits into a processor's cache
+_PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  # of a hash; every sixth bit
+_MANY = 50_000  # hashes; fewer are compared each with each in less time
+_WAITING = 1_000_000  # close pairs that are kept, before those which are not of the nearest go
+_BLOCK = 1024  # pairs whose thumbnails are compared at a time, 4 KiB each as float32
+_BAR = {"disable": None, "leave": False}  # silent unless a terminal watches
+
+
+# Units: which images belong together
+
+
+def are_copies(group: str) -> bool:
+    """Return whether a group is one of copies that nobody has named."""
+    return re.fullmatch(COPIES + "[0-9a-f]{16}", group) is not None
+
+
+def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """Number the units of these rows, int64 (len(rows),); an image that stands alone is a unit by itself."""
+    if samples.groups is None:
+        return rows.astype(np.int64)
+    groups = samples.groups[rows].astype(np.int64)
+    return np.where(groups >= 0, groups, len(samples.group_names) + rows)
+
+
+def connected(count: int, links: np.ndarray) -> Places:
+    """Return for each place the smallest that links (2, m) lead to, int64 (count,); itself where none do.
+
+    scipy's `connected_components` needs 0.2 s to be imported, as long as a start with 1,400 photographs.
+    """
+    smallest = np.arange(count)
+    while True:
+        before, lower = smallest.copy(), np.tile(smallest[links].min(axis=0), 2)
+        np.minimum.at(smallest, links.ravel(), lower)
+        np.minimum.at(smallest, before[links].ravel(), lower)  # what both ends led to follows
+        smallest = smallest[smallest]
+        if np.array_equal(smallest, before):
+            return smallest
+
+
+def pictures_of(contents: Sequence[bytes], pairs: np.ndarray) -> Places:
+    """Number n images, int64 (n,), where equal contents and pairs of near copies (2, m) share a number."""
+    _, first, number = np.unique(contents, return_index=True, return_inverse=True)
+    links = np.stack([first[number], np.arange(len(number))])
+    return connected(len(number), np.concatenate([links, pairs], axis=1))
+
+
+def united(first: np.ndarray, second: np.ndarray) -> Places:
+    """Number the units of n images, int64 (n,), where those with one number in `first` or in `second` belong together;
+    -1 stands alone."""
+    return connected(len(first), np.concatenate([_links(first), _links(second)], axis=1))
+
+
+def joined(samples: Samples, names: Sequence[str]) -> Samples:
+    """Return the samples in these groups as well as in those they have; groups that share an image become one.
+
+    One name per image, empty where it stands alone. A group keeps the first of its names, in alphabetical order; copies
+    without one are called by the smallest hash among them, so that the name stays when copies come or go.
+    """
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(name, len(numbers)) if name else -1 for name in names], np.int64)
+    if not numbers:
+        return samples
+    own = np.full(len(samples), -1) if samples.groups is None else samples.groups
+    rows = np.flatnonzero((codes >= 0) | (own >= 0))  # one image may be a group, too: others may join it later
+    units, groups = np.unique(united(codes, own)[rows], return_inverse=True)
+    named: list[set[str]] = [set() for _ in units]
+    for row, group in zip(rows.tolist(), groups.tolist(), strict=True):
+        named[group] |= {names[row], samples.group_of(row)}
+    digests = identified(samples).digests
+    assert digests is not None
+    smallest = np.full(len(units), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(smallest, groups, keys_of(digests[rows]))
+    group_names = tuple(
+        min((name for name in found if name and not are_copies(name)), default=f"{COPIES}{key:016x}")
+        for found, key in zip(named, smallest.tolist(), strict=True)
+    )
+    of_rows = np.full(len(samples), -1, np.int32)
+    of_rows[rows] = groups
+    return samples.replace(groups=of_rows, group_names=group_names)
+
+
+def _links(codes: np.ndarray) -> Places:
+    """Link each image of a code, -1 aside, to the first one of it: (2, m)."""
+    rows = np.flatnonzero(codes >= 0)
+    _, first, number = np.unique(codes[rows], return_index=True, return_inverse=True)
+    links = np.stack([rows[first[number]], rows])
+    return links[:, links[0] != links[1]]
+
+
+# Copies in a set
+
+
+def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
+    """Return the samples with copies of a picture in one group, and notes on them, or that they were not looked for."""
+    samples = identified(samples, data_root)
+    copies = copies_of(samples, data_root)
+    if copies is None:
+        if samples.root is None:
+            return samples
+        return samples.note(
+            "copies were not looked for: the set is too large to be read at the start; `check` finds them"
+        )
+    images = int((samples.splits != LEFT_OUT).sum())
+    if images > SEARCHED_UP_TO:
+        samples = samples.note(f"near copies were not looked for among {images:,} images; `check` finds them")
+    if (copies < 0).all():
+        return samples
+    names = [f"{COPIES}{number:016x}" if number >= 0 else "" for number in copies.tolist()]
+    return joined(samples.note(*_about_copies(samples, copies)), names)
+
+
+def copies_of(samples: Samples, data_root: Path | None = None) -> Places | None:
+    """Number each picture that is there more than once, int64 (N,), -1 for others; None: contents are not read.
+
+    Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies.
+    """
+    samples = identified(samples, data_root)
+    if samples.hash_kind != CONTENT_HASH or samples.digests is None:
+        return None
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    _, first, number = np.unique(keys_of(samples.digests[rows]), return_index=True, return_inverse=True)
+    links = np.stack([rows[first[number]], rows])
+    if len(rows) <= SEARCHED_UP_TO:
+        links = np.concatenate([links, _near_links(samples, rows[first], data_root)], axis=1)
+    component = connected(len(samples), links[:, links[0] != links[1]])
+    return np.where(np.bincount(component)[component] > 1, component, -1)
+
+
+def _near_links(samples: Samples, distinct: np.ndarray, data_root: Path | None) -> Places:
+    """Pairs of near copies (2, m) among images of distinct contents, in the order of their hashes."""
+    if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
+        return np.empty((2, 0), np.int64)
+
+    def search() -> dict[str, np.ndarray]:
+        from datasets.image_dataset import cpu_count
+
+        # Threads, for Pillow decodes without the interpreter's lock; processes would import the caller's program anew.
+        with ThreadPoolExecutor(cpu_count()) as pool:
+            decoded = pool.map(lambda row: _thumbnail_of(samples, row), distinct.tolist())
+            seen = list(tqdm(decoded, "copies", len(distinct), **_BAR))
+        return {"pairs": near_copies(range(len(distinct)), seen)[0]}
+
+    assert samples.digests is not None
+    key = str(samples.root or samples.name)
+    stamps = b"1" + samples.digests[distinct].tobytes()  # 1: version of the search
+    place = data_root if len(distinct) >= KEPT_FROM else None
+    return distinct[remembered("copies", key, stamps, search, data_root=place)["pairs"]]
+
+
+def _about_copies(samples: Samples, copies: np.ndarray) -> Iterator[str]:
+    """Yield one line on the copies of a set, and one for each fault that they are."""
+    members = np.flatnonzero(copies >= 0)
+    order = members[np.argsort(copies[members], kind="stable")]
+    pictures = np.split(order, np.flatnonzero(np.diff(copies[order])) + 1)
+    stay = "; each picture stays in one split with its copies" if samples.splits[members[0]] < 0 else ""
+    yield f"{pluralise(len(members), 'image')} are copies of one another, {pluralise(len(pictures), 'picture')}{stay}"
+    for what, column, names in (("labels", samples.labels, samples.class_names), ("splits", samples.splits, SPLITS)):
+        torn = [rows for rows in pictures if np.ptp(column[rows])]
+        if torn:
+            codes = column[torn[0]]
+            two = torn[0][[0, int(np.argmax(codes != codes[0]))]]
+            first = " and ".join(f"{samples.paths[row]!r} ({names[column[row]]})" for row in two)
+            count = pluralise(len(torn), "picture")
+            yield f"{count} in two {what}, first {first}: scores are wrong; `check` lists them"
+
+
+def _thumbnail_of(samples: Samples, row: int) -> bytes:
+    """Return the thumbnail of an image; empty of one that cannot be read or is smaller than LEAST_SIDE."""
+    if samples.pixels is not None:
+        return thumbnail(from_array(samples.pixels[row], samples.pixels.shape[3]))
+    try:
+        with open_image(samples.file(row)) as image:
+            if min(image.size) < LEAST_SIDE:
+                return b""
+            if isinstance(image, ImageFile.ImageFile) and image.format in ("JPEG", "MPO"):
+                image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
+            image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            return thumbnail(image)
+    except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever trains on the image names it
+        return b""
+
+
+def thumbnail(image: Image.Image) -> bytes:
+    """Return 32 x 32 grey values of a decoded, upright picture, row by row."""
+    factor = min(image.size) // (2 * THUMBNAIL_SIZE)
+    if factor > 1 and image.mode in ("L", "RGB"):
+        image = image.reduce(factor)
+    grey = to_mode(image, "L")
+    shrinks = min(grey.size) >= THUMBNAIL_SIZE
+    resampling = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
+    return grey.resize((THUMBNAIL_SIZE, THUMBNAIL_SIZE), resampling).tobytes()
+
+
+# Near copies among thumbnails
+
+
+def near_copies(places: Sequence[int], thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
+    """Return `near_duplicates` of the pictures at these places, as places (2, m); an empty thumbnail has none."""
+    compared = [(place, grey) for place, grey in zip(places, thumbnails, strict=True) if grey]
+    table = np.frombuffer(b"".join(grey for _, grey in compared), np.uint8)
+    pairs, correlation, mirrored = near_duplicates(table.reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE))
+    return np.array([place for place, _ in compared], np.int64)[pairs], correlation, mirrored
+
+
+def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask]:
+    """Find all pairs i < j (2, m) of (n, 32, 32) thumbnails that show one picture; their correlation; whether j is
+    mirrored.
+
+    Pictures of one colour match nothing here. Pairs come sorted by i, then j, each once.
+    """
+    parts = np.array_split(thumbnails.reshape(-1, THUMBNAIL_SIZE**2), len(thumbnails) // 4096 + 1)  # float64 each
+    textured = np.flatnonzero(np.concatenate([part.std(axis=1) for part in parts]) >= 2)
+    kept = thumbnails[textured]
+    i, j, mirrored = candidates(perceptual_hashes(kept))
+    scores = np.empty((2, len(i)), np.float32)
+    for start in tqdm(range(0, len(i), _BLOCK), desc="near duplicates, second look", **_BAR):
+        block = slice(start, start + _BLOCK)
+        right = kept[j[block]]
+        right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
+        scores[:, block] = similarity(kept[i[block]], right)
+    passed, sure, almost = ((scores[0] >= least[0]) & (scores[1] >= least[1]) for least in (_PASSED, _SURE, _ALMOST))
+    if _look_alike(len(kept), np.stack([i, j]), passed, almost):
+        passed = sure
+    same = np.flatnonzero(passed)
+    same = same[np.lexsort((-scores[0, same], j[same], i[same]))]
+    pairs = np.stack([i[same], j[same]])
+    new = np.diff(pairs, axis=1, prepend=-1).any(axis=0)  # symmetric pictures match themselves mirrored, too
+    return textured[pairs[:, new]], scores[0, same[new]], mirrored[same[new]]
+
+
+def _look_alike(count: int, pairs: Places, passed: Mask, almost: Mask) -> bool:
+    """Return whether different pictures of this set are hard to tell from copies."""
+    component = connected(count, pairs[:, passed])
+    i, j = pairs[:, almost]
+    return int((component[i] != component[j]).sum()) > max(3, LOOK_ALIKE * int(passed.sum()))
+
+
+def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> Words:
+    """Hash (n, 32, 32) grey thumbnails to (n,) 64-bit words."""
+    basis = np.cos(np.pi * np.arange(8)[:, None] * (np.arange(THUMBNAIL_SIZE) + 0.5) / THUMBNAIL_SIZE)
+    basis = basis.astype(np.float32)  # (8, 32): frequency, position
+    hashes = np.empty(len(thumbnails), np.uint64)
+    for start in range(0, len(thumbnails), 4096):
+        block = thumbnails[start : start + 4096].astype(np.float32)
+        block -= block.mean(axis=(1, 2), keepdims=True)  # brightness is no evidence; also keeps float32 exact enough
+        spectrum = basis @ block @ basis.T  # (b, 8, 8): [vertical, horizontal] frequency
+        bits = (spectrum > 0).reshape(len(block), 64)
+        bits[:, 0] = False  # the mean
+        hashes[start : start + 4096] = np.packbits(bits, axis=1).view(">u8").ravel()
+    return hashes
+
+
+def mirrored_hashes(hashes: Words) -> Words:
+    """Return the hashes of the same pictures, left and right exchanged."""
+    return hashes ^ np.uint64(0x5555555555555555)  # the coefficients of odd horizontal frequency
+
+
+def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
+    """Return pairs i < j to compare, as they are or with j mirrored; for every j the few i with the nearest hashes."""
+    looks = ((hashes, 0), (mirrored_hashes(hashes), 1))
+    steps = [(*look, part) for look in looks for part in (_PARTS if len(hashes) >= _MANY else (0,))]
+    found, waiting = [np.empty((4, 0), np.int64)], 0
+    for words, mirrored, part in tqdm(steps, desc="near duplicates, hashes", **_BAR):
+        for rows, columns in _blocks(words, hashes, part):
+            distances = np.bitwise_count(words[rows, None] ^ hashes[columns])
+            j, i = np.nonzero(distances <= RADIUS)
+            pairs = np.stack([rows[j], distances[j, i], columns[i], np.full_like(i, mirrored)])
+            found.append(pairs[:, pairs[2] < pairs[0]])
+            waiting += len(i)
+            if waiting > max(_WAITING, found[0].shape[1]):
+                found, waiting = [_nearest(found)], 0
+    j, _, i, mirrored = _nearest(found)
+    return i, j, mirrored.astype(bool)
+
+
+def _blocks(words: Words, earlier: Words, part: int) -> Iterator[tuple[Places, Places]]:
+    """Places in `words`, and such places before them in `earlier` as may be within 11 of them by this part of their
+    bits. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared (Norouzi et
+    al., "Fast search in Hamming space", 2012)."""
+    flips = [0] + [1 << bit for bit in range(64) if part >> bit & 1]
+    groups = _groups(earlier & np.uint64(part))
+    for value, members in _groups(words & np.uint64(part)).items():
+        columns = np.sort(np.concatenate([groups.get(value ^ flip, members[:0]) for flip in flips]))
+        for start in range(0, len(members), _ROWS):
+            rows = members[start : start + _ROWS]
+            for first in range(0, int(np.searchsorted(columns, rows[-1])), _COLUMNS):
+                yield rows, columns[first : first + _COLUMNS]
+
+
+def _groups(words: Words) -> dict[int, Places]:
+    """Return the places of each word, in their order."""
+    order = np.argsort(words, kind="stable")
+    values, starts = np.unique(words[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, starts)[1:], strict=True))
+
+
+def _nearest(found: Sequence[Places]) -> Places:
+    """Keep of (j, distance, i, mirrored), each once, for every j the `_NEAREST` with the smallest distance."""
+    pairs = np.concatenate(found, axis=1)
+    pairs = pairs[:, np.lexsort(pairs[::-1])]
+    pairs = pairs[:, np.diff(pairs, axis=1, prepend=-1).any(axis=0)]
+    return pairs[:, np.arange(pairs.shape[1]) - np.searchsorted(pairs[0], pairs[0]) < _NEAREST]
+
+
+def similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
+    """Correlate (m, 32, 32) thumbnails, and what is left of them when smoothing is taken away: (2, m), in [-1, 1]."""
+    a, b = _standardised(left.astype(np.float32)), _standardised(right.astype(np.float32))
+    fine = _standardised(a - _blur(_blur(a))), _standardised(b - _blur(_blur(b)))
+    return np.stack([np.einsum("mij,mij->m", *pair) for pair in ((a, b), fine)])
+
+
+def _standardised(images: Floats) -> Floats:
+    """Return the images with mean 0 and sum of squares 1; zeros for one of one colour."""
+    images = images - images.mean(axis=(1, 2), keepdims=True)
+    return images / np.sqrt(np.square(images).sum(axis=(1, 2), keepdims=True) + np.float32(1e-9))
+
+
+def _blur(images: Floats) -> Floats:
+    """Filter by [1 2 1] / 4 along both axes."""
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    lines = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+    return (lines[:, :, :-2] + 2 * lines[:, :, 1:-1] + lines[:, :, 2:]) / 16
