@@ -37,16 +37,18 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
     if samples.digests is not None:
         return samples
     rows = np.flatnonzero(samples.splits != LEFT_OUT)
-    sizes = file_sizes(samples, rows)
+    of_files = samples.root is not None and samples.sizes is None and samples.pixels is None
+    stats = _stats(samples, rows) if of_files else np.empty((0, 3), np.int64)
+    sizes = stats[:, 0] if of_files else file_sizes(samples, rows)
     kind = kind_of(samples, sizes)
     digests = np.zeros((len(samples), DIGEST_BYTES), np.uint8)
     if kind == PATH_HASH:
         pairs = zip(rows.tolist(), sizes.tolist(), strict=True)
         digests[rows] = as_rows((path_digest(samples.paths[row], size) for row, size in pairs), len(rows))
-    elif samples.pixels is not None or samples.members is not None:
-        digests[rows] = as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))
+    elif of_files:
+        digests[rows] = _of_files(samples, rows, stats, data_root)
     else:
-        digests[rows] = _of_files(samples, rows, data_root)
+        digests[rows] = as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))
     return samples.replace(digests=digests, hash_kind=kind)
 
 
@@ -99,26 +101,24 @@ def file_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
 
 def _stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
     """Return size and times of the last change of each file and of its entry, in nanoseconds: int64 (n, 3)."""
-    stats = np.empty((len(rows), 3), np.int64)
-    root = str(samples.root or "")
-    for place, row in enumerate(rows.tolist()):
+    stats, root = list[int](), str(samples.root or "")
+    for row in rows.tolist():
         file = os.path.join(root, samples.paths[row])  # a table may name absolute ones
         try:
             found = os.stat(file)
         except OSError as error:
             raise DataError(f"cannot read image {file}: {error.strerror}") from error
-        stats[place] = found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return stats
+        stats += (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return np.array(stats, np.int64).reshape(-1, 3)
 
 
-def _of_files(samples: Samples, rows: np.ndarray, data_root: Path | None) -> np.ndarray:
-    """Hash files, uint8 (n, 8), unless all have the sizes and times that they had at an earlier start."""
+def _of_files(samples: Samples, rows: np.ndarray, stats: np.ndarray, data_root: Path | None) -> np.ndarray:
+    """Hash files, uint8 (n, 8), unless all have the `stats` of an earlier start."""
 
     def read() -> dict[str, np.ndarray]:
         return {"digests": as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))}
 
-    now, stats = time.time_ns(), _stats(samples, rows)
-    settled = stats[:, 1:].max(initial=0) < now - SETTLED
+    settled = stats[:, 1:].max(initial=0) < time.time_ns() - SETTLED
     stamps = hashlib.blake2b(stats.tobytes() + rows.tobytes())
     stamps.update(samples.paths.characters)
     stamps.update(samples.paths.ends.tobytes())
