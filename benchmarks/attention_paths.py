@@ -1,8 +1,8 @@
-"""Speed of the attention paths: the measurements behind the table in `vit.fast.attention_path`.
+"""Speed of the two ways to compute attention: the measurements behind the choice in `vit.model.attend`.
 
     python -m benchmarks.attention_paths [--device cpu] [--threads 1 --clock cpu]
 
-Times `vit.fast.Attention` on both paths, forward and backward together and forward without gradients, for the token
+Times `vit.model.Attention` by both, forward and backward together and forward without gradients, for the token
 counts of common ViTs, float32 and bfloat16 by autocast. Turns alternate; the figure is the median over rounds of
 explicit time / fused time: above 1 the fused kernel wins.
 """
@@ -15,24 +15,37 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks.environment import describe, write_result
 from benchmarks.step_throughput import CLOCKS
+from vit import model
 from vit.config import ViTConfig
-from vit.fast import Attention, attention_path
 
 # tokens, width, heads, batch: vit_micro_2, the small configuration, Ti and B at 224 px, ViT-S/8 on 224 px
 CASES = ((17, 64, 4, 64), (65, 192, 3, 64), (197, 192, 3, 8), (197, 768, 12, 4), (785, 384, 6, 2))
-PATHS = ("explicit", "sdpa")
+CHOSEN = model.attend
 
 
-def seconds(attention: Attention, x: torch.Tensor, path: str, *, dtype: str, gradient: bool, clock: Any) -> float:
-    attention.path = path  # type: ignore[assignment]
+def explicit(*qkv: Tensor, dropout: float, need_weights: bool) -> Any:
+    return CHOSEN(*qkv, dropout=dropout, need_weights=True)
+
+
+def fused(*qkv: Tensor, dropout: float, need_weights: bool) -> Any:
+    return F.scaled_dot_product_attention(*qkv, dropout_p=dropout), None
+
+
+PATHS = {"explicit": explicit, "sdpa": fused}
+
+
+def seconds(attention: model.Attention, x: Tensor, path: str, *, dtype: str, gradient: bool, clock: Any) -> float:
+    model.attend = PATHS[path]
     with contextlib.nullcontext() if gradient else torch.inference_mode():
         start = clock()
         for _ in range(3):
             with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=dtype == "bf16"):
-                out, _ = attention(x)
+                out = attention(x)
             if gradient:
                 out.float().sum().backward()
         if x.is_cuda:
@@ -52,18 +65,19 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     rows = []
     for tokens, width, heads, batch in CASES:
-        attention = Attention(ViTConfig(embed_dim=width, num_heads=heads)).to(options.device)
+        attention = model.Attention(ViTConfig(embed_dim=width, num_heads=heads)).to(options.device)
         x = torch.randn(batch, tokens, width, device=options.device, requires_grad=True)
         for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
             for gradient in (True, False):
                 times: dict[str, list[float]] = {path: [] for path in PATHS}
                 for number in range(options.rounds + 1):
-                    for path in PATHS if number % 2 else PATHS[::-1]:
+                    for path in PATHS if number % 2 else reversed(PATHS):
                         once = seconds(attention, x, path, dtype=dtype, gradient=gradient, clock=CLOCKS[options.clock])
                         if number:  # the first round warms up
                             times[path].append(once)
                 ratio = float(np.median(np.array(times["explicit"]) / np.array(times["sdpa"])))
-                chosen = attention_path(options.device, kind)
+                q = torch.randn(1, 1, 1, 8, device=options.device, dtype=kind)
+                chosen = "sdpa" if CHOSEN(q, q, q)[1] is None else "explicit"
                 rows.append(
                     {
                         "tokens": tokens,
@@ -75,10 +89,10 @@ def main() -> None:
                         "explicit_ms": round(1e3 * float(np.median(times["explicit"])), 3),
                         "sdpa_ms": round(1e3 * float(np.median(times["sdpa"])), 3),
                         "explicit_over_sdpa": round(ratio, 3),
-                        "table": chosen,
+                        "taken": chosen,
                     }
                 )
-                mark = "" if (chosen == "sdpa") == (ratio > 1) else "   <- the table says " + chosen
+                mark = "" if (chosen == "sdpa") == (ratio > 1) else "   <- the model takes " + chosen
                 print(
                     f"{tokens:>4} tokens x {width}, {dtype}, {'training' if gradient else 'inference':<9}  "
                     f"explicit / sdpa {ratio:6.3f}{mark}",

@@ -28,7 +28,7 @@ class Peer:
 
 
 def build_ours(config: ViTConfig) -> nn.Module:
-    from vit.fast import VisionTransformer
+    from vit.model import VisionTransformer
 
     return VisionTransformer(config)
 

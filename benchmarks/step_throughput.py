@@ -6,7 +6,7 @@ The rules are the same for all: float32 master weights, the same autocast, fused
 each library at its own fastest attention setting, found out first. The contestants take turns, one turn each per round
 and a new order every round, so that a busy moment of the machine falls on all of them; a ratio is the median over
 rounds of the ratios within a round, with its 95 % bootstrap interval. GFLOP/s count the forward pass of the textbook
-model (2 FLOPs per multiply-add, `vit/model.py` with `fast=False`), a training step as three of them, for all alike;
+model (2 FLOPs per multiply-add, every block working on all tokens), a training step as three of them, for all alike;
 the matrix-multiply rate of the same dtype is measured between the rounds. Peak memory is the maximum resident set of a
 fresh process that takes training steps; `added` leaves out what its imports alone hold.
 """
@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.environment import describe, write_result
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from trainers.engine.handlers import peak_memory_mb
 from vit.config import VIT_SHAPES, ViTConfig
-from vit.fast import VisionTransformer
-from vit.summary import summarise
+from vit.model import VisionTransformer
 
 # name -> shape, batch size. micro: what a plain `python main.py` trains; small: 65 tokens x 192 x 6 layers.
 CONFIGS: dict[str, tuple[ViTConfig, int]] = {
@@ -52,9 +51,10 @@ TURN_SECONDS = 0.4  # a turn is as many steps as fit in, at least one
 
 def textbook_flops(config: ViTConfig) -> int:
     """Count the operations of one image's forward pass, every block working on all tokens."""
-    with torch.device("meta"):
-        model = VisionTransformer(replace(config, fast=False))
-    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops
+    side = config.image_size
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        VisionTransformer(config).forward_with_attention(torch.empty(1, config.in_channels, side, side))
+    return counter.get_total_flops()
 
 
 class Runner:

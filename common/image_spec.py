@@ -4,19 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import OptionError
-from common.options import known_keywords, require, require_finite
+from common.options import require, require_finite
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
-OTHER_NAMES = {
-    "img_size": "image_size", "in_chans": "in_channels", "channels": "in_channels", "num_channels": "in_channels",
-}  # fmt: skip
-"""Names that timm, vit-pytorch and transformers have for these options."""
 
 
-@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ImageSpec:
     """Preprocessing that turns an image into a model's input: one for train, val, evaluate, predict and export.

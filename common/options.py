@@ -1,44 +1,12 @@
-"""Checks that every class of options makes: unknown keywords, ranges, numbers that are none. No torch."""
+"""Check ranges and numbers of options, and name them as the command line does. No torch."""
 
-import dataclasses
-import difflib
-import functools
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from common.errors import OptionError
-
-T = TypeVar("T")
-
-
-def refuse_unknown(whose: str, given: Iterable[str], known: Sequence[str], other_names: Mapping[str, str]) -> None:
-    """Refuse keywords that are no options, with the one that was meant: the same under its name in `other_names`, or
-    the nearest. Raises OptionError."""
-    for name in (name for name in given if name not in known):
-        meant = other_names.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
-        hint = f"; did you mean {meant}?" if meant else f". Known: {', '.join(known)}"
-        raise OptionError(f"{whose} has no option {name!r}{hint}")
-
-
-def known_keywords(other_names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
-    """A decorator of dataclasses: a keyword that is none of its fields gets one line in place of a TypeError."""
-
-    def decorate(config_class: type[T]) -> type[T]:
-        known = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
-        initialise = config_class.__init__
-
-        @functools.wraps(initialise)
-        def checked(self: T, *values: Any, **given: Any) -> None:
-            refuse_unknown(config_class.__name__, given, known, other_names)
-            initialise(self, *values, **given)
-
-        config_class.__init__ = checked  # type: ignore[assignment]
-        return config_class
-
-    return decorate
 
 
 def require_finite(config: Any) -> None:

@@ -13,7 +13,7 @@ Config = Mapping[str, Mapping[str, Any]]
 
 # Where results are kept, what is only faster, and what `require_same_data` compares by itself.
 _IRRELEVANT = {
-    "model": {"name", "networks", "attention", "weights_source"},
+    "model": {"name", "networks", "weights_source"},
     "train": {
         "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "threads",
     },
@@ -27,7 +27,7 @@ _DERIVED = {"mean", "std", "layer_norm_eps"}
 # Of runs that nobody planned together these are named even where the models tell them apart.
 _TELLING = ("image_size", "patch_embedding", "pool", "epochs", "augment")
 # Two arms may differ in these alone, to see what they save.
-_FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
+_FASTER = ("cache_features", "checkpoint_activations", "compile")
 
 
 def settings(config: Config) -> dict[str, str]:

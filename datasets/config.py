@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 import tyro
 
 from common.errors import OptionError
-from common.options import flag, known_keywords, operand, require, require_counts
+from common.options import flag, operand, require, require_counts
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -68,14 +68,6 @@ def data_place(source: str) -> str:
     return os.path.realpath(path) if is_file else source
 
 
-OTHER_NAMES = {
-    "data": "source", "dataset": "source", "name": "source", "path": "source", "data_dir": "root", "data_root": "root",
-    "num_workers": "workers", "augmentation": "augment", "transform": "augment", "num_folds": "folds",
-}  # fmt: skip
-"""Names that the command line and other libraries have for these options."""
-
-
-@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class DataConfig:
     """A labelled set of images."""

@@ -80,7 +80,7 @@ def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
         {"name": "vit_micro_4"},
         {"name": "vit_micro_4", "image_size": 48},
         {"name": "vit_b_16", "image_size": 64},
-        {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
+        {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "stem", "in_channels": 1},
         {"name": "resnet18"},
         {"name": "efficientnet_lite0", "image_size": 64},
         {"name": "timm:resnet10t", "image_size": 64},

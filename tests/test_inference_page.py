@@ -31,8 +31,8 @@ from trainers.run_engines import Run
 from vit import build_model
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
 from vit.config import ModelConfig, ViTConfig
-from vit.fast import VisionTransformer
 from vit.huggingface import HuggingFaceClassifier
+from vit.model import VisionTransformer
 
 TINY = ViTConfig(image_size=16, patch_size=4, embed_dim=32, depth=3, num_heads=4, num_classes=12)
 

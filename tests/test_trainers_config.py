@@ -33,15 +33,14 @@ def test_every_option_has_one_flag_of_its_own():
 
 def test_options_for_builders_of_models_are_set_in_files_alone(tmp_path):
     """All that a run has is in its config.json, so that it can be given again; not all of it has to be on a screen."""
-    no_flag = {"--mean", "--std", "--layer-norm-eps", "--representation-size", "--attention", "--attention-dropout"}
-    no_flag |= {"--networks"}
+    no_flag = {"--mean", "--std", "--layer-norm-eps", "--representation-size", "--attention-dropout", "--networks"}
     assert {*flags(RunConfig, fixed=True)} == no_flag
     assert not no_flag & {*flags(TrainOptions)}
     assert len({*flags(TrainOptions)} - {*flags(TrainOptions, by_place=True)}) <= 80
     path = tmp_path / "options.toml"
-    path.write_text('attention-dropout = 0.1\n[model]\nmean = [0.1, 0.2, 0.3]\nattention = "explicit"\n')
+    path.write_text("attention-dropout = 0.1\n[model]\nmean = [0.1, 0.2, 0.3]\nrepresentation_size = 7\n")
     config = parse("--config", str(path), "--lr", "0.25")
-    assert (config.model.mean, config.model.attention) == ((0.1, 0.2, 0.3), "explicit")
+    assert (config.model.mean, config.model.representation_size) == ((0.1, 0.2, 0.3), 7)
     assert config.train.lr == 0.25
 
 

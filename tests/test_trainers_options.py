@@ -29,7 +29,7 @@ from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoi
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, ViTConfig
 from vit.factory import build_model
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 from vit.parts import recompute_activations
 
 CPU = torch.device("cpu")

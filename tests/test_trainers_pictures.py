@@ -46,7 +46,7 @@ from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.finished_run import load
 from vit.config import ModelConfig, ViTConfig
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 
 pytestmark = pytest.mark.drawn
 
@@ -471,10 +471,8 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     assert 3 not in indices
 
 
-@pytest.mark.parametrize("embedding", ["conv", "linear"])
-def test_position_embeddings_are_found_in_the_scratch_model(embedding):
-    model = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3,
-                                        patch_embedding=embedding))  # fmt: skip
+def test_position_embeddings_are_found_in_the_scratch_model():
+    model = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3))
     assert torch.equal(position_embeddings(model), model.embedding.positions[0])
 
 

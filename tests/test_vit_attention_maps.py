@@ -24,7 +24,7 @@ from vit.attention_maps import (
 )
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 
 
 def torchvision_vit() -> TorchvisionViT:

@@ -13,17 +13,15 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from vit.config import ViTConfig
 from vit.factory import build_model
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 from vit.parts import parts, recompute_activations
 
 EVERY_KIND = pytest.mark.parametrize(
     "options",
     [
         {},
-        {"fast": False},
-        {"pool": "mean_norm", "attention": "explicit"},
-        {"patch_embedding": "linear", "representation_size": 7},
-        {"patch_embedding": "stem_bn", "attention": "sdpa"},
+        {"pool": "mean_norm"},
+        {"patch_embedding": "stem_bn", "representation_size": 7},
     ],
     ids=str,
 )

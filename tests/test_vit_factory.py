@@ -253,20 +253,18 @@ def test_every_option_reaches_the_scratch_model() -> None:
         "vit_micro_2",
         in_channels=1,
         pool="mean",
-        patch_embedding="linear",
+        patch_embedding="stem",
         representation_size=6,
         dropout=0.1,
         attention_dropout=0.2,
         stochastic_depth=0.3,
-        attention="explicit",
         layer_norm_eps=1e-5,
     )
     config = model.config
-    assert (config.in_channels, config.pool, config.patch_embedding) == (1, "mean", "linear")
+    assert (config.in_channels, config.pool, config.patch_embedding) == (1, "mean", "stem")
     assert (config.representation_size, config.layer_norm_eps) == (6, 1e-5)
     assert model.embedding.dropout.p == model.blocks[0].mlp.dropout.p == 0.1
     assert {block.attention.dropout for block in model.blocks} == {0.2}
-    assert {block.attention.path for block in model.blocks} == {"explicit"}
     assert model.blocks[-1].stochastic_depth.probability == 0.3
     assert model(torch.randn(2, 1, 4, 4)).shape == (2, 2)
 

@@ -27,8 +27,8 @@ from transformers import ViTForImageClassification
 from vit.attention_maps import attention_weights
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
-from vit.fast import VisionTransformer
 from vit.key_maps import FAMILIES
+from vit.model import VisionTransformer
 
 WIDTHS = {"Ti": (192, 3), "S": (384, 6), "B": (768, 12), "L": (1024, 16), "H": (1280, 16)}
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import main
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.factory import build_model
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 from vit.summary import collapse, summarise
 
 TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)
@@ -53,16 +53,15 @@ def on_meta(config: ViTConfig) -> VisionTransformer:
         {},
         {"pool": "mean"},
         {"pool": "mean_norm"},
-        {"patch_embedding": "linear"},
         {"patch_embedding": "stem_bn"},
         {"representation_size": 7},
     ],
 )
 def test_the_closed_form_of_flops_equals_torchs_counter(options: dict[str, Any]) -> None:
-    config = dataclasses.replace(TINY, attention="explicit", **options)
+    config = dataclasses.replace(TINY, **options)
     model = VisionTransformer(config)
     with FlopCounterMode(display=False) as counter:
-        model.forward_head(model.forward_features(torch.zeros(1, 3, 12, 12)))
+        model.forward_with_attention(torch.zeros(1, 3, 12, 12))
     assert counter.get_total_flops() == vit_flops(config)
 
 

@@ -124,6 +124,6 @@ def test_a_foreign_file_in_its_place_gets_one_line(tmp_path, monkeypatch):
 
 def test_the_embedded_vit_has_its_own_stem_and_pooling_and_refuses_others():
     with pytest.raises(ValueError, match="vit_stem_16 has no option patch_embedding"):
-        build_model("vit_stem_16", num_classes=3, patch_embedding="linear")
+        build_model("vit_stem_16", num_classes=3, patch_embedding="stem")
     with pytest.raises(ValueError, match="vit_stem_16 has no option pool"):
         build_model("vit_stem_16", num_classes=3, pool="mean_norm")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import tyro
 
 from common.errors import OPTION_ERRORS, ConfigError
-from common.options import flag, known_keywords, require, require_finite
+from common.options import flag, require, require_finite
 from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
 from vit.config import InPlans, ModelConfig
@@ -26,20 +26,6 @@ _BACKSLASH = re.compile(rf"""^[^'"#\n]*"(?:[^"\\\n]|{_ESCAPE})*(?!{_ESCAPE})\\""
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
 
-def elsewhere(*config_classes: type) -> dict[str, str]:
-    """Options of other sections, each as its owner takes it."""
-    return {f.name: f"{owner.__name__}({f.name}=...)" for owner in config_classes for f in dataclasses.fields(owner)}
-
-
-OTHER_NAMES = elsewhere(DataConfig, ModelConfig) | {
-    "learning_rate": "lr", "num_epochs": "epochs", "max_epochs": "epochs", "num_train_epochs": "epochs",
-    "wd": "weight_decay", "scheduler": "schedule", "lr_scheduler": "schedule", "gradient_clip_val": "clip_norm",
-    "max_grad_norm": "clip_norm", "accelerator": "device", "precision": "amp", "ema": "ema_decay",
-}  # fmt: skip
-"""Names that other libraries have for these options, and where those of other sections belong."""
-
-
-@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
@@ -136,7 +122,6 @@ class TrainConfig:
             raise ConfigError("--select last keeps the last epoch: leave out --patience, which waits for a better one")
 
 
-@known_keywords({"root": "output_dir", "log_dir": "output_dir", "name": "run_name"})
 @dataclass(frozen=True)
 class OutputConfig:
     """Options of what a run writes, and where."""
@@ -166,7 +151,6 @@ class OutputConfig:
             raise ConfigError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 
 
-@known_keywords(elsewhere(DataConfig, ModelConfig, TrainConfig, OutputConfig))
 @dataclass(frozen=True)
 class RunConfig:
     """Every option of one training run. `config.json` in the run directory holds the resolved one."""

@@ -30,8 +30,8 @@ from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
 from trainers.seen.overlap import Overlap
 from trainers.system import distributed
-from vit import Blueprint, ImageSpec, ModelConfig, attention_path
-from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
+from vit import Blueprint, ImageSpec
+from vit.config import HF_PREFIX, OWN_PREFIX
 from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
@@ -202,7 +202,6 @@ def _prepare(
     refuse_batches_of_one(model, data, device, accumulate=config.train.accumulate)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
-    config = dataclasses.replace(config, model=record_attention(config))
     student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
     return RunSetup(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
@@ -306,15 +305,6 @@ def read_data(
         if size < processes:
             raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
     return data, overlap
-
-
-def record_attention(config: RunConfig) -> ModelConfig:
-    """The model options with the attention path that this device, precision and length take written out."""
-    if config.model.attention != "auto" or config.model.name not in VIT_SHAPES:
-        return config.model
-    dtype = AMP_DTYPES[config.train.amp] or torch.float32
-    path = attention_path(torch.device(config.train.device).type, dtype)
-    return dataclasses.replace(config.model, attention=path)
 
 
 def head_of(model: nn.Module) -> nn.Module:

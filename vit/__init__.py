@@ -11,12 +11,12 @@ if TYPE_CHECKING:  # for type checkers and editors
     from vit.attention_maps import attention_weights, relevance, rollout
     from vit.checkpoints import load_weights
     from vit.factory import MODELS, Blueprint, build_model, image_spec
-    from vit.fast import VisionTransformer, attention_path
     from vit.freezing import freeze
+    from vit.model import VisionTransformer
 
 _HOMES = {
     "MODELS": "factory", "Blueprint": "factory", "build_model": "factory", "image_spec": "factory",
-    "VisionTransformer": "fast", "attention_path": "fast", "load_weights": "checkpoints", "freeze": "freezing",
+    "VisionTransformer": "model", "load_weights": "checkpoints", "freeze": "freezing",
     "attention_weights": "attention_maps", "relevance": "attention_maps", "rollout": "attention_maps",
 }  # fmt: skip
 __all__ = ["ImageSpec", "ModelConfig", "ViTConfig", "WeightsError", *_HOMES]

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from common.errors import NoAttention, OptionError
 from vit.config import grid_side
-from vit.fast import explicit_attention
-from vit.model import VisionTransformer
+from vit.model import VisionTransformer, attend
 
 
 @dataclass(frozen=True)
@@ -67,16 +66,18 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
     """
     taken: list[Tensor] = []
 
-    def attend(module: nn.MultiheadAttention, args: tuple[Tensor, ...], output: Any) -> tuple[Tensor, Tensor]:
+    def again(module: nn.MultiheadAttention, args: tuple[Tensor, ...], output: Any) -> tuple[Tensor, Tensor]:
         qkv = F.linear(args[0], module.in_proj_weight, module.in_proj_bias)  # (B, T, 3D)
         q, k, v = qkv.unflatten(2, (3, module.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x (B, H, T, K)
-        out, weights = explicit_attention(q, k, v, dropout=module.dropout if module.training else 0.0)
+        dropout = module.dropout if module.training else 0.0
+        out, weights = attend(q, k, v, dropout=dropout, need_weights=True)
+        assert weights is not None
         taken.append(weights)
         return module.out_proj(out.transpose(1, 2).flatten(2)), weights
 
     with ExitStack() as hooks:
         for layer in layers:
-            hooks.enter_context(layer.register_forward_hook(attend))
+            hooks.enter_context(layer.register_forward_hook(again))
         return model(images), taken
 
 

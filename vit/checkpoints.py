@@ -146,12 +146,10 @@ def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_na
 
 
 def _fit_stem(tensors: dict[str, Tensor], target: Tensor, name: str) -> list[str]:
-    stem, notes = tensors[name], []  # (D, C, P, P), or (D, C * P * P) of the linear patch embedding
+    stem, notes = tensors[name], []
     if stem.dim() == 4 and stem.size(1) > 1 and target[0].numel() == stem[0, 0].numel():  # one channel
         notes.append(f"stem: {stem.size(1)} input channels summed to 1")
         stem = stem.sum(dim=1, keepdim=True)  # the same function of a grey image repeated in each channel
-    if stem.dim() != target.dim() and stem.numel() == target.numel():
-        stem = stem.reshape(target.shape)
     tensors[name] = stem
     return notes
 

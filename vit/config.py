@@ -9,28 +9,19 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from common.errors import OptionError
-from common.options import known_keywords, refuse_unknown, require, require_counts, require_finite
+from common.options import require, require_counts, require_finite
 
-OTHER_NAMES = {
-    "img_size": "image_size", "in_chans": "in_channels", "channels": "in_channels", "num_channels": "in_channels",
-    "dim": "embed_dim", "hidden_size": "embed_dim", "hidden_dim": "embed_dim", "heads": "num_heads",
-    "num_layers": "depth", "num_hidden_layers": "depth", "drop_path_rate": "stochastic_depth", "drop_rate": "dropout",
-    "attn_drop_rate": "attention_dropout", "emb_dropout": "dropout", "global_pool": "pool", "model": "name",
-    "model_name": "name", "pretrained": "weights",
-}  # fmt: skip
-"""Names that timm, vit-pytorch, torchvision and transformers have for these options."""
 InFiles = tyro.conf.Fixed
 """Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
 InPlans = "in plans"
 """Marks an option of a model or of its training that a plan obeys; by the others a person says how to train."""
 
 
-@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ViTConfig:
     """The shape of a Vision Transformer (Dosovitskiy et al. 2020, table 1)."""
@@ -43,7 +34,7 @@ class ViTConfig:
     depth: int = 12
     num_heads: int = 3
     mlp_ratio: float = 4.0
-    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
+    patch_embedding: Literal["conv", "stem", "stem_bn"] = "conv"
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     representation_size: int | None = None
     qkv_bias: bool = True
@@ -51,9 +42,6 @@ class ViTConfig:
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     layer_norm_eps: float = 1e-6
-    attention: Literal["auto", "sdpa", "explicit"] = "auto"
-    fast: bool = True
-    """False computes every step as the paper writes it, whatever `attention` says: the oracle of vit/fast.py."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -88,35 +76,6 @@ class ViTConfig:
         """Channels of the images, then of each convolution of a `stem`; the last has embed_dim."""
         halvings = self.patch_size.bit_length() - 1  # patch_size = 2 ** halvings
         return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
-
-
-class Shape(TypedDict, total=False):
-    """The fields of `ViTConfig` as keywords, for type checkers and editors."""
-
-    image_size: int
-    patch_size: int
-    in_channels: int
-    num_classes: int
-    embed_dim: int
-    depth: int
-    num_heads: int
-    mlp_ratio: float
-    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"]
-    pool: Literal["cls", "mean", "mean_norm"]
-    representation_size: int | None
-    qkv_bias: bool
-    dropout: float
-    attention_dropout: float
-    stochastic_depth: float
-    layer_norm_eps: float
-    attention: Literal["auto", "sdpa", "explicit"]
-    fast: bool
-
-
-def shaped(config: ViTConfig | None, shape: Shape) -> ViTConfig:
-    """The shape of a model, with other values for some of its fields. Raises OptionError: a name that is no field."""
-    refuse_unknown("VisionTransformer", shape, [field.name for field in dataclasses.fields(ViTConfig)], OTHER_NAMES)
-    return dataclasses.replace(config or ViTConfig(), **shape)
 
 
 VIT_SHAPES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
@@ -167,7 +126,6 @@ class Network:
         return f"{self.name}@{self.image_size}{' with stages' * self.stages}{' trained' * bool(self.weights)}"
 
 
-@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ModelConfig:
     """Options of the model: its name, the source of its weights, and which of its parameters train."""
@@ -191,9 +149,9 @@ class ModelConfig:
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     """Tokens that the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
     normalised mean of the patch tokens (timm's fc_norm)."""
-    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
-    """Patch embedding: conv, a strided convolution; linear, the same function by cutting and a linear layer; stem or
-    stem_bn, 3 x 3 convolutions, which learn faster from few images."""
+    patch_embedding: Literal["conv", "stem", "stem_bn"] = "conv"
+    """Patch embedding: conv, a strided convolution, as in the paper; stem or stem_bn, 3 x 3 convolutions, which learn
+    faster from few images."""
     representation_size: Annotated[int | None, InFiles] = None
     """Width of a Tanh layer before the head. Default: no such layer."""
     dropout: float = 0.0
@@ -202,8 +160,6 @@ class ModelConfig:
     """Dropout on the attention weights."""
     stochastic_depth: float = 0.0
     """Stochastic depth: probability that the last block is skipped in training, rising linearly from 0 at the first."""
-    attention: Annotated[Literal["auto", "sdpa", "explicit"], InFiles] = "auto"
-    """Attention kernel: sdpa, PyTorch's fused one; explicit, the softmax written out; auto, the faster by a table."""
     mean: Annotated[tuple[float, ...] | None, InFiles] = None
     """Mean subtracted from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
     std: Annotated[tuple[float, ...] | None, InFiles] = None

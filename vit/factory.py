@@ -206,7 +206,7 @@ class Blueprint:
 
 
 MIXTURES_LACK = (
-    "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth", "attention",
+    "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth",
     "layer_norm_eps", "weights_source",
 )  # fmt: skip
 
@@ -227,7 +227,7 @@ def build_model(
 ) -> nn.Module:
     """Build a model by name, load its weights, give it a head of `num_classes` and freeze what shall not train.
 
-    No wrapper: the scratch ViTs are `vit.fast.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes,
+    No wrapper: the scratch ViTs are `vit.model.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes,
     `efficientnet_lite0` and `timm:NAME` timm's.
     A new head is zero, so the first loss is ln(num_classes).
 

@@ -1,35 +1,61 @@
 """The Vision Transformer, from primitives: "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
-Read from top to bottom: the parts in the order of the data flow, the whole, then two other ways to make patches, the
-initial weights and what is refused. Docstrings name the equation that they implement. The application runs the subclass
-of `vit/fast.py`, which computes the same numbers in less time; `ViTConfig(fast=False)` runs only what stands here.
+Read from top to bottom: the parts in the order of the data flow, the whole, then another way to make patches, the
+initial weights and what is refused. Docstrings name the equation that they implement. Three steps take a shorter way
+to the same numbers, and say why: `PatchConvolution`, `attend` and the last block in `VisionTransformer.forward`.
 Shapes, everywhere in this file:
 
     B batch, C channels, S image side, P patch side, G = S / P patches per side, N = G * G patches,
     T = N + 1 tokens (the class token first), D embed_dim, H heads, K = D / H width of one head
 """
 
+import dataclasses
 import math
 from itertools import pairwise
-from typing import Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import wrap
+from torch.fx import Proxy, wrap
 from torch.nn import functional as F
 
-from vit.config import Shape, ViTConfig, nearest_sizes, shaped
+from vit.config import ViTConfig
+
+
+def cut_patches(images: Tensor, patch_size: int) -> Tensor:
+    """(B, C, S, S) -> (B, N, C*P*P): patches row by row, each flattened in the order (channel, row, column).
+
+    The permute matters: reshaping without it mixes pixels of different patches, and nothing complains.
+    """
+    batch, channels, height, width = images.shape
+    rows, columns = height // patch_size, width // patch_size
+    patches = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
+    return patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
+
+
+class PatchConvolution(nn.Conv2d):
+    """Convolve (B, C, S, S) -> (B, D, G, G) with a stride equal to the kernel, so that no pixel is read twice.
+
+    It *is* a linear map of the flattened patches. On a CPU the gradients of that product take a quarter of the time.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        # A trace is to be the same graph with gradients and without; a symbolic one has no device.
+        traced = isinstance(images, Proxy) or torch.jit.is_tracing()
+        if traced or images.device.type != "cpu" or not torch.is_grad_enabled():
+            return super().forward(images)
+        side = self.kernel_size[0]
+        patches = F.linear(cut_patches(images, side), self.weight.flatten(1), self.bias)  # (B, N, D)
+        return patches.transpose(1, 2).unflatten(2, (images.size(2) // side, -1))
 
 
 class PatchEmbed(nn.Module):
-    """Cut the image into P x P patches and map each to D numbers: `x_p E` of eq. 1.
-
-    A convolution whose stride equals its kernel sees every patch exactly once: it *is* the linear projection.
-    """
+    """Cut the image into P x P patches and map each to D numbers: `x_p E` of eq. 1."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.projection = nn.Conv2d(config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size)
+        side = config.patch_size
+        self.projection = PatchConvolution(config.in_channels, config.embed_dim, side, stride=side)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.projection(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
@@ -56,13 +82,30 @@ class Embedding(nn.Module):
         return self.dropout(tokens)
 
 
-@wrap  # one step of a symbolic trace (torch.fx), as the check of the images is
-def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """`A = softmax(q k^T / sqrt(K))` (eq. 6), then `A v` (eq. 7): three (B, H, T, K) -> (B, H, T, K), A (B, H, T, T).
+@wrap  # one step of a symbolic trace (torch.fx), as `attend` and the check of the images are
+def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """(B, T, parts * D) -> so many views (B, H, T, K)."""
+    # Taken apart before the transpose: their gradients are then put together in one copy.
+    return tuple(part.transpose(1, 2) for part in x.unflatten(2, (parts, num_heads, -1)).unbind(2))
 
-    Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
+
+@wrap
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, need_weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """`A = softmax(q k^T / sqrt(K))` (eq. 6), then `A v` (eq. 7): (B, H, T, K) -> (B, H, T, K), and A (B, H, T, T).
+
+    Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot. A is None where
+    PyTorch's fused kernel does the work: it never stores A. In bfloat16 on a CPU that kernel is the slower way at every
+    length measured (benchmarks/attention_paths.py).
     """
-    weights = (q @ k.mT / math.sqrt(q.size(-1))).softmax(dim=-1)  # (B, H, T, T), rows sum to 1
+    if not need_weights and not (q.device.type == "cpu" and q.dtype is torch.bfloat16):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout), None
+    # alpha * q k^T + 0 * unread: the division inside the product saves a pass over A.
+    scale, unread = q.size(-1) ** -0.5, q.new_empty(1, 1, 1)
+    scores = torch.baddbmm(unread, q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=scale)
+    weights = scores.softmax(dim=-1).to(v.dtype)  # (B*H, T, T), rows sum to 1; autocast may compute it in float32
+    weights = weights.unflatten(0, (-1, q.size(1)))  # (B, H, T, T)
     return F.dropout(weights, dropout) @ v, weights
 
 
@@ -75,16 +118,23 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)  # eq. 5, all heads at once
         self.projection = nn.Linear(config.embed_dim, config.embed_dim)  # U_msa of eq. 8
 
-    def forward(self, x: Tensor, *, need_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """(B, T, D) -> (B, T, D), or with `need_weights` that and the attention weights (B, H, T, T).
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), or of the first `num_queries` tokens; with `need_weights` also A (B, H, T, T).
 
         The weights are those of this very pass: softmaxed, before dropout and before the output projection.
         """
-        heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3D) -> (B, T, 3, H, K)
-        q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
-        out, weights = attend(q, k, v, dropout=self.dropout if self.training else 0.0)
+        if num_queries is None:
+            q, k, v = split_heads(self.qkv(x), 3, self.num_heads)
+        else:  # the rows of the fused weight are [q; k; v]
+            width, weight, bias = x.size(-1), self.qkv.weight, self.qkv.bias
+            few = F.linear(x[:, :num_queries], weight[:width], None if bias is None else bias[:width])
+            others = F.linear(x, weight[width:], None if bias is None else bias[width:])
+            q, k, v = *split_heads(few, 1, self.num_heads), *split_heads(others, 2, self.num_heads)
+        out, weights = attend(q, k, v, dropout=self.dropout if self.training else 0.0, need_weights=need_weights)
         out = self.projection(out.transpose(1, 2).flatten(2))  # heads side by side: (B, H, T, K) -> (B, T, D)
-        return (out, weights) if need_weights else out
+        return (out, weights) if need_weights else out  # type: ignore[return-value]
 
 
 class MLP(nn.Module):
@@ -135,12 +185,14 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
-    def forward(self, x: Tensor, *, need_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """(B, T, D) -> (B, T, D), or with `need_weights` that and the attention weights."""
-        attended = self.attention(self.norm1(x), need_weights=need_weights)
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), or of the first `num_queries` tokens; with `need_weights` also the weights."""
+        attended = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
         if need_weights:
             attended, weights = attended
-        x = x + self.stochastic_depth(self.dropout(attended))
+        x = x[:, :num_queries] + self.stochastic_depth(self.dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
         return (x, weights) if need_weights else x
 
@@ -151,9 +203,9 @@ class VisionTransformer(nn.Module):
     The shape is a `ViTConfig`, its fields as keywords, or both: `VisionTransformer(image_size=32, patch_size=4)`.
     """
 
-    def __init__(self, config: ViTConfig | None = None, **shape: Unpack[Shape]) -> None:
+    def __init__(self, config: ViTConfig | None = None, **shape: Any) -> None:
         super().__init__()
-        self.config = config = shaped(config, shape)
+        self.config = config = dataclasses.replace(config or ViTConfig(), **shape)
         self.embedding = Embedding(config)
         # Block l of L is dropped with probability l / (L - 1) * stochastic_depth: early blocks matter more.
         rates = [config.stochastic_depth * layer / max(config.depth - 1, 1) for layer in range(config.depth)]
@@ -166,7 +218,14 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) float, normalised -> (B, classes) logits."""
-        return self.forward_head(self.forward_features(images))  # (B, C, S, S) -> (B, T, D) -> (B, classes)
+        *blocks, last = self.blocks
+        x = self.embedding(images)  # (B, C, S, S) -> (B, T, D)
+        for block in blocks:
+            x = block(x)
+        # Where only the class token is read, the last block computes no other: (B, T, D) -> (B, 1, D).
+        alone = not isinstance(images, Proxy) and only_class_token_is_read(self)
+        x = last(x, num_queries=1) if alone else last(x)
+        return self.forward_head(self._normalise_tokens(x))  # -> (B, classes)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> all tokens (B, T, D), class token first: a backbone for any other head.
@@ -200,27 +259,17 @@ class VisionTransformer(nn.Module):
         return x if self.config.pool == "mean_norm" else self.norm(x)  # mean_norm: after pooling instead
 
 
-def cut_patches(images: Tensor, patch_size: int) -> Tensor:
-    """(B, C, S, S) -> (B, N, C*P*P): patches row by row, each flattened in the order (channel, row, column).
-
-    The permute matters: reshaping without it mixes pixels of different patches, and nothing complains.
-    """
-    batch, channels, height, width = images.shape
-    rows, columns = height // patch_size, width // patch_size
-    patches = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
-    return patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
-
-
-class LinearPatchEmbed(nn.Module):
-    """`PatchEmbed` with the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.patch_size = config.patch_size
-        self.projection = nn.Linear(config.in_channels * config.patch_size**2, config.embed_dim)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.projection(cut_patches(images, self.patch_size))  # (B, C, S, S) -> (B, N, D)
+def only_class_token_is_read(model: VisionTransformer) -> bool:
+    """Tell whether the head reads one token, and no hook or replaced module after the last block needs the others."""
+    last = model.blocks[-1]
+    if model.config.pool != "cls" or not (isinstance(last, Block) and isinstance(last.attention, Attention)):
+        return False
+    watched = any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        for module in (*last.modules(), model.norm)
+    )
+    # The weight of qkv is read and qkv is not called, so it must do what nn.Linear does: an adapter may do more.
+    return not watched and getattr(last.attention.qkv.forward, "__func__", None) is nn.Linear.forward
 
 
 class ConvStem(nn.Module):
@@ -252,7 +301,7 @@ class ConvStem(nn.Module):
         return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
 
 
-PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem, "stem_bn": ConvStem}
+PATCH_EMBEDDINGS = {"conv": PatchEmbed, "stem": ConvStem, "stem_bn": ConvStem}
 
 
 @torch.no_grad()
@@ -267,7 +316,7 @@ def initialise(model: VisionTransformer) -> None:
     """
     nn.init.trunc_normal_(model.embedding.positions, std=0.02)
     for module in model.modules():
-        if isinstance(module, (PatchEmbed, LinearPatchEmbed)):
+        if isinstance(module, PatchEmbed):
             _initialise_projection(module.projection)
         elif isinstance(module, ConvStem):
             for layer in module.convolutions:
@@ -305,12 +354,6 @@ def check_images(images: Tensor, config: ViTConfig) -> None:
     _, channels, height, width = images.shape
     if channels != config.in_channels:
         raise ValueError(f"images have {channels} channels; this model was built with in_channels={config.in_channels}")
-    for side in (height, width):
-        if side % config.patch_size:
-            nearest = nearest_sizes(side, config.patch_size)
-            raise ValueError(
-                f"image side {side} is not divisible by patch_size={config.patch_size}; nearest: {nearest}"
-            )
     if (height, width) != (config.image_size, config.image_size):
         raise ValueError(
             f"images are {height} x {width}; this model was built for image_size={config.image_size}: "

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from vit.config import VIT_SHAPES, ModelConfig, ViTConfig, refuse_options
-from vit.fast import VisionTransformer
+from vit.model import VisionTransformer
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:

@@ -18,7 +18,7 @@ from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
-_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout")
+_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention_dropout")
 
 
 PACKAGES = {

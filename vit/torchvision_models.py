@@ -18,7 +18,7 @@ from vit.weight_files import require_digest
 log = logging.getLogger(__name__)
 
 PATCH_SIZE = 16
-_VIT_LACKS = ("stochastic_depth", "pool", "patch_embedding", "attention")
+_VIT_LACKS = ("stochastic_depth", "pool", "patch_embedding")
 _RESNET_LACKS = (*_VIT_LACKS, "dropout", "attention_dropout", "representation_size", "layer_norm_eps")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from vit.checkpoints import load_weights
     from vit.config import ModelConfig
     from vit.factory import build_model, image_spec
-    from vit.fast import VisionTransformer
+    from vit.model import VisionTransformer
 
 _EXPORTS = {
     "comparison.compare": ("compare_arms",),
@@ -40,7 +40,7 @@ _EXPORTS = {
     "common.image_spec": ("ImageSpec",),
     "vit.config": ("ModelConfig",),
     "vit.factory": ("build_model", "image_spec"),
-    "vit.fast": ("VisionTransformer",),
+    "vit.model": ("VisionTransformer",),
 }
 __all__ = [name for names in _EXPORTS.values() for name in names]
 

@@ -38,7 +38,7 @@ class Rules(TorchFunctionMode):
             self.attended = True
             query, key, value, *rest = args
             return function(half(half(query)), half(half(key)), half(value), *rest, **kwargs)
-        if function is torch.baddbmm:  # of vit/fast.py: the scores, between queries and keys
+        if function is torch.baddbmm:  # of vit/model.py: the scores, between queries and keys
             start, query, key, *rest = args
             return function(start, half(query), half(key), *rest, **kwargs)
         if function in PRODUCTS and all(factor.requires_grad and factor.dim() == 4 for factor in args):
