@@ -20,10 +20,12 @@ HIDDEN = {"Dropout", "StochasticDepth", "Identity"}
 
 @dataclass(frozen=True)
 class Options:
-    """Print a model's layers with their output shapes, parameters and GFLOPs, and what one image becomes on its way."""
+    """Print a model's layers with their output shapes, parameters and GFLOPs."""
 
     num_classes: int = 1000
     """Outputs of the head."""
+    depth: int = 2
+    """Levels of modules to show: 1 for the outermost; 4 shows the layers within the blocks of a ViT."""
     model: ModelConfig = field(default_factory=partial(ModelConfig, name="vit_tiny_16", weights="none"))
 
     def __post_init__(self) -> None:
@@ -44,26 +46,19 @@ def main(options: Options) -> int:
         model = blueprint.build(num_classes=options.num_classes)
     size = blueprint.image_spec.image_size
     summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
-    print("\n".join(lines(options.model.name, summary)))
+    print("\n".join(lines(options.model.name, summary, depth=options.depth)))
     return 0
 
 
-def lines(name: str, summary: Summary) -> Iterator[str]:
-    from vit.summary import collapse
-
+def lines(name: str, summary: Summary, *, depth: int) -> Iterator[str]:
     rows = [("layer", "kind", "output, one image", "parameters", "GFLOPs")]
-    for layer, times in collapse(summary.layers):
-        if layer.kind not in HIDDEN:
-            label = (
-                "  " * layer.depth + (layer.name.rsplit(".", 1)[-1] or name) + (f"  (x{times})" if times > 1 else "")
-            )
+    for layer in summary.layers:
+        if layer.depth <= depth and layer.kind not in HIDDEN:
+            label = "  " * layer.depth + (layer.name.rsplit(".", 1)[-1] or name)
             digits = 3 if layer.flops >= 1e6 else 6  # so that no row with work shows a zero
             gflops = f"{layer.flops / 1e9:.{digits}f}" if layer.flops else ""
             rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", gflops))
     yield from format_table(rows, left=(0, 1, 2))
-    yield ""
-    yield "what one image becomes:"
-    yield from format_table([(f"  {stage}", _shape(shape)) for stage, shape in summary.stages], left=(0, 1))
     yield ""
     if name in WHAT_THEY_ARE:
         yield f"what it is  {WHAT_THEY_ARE[name]}"

@@ -15,7 +15,7 @@ import main
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer
-from vit.summary import collapse, summarise
+from vit.summary import summarise
 
 TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)
 
@@ -89,14 +89,10 @@ def test_every_model_is_summarised_without_memory(name: str) -> None:
         model = build_model(name, num_classes=10, weights="none")
     size = VIT_SHAPES.get(name, {}).get("image_size", 224)
     summary = summarise(model, in_channels=3, image_size=size)
-    assert summary.stages[0] == ("images", (1, 3, size, size))
-    assert summary.stages[-1][1] == (1, 10)
     assert summary.layers[0].shape == (1, 10)
     assert summary.layers[0].flops == summary.flops > 0
     assert summary.parameters == sum(p.numel() for p in model.parameters())
     assert summary.trainable == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    told = [layer for layer, _ in collapse(summary.layers)]
-    assert len(told) < len(summary.layers)
 
 
 def test_shapes_do_not_depend_on_the_device_and_the_model_is_left_as_it_was() -> None:
@@ -108,38 +104,23 @@ def test_shapes_do_not_depend_on_the_device_and_the_model_is_left_as_it_was() ->
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_stages_tell_the_golden_shapes() -> None:
-    model = on_meta(ViTConfig(image_size=512, embed_dim=768, num_heads=12, depth=2))
-    stages = summarise(model, in_channels=3, image_size=512).stages
-    shapes = [shape for _, shape in stages]
-    assert shapes[:5] == [(1, 3, 512, 512), (1, 768, 32, 32), (1, 1024, 768), (1, 1025, 768), (1, 1025, 768)]
-    assert shapes[-2:] == [(1, 768), (1, 1000)]
-
-
-def test_only_neighbours_equal_inside_and_out_are_told_together() -> None:
-    layers = summarise(on_meta(TINY), in_channels=3, image_size=12).layers
-    told = {layer.name: times for layer, times in collapse(layers)}
-    assert told["blocks.0"] == 2  # the third block works for the class token alone
-    assert "blocks.1.mlp" not in told
-    assert told["blocks.2"] == told["blocks.0.norm1"] == told["blocks.0.norm2"] == 1
-    times = 0
-    for layer, count in collapse(layers):
-        times += count if layer.kind == "Block" else 0
-    assert times == 3
-
-
 # --- the command
 
 
-def test_the_command_prints_layers_stages_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["summary", "--model", "vit_base_16", "--num-classes", "1000"]) == 0
+def test_the_command_prints_layers_to_a_depth_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["summary", "--model", "vit_base_16", "--image-size", "512", "--num-classes", "1000"]
+    assert main.main(command) == 0
     text = capsys.readouterr().out
-    assert "86,567,656, of which 86,567,656 train" in text
-    assert "0  (x11)" in text
-    assert "(1, 768, 14, 14)" in text
+    assert "87,203,560, of which 87,203,560 train" in text  # 828 positions more than at 224 pixels
     assert "1 multiply-add = 2 FLOPs" in text
-    rows = [line for line in text.splitlines() if "Linear" in line]
-    assert any(line.split()[0] == "qkv" and "(1, 197, 2304)" in line and "1,771,776" in line for line in rows)
+    rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    shapes = {"patches": "(1, 1024, 768)", "embedding": "(1, 1025, 768)", "0": "(1, 1025, 768)", "11": "(1, 1, 768)"}
+    assert all(shape in rows[name] for name, shape in shapes.items())
+    assert "qkv" not in rows
+    assert main.main([*command, "--depth", "4"]) == 0
+    first = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["qkv"])
+    assert "(1, 1025, 2304)" in first
+    assert "1,771,776" in first
 
 
 def test_a_frozen_backbone_shows_in_the_trainable_count(capsys: pytest.CaptureFixture[str]) -> None:

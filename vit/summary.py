@@ -4,12 +4,8 @@ One multiply-add counts as 2 FLOPs, and only matrix products and convolutions ar
 activations and softmax: the convention of `torch.utils.flop_counter`, which does the counting.
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from types import MethodType
 from typing import Any
 
 import torch
@@ -18,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.model import VisionTransformer
 from vit.parts import count_parameters
 
 
@@ -37,8 +32,6 @@ class Layer:
 @dataclass(frozen=True)
 class Summary:
     layers: tuple[Layer, ...]
-    stages: tuple[tuple[str, tuple[int, ...]], ...]
-    """Shapes of the data on their way: (name, shape) from the images to the logits."""
     parameters: int
     trainable: int
     flops: int
@@ -52,22 +45,20 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     names = {module: name for name, module in model.named_modules()}
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(_: Any, module: nn.Module, args: Any, output: Any) -> None:
+    def note(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Mapping):  # of transformers
             output = output.get("logits")
         first = output[0] if isinstance(output, tuple) else output
         if isinstance(first, Tensor) and module in names:
             shapes[names[module]] = tuple(first.shape)
 
-    counter = FlopCounterMode(display=False)
-    with ExitStack() as hooks:
-        hooks.callback(model.train, model.training)
-        # As a hook of the counter, which reads no tensor: `vit.fast` computes more where it finds any other.
-        hooks.enter_context(register_module_forward_hook(MethodType(note, counter.mod_tracker)))
-        # Gradients stay on: without them torchvision's encoder takes a fused kernel that no hook and no counter sees.
-        # The counter does not know the fused attention of the CPU either; the plain products do the same work.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-            model.eval()(images)
+    counter, training = FlopCounterMode(display=False), model.training
+    # A hook of all modules: at one of its own the last block of our ViT would compute every token.
+    # Gradients stay on: without them torchvision's encoder takes a fused kernel that no hook and no counter sees.
+    # The counter does not know the fused attention of the CPU either; the plain products do the same work.
+    with register_module_forward_hook(note), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+        model.eval()(images)
+    model.train(training)
     counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
     root = type(model).__name__
     layers = tuple(
@@ -83,52 +74,7 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     )
     return Summary(
         layers=layers,
-        stages=(("images", tuple(images.shape)), *_stages(model, shapes)),
         parameters=layers[0].parameters,
         trainable=count_parameters(model)[1],
         flops=counter.get_total_flops(),
     )
-
-
-def collapse(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
-    """(layer, how many times): neighbours equal inside and out, such as the blocks of a ViT, are told once."""
-
-    def equality(layer: Layer) -> tuple[str, list[tuple[str, Layer]]]:
-        """All there is to say about a layer and its insides, but for the number in its own name."""
-        own, rest = layer.name, len(layer.name)
-        inside = [part for part in layers if part.name == own or part.name.startswith(f"{own}.")]
-        return own.rstrip("0123456789"), [(part.name[rest:], dataclasses.replace(part, name="")) for part in inside]
-
-    def tell(layer: Layer, times: int) -> Iterator[tuple[Layer, int]]:
-        yield layer, times
-        children = [part for part in layers if part.name and part.name.rpartition(".")[0] == layer.name]
-        for _, group in groupby(children, key=equality):
-            equals = list(group)
-            yield from tell(equals[0], len(equals))
-
-    return tell(layers[0], 1)
-
-
-def _stages(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """List what the images become: for our own ViT by the terms of the paper, for other models by their outermost
-    modules."""
-    if not isinstance(model, VisionTransformer):
-        yield from ((name, shapes[name]) for name, _ in model.named_children() if name in shapes)
-        return
-    last = len(model.blocks) - 1
-    named = {
-        "patches on the grid (convolution)": "embedding.patches.projection",
-        "patch tokens": "embedding.patches",
-        "with class token and positions": "embedding",
-        "after the first block": "blocks.0",
-        "after the last block": f"blocks.{last}",
-        "representation (Tanh)": "pre_logits",
-        "logits": "head",
-    }
-    if model.config.patch_embedding != "conv":
-        del named["patches on the grid (convolution)"]
-    for stage, name in named.items():
-        if name in shapes:
-            yield stage, shapes[name]
-        if name == f"blocks.{last}":
-            yield "pooled", (1, model.config.embed_dim)
