@@ -299,7 +299,10 @@ def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
     [
         ({"model": {"trainable": "head"}, "layer_decay": 0.7}, "--layer-decay has no effect: only the head trains"),
         ({"model": {"trainable": "head"}, "checkpoint_activations": True}, "--checkpoint-activations has no effect"),
-        ({"model": {"trainable": "head", "dropout": 0.1}}, "--dropout has no effect: the frozen backbone stays"),
+        (
+            {"model": {"trainable": "lora:2", "dropout": 0.1}},
+            "--dropout has no effect: frozen layers stay in evaluation",
+        ),
         ({"patience": 2}, "--patience has no effect: the run has 2 epochs"),
         ({"save_every": 7}, "--save-every has no effect: an epoch has 7 steps"),
         ({"log_every": 15}, "--log-every has no effect: the run has 14 steps"),

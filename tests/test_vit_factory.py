@@ -29,7 +29,7 @@ from vit.config import MODEL_NAMES, ModelConfig
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
 from vit.freezing import freeze
 from vit.param_groups import param_groups
-from vit.parts import parts
+from vit.parts import parts, recompute_activations
 from vit.torch_files import read_torch_file
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and
@@ -174,6 +174,19 @@ def test_frozen_parts_stay_in_evaluation_mode_and_copies_keep_that() -> None:
     copied.eval()
     assert last.training
     assert last.blocks[-1].training
+
+
+@pytest.mark.parametrize("trainable", ["norms", "lora:2"])
+def test_a_block_that_trains_in_part_drops_nothing_and_its_activations_can_be_recomputed(trainable: str) -> None:
+    options = {"dropout": 0.5, "attention_dropout": 0.5, "stochastic_depth": 0.5}
+    model, images = small("vit_micro_2", trainable=trainable, **options).train(), torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(model.forward_features(images), model.forward_features(images), atol=0, rtol=0)
+    recompute_activations(list(parts(model).blocks))
+    calls: list[nn.Module] = []
+    for block in model.blocks:
+        block.mlp.register_forward_pre_hook(lambda module, _: calls.append(module))
+    model(images).sum().backward()
+    assert len(calls) == 2 * len(model.blocks)
 
 
 def test_more_blocks_than_there_are_cannot_train() -> None:

@@ -1,4 +1,4 @@
-"""Freezing: the parts of a model that train, and those that stay as they are."""
+"""Freeze parts of a model: they keep their weights, and compute the same in training as in evaluation."""
 
 from functools import partial
 
@@ -6,16 +6,21 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.errors import OptionError
+from vit.low_rank import adapt
 from vit.parts import parts
 
 
 def freeze(model: nn.Module, trainable: str) -> None:
-    """Let `all` parameters train, only the `head`, `last:K` (the head, the final norm and the last K blocks), `norms`
-    (the head and every LayerNorm) or `lora:R` (the head, and what vit/low_rank.py adds to the attention of each block).
+    """Train only a part of a model, in place.
 
-    A block, norm or head of which nothing trains stays in evaluation mode even after `model.train()`: no dropout, no
-    stochastic depth and no moving batch statistics, so that its output is a fixed function of the image. With `norms`
-    and `lora:R` something trains in every block, so all of it is in training mode.
+    `trainable` is `all`, `head`, `last:K` (head, final norm and the last K blocks), `norms` (head and every LayerNorm)
+    or `lora:R` (head, and the low-rank changes of vit/low_rank.py in the attention of each block).
+
+    A block, norm or head that does not train as a whole stays in evaluation mode even after `model.train()`: without
+    dropout, stochastic depth and moving batch statistics. So with `norms` and `lora:R` no block drops anything.
+
+    Raises:
+        OptionError: the model has no such part, or fewer than K blocks.
     """
     if trainable == "all":
         return
@@ -29,8 +34,6 @@ def freeze(model: nn.Module, trainable: str) -> None:
     elif kind == "norms":
         chosen = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     elif kind == "lora":
-        from vit.low_rank import adapt
-
         chosen = adapt(model, int(number))
     if kind != "head" and not chosen:
         raise OptionError(
@@ -63,6 +66,9 @@ def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
     model.training = mode
     own = parts(model)
     for part in (*own.blocks, *own.norms, *own.head):
-        if any(parameter.requires_grad for parameter in part.parameters()):
+        trains = [parameter.requires_grad for parameter in part.parameters()]
+        if all(trains):
             part.train(mode)
+        elif any(trains):
+            part.training = mode  # itself and none of its layers: vit/parts.py recomputes what a block in training does
     return model

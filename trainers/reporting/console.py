@@ -232,17 +232,18 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     epochs = train.epochs or 0
     steps = max(1, round(epochs * steps_per_epoch))
     frozen = model.trainable == "head"
+    no_drop = model.trainable.startswith(("head", "norms", "lora"))
     only_head = "only the head trains, and it has one layer"
-    eval_mode = "the frozen backbone stays in evaluation mode"
+    eval_mode = "frozen layers stay in evaluation mode"
     drawn = "the split comes from --split"
     rules: list[tuple[bool, str, str]] = [
         (train.layer_decay != 1 and frozen, "--layer-decay", only_head),
         (train.optimizer == "muon" and frozen, "--optimizer muon", only_head),
         (train.checkpoint_activations and frozen, "--checkpoint-activations", "no block trains"),
         (train.compile and train.cache_features == "on", "--compile", "the backbone runs once per image"),
-        (model.dropout > 0 and frozen, "--dropout", eval_mode),
-        (model.attention_dropout > 0 and frozen, "--attention-dropout", eval_mode),
-        (model.stochastic_depth > 0 and frozen, "--stochastic-depth", eval_mode),
+        (model.dropout > 0 and no_drop, "--dropout", eval_mode),
+        (model.attention_dropout > 0 and no_drop, "--attention-dropout", eval_mode),
+        (model.stochastic_depth > 0 and no_drop, "--stochastic-depth", eval_mode),
         (bool(train.mixup) and data.batch_size == 1, "--mixup", "a batch of one image has nothing to mix with"),
         (bool(train.cutmix) and data.batch_size == 1, "--cutmix", "a batch of one image has nothing to mix with"),
         (train.patience >= epochs > 0, "--patience", f"the run has {epochs} epochs"),
