@@ -16,13 +16,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.errors import MissingPackage, WeightsError
+from common.errors import MissingPackage, OptionError, WeightsError
 from datasets.transforms import preprocess
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.convolutions import quick_on_processors
 from vit.factory import kind_of
 from vit.param_groups import param_groups
-from vit.parts import parts
+from vit.parts import parts, recompute_activations
 
 timm = pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
 PACKAGED = {"efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1), "efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1)}  # blocks a stage
@@ -183,6 +183,21 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
     own = parts(ours)
     assert {id(p) for p in own.blocks[-1].parameters()} <= {id(p) for p in ours.parameters() if p.requires_grad}
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
+
+
+def test_blocks_are_those_that_timm_names_and_without_a_name_the_head_trains_alone() -> None:
+    with torch.device("meta"):
+        dense = parts(build_model("timm:densenet121", num_classes=3, weights="none"))
+        assert (len(dense.blocks), len(dense.norms)) == (7, 1)
+        model = build_model("timm:poolformer_s12", num_classes=3, weights="none", trainable="head")
+        assert {key for key, weight in model.named_parameters() if weight.requires_grad} == {
+            "head.fc.weight",
+            "head.fc.bias",
+        }
+        with pytest.raises(OptionError, match="last:1: this model has 0 blocks that timm names"):
+            build_model("timm:poolformer_s12", num_classes=3, weights="none", trainable="last:1")
+    with pytest.raises(OptionError, match="checkpoint_activations: this model has no blocks that timm names"):
+        recompute_activations(list(parts(model).blocks))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Parameter groups for the optimizer: what decays, and which layer learns how fast."""
+"""Sort parameters into groups for the optimizer: what decays, and how fast each layer learns."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ _EMBEDDINGS = (
 def param_groups(
     model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0, matrices: bool = False
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in groups of equal weight decay and equal learning-rate scale.
+    """Sort the trainable parameters into groups of equal weight decay and equal learning-rate scale.
 
-    Biases, norms, class token, positions and what a model of timm excepts itself do not decay: pulling them to zero
+    Biases, norms, tokens, positions and what `no_weight_decay` of a timm model names do not decay: pulling them to zero
     regularises nothing.
     With `layer_decay` < 1 every layer below the head learns slower by that factor (BEiT, arXiv:2106.08254): `lr_scale`
     is `layer_decay ** (layers above)`, with the head at 1. The caller sets `lr = base_lr * group["lr_scale"]`.
-    With `matrices` what decays below the head, matrices and filters, has groups of its own, which say so.
+    With `matrices` the decaying matrices and filters below the head have groups of their own, for Muon.
 
     Returns:
         Dicts with `params`, `weight_decay`, `lr_scale` and `name`; every trainable parameter exactly once.
@@ -35,7 +35,7 @@ def param_groups(
     excepted = {
         f"{prefix}.{name}".removeprefix(".")
         for prefix, module in model.named_modules()
-        for name in getattr(module, "no_weight_decay", set)()  # timm's own
+        for name in getattr(module, "no_weight_decay", set)()
     }
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -63,7 +63,7 @@ def param_groups(
 
 
 def _depths(model: nn.Module) -> dict[int, int]:
-    """id(parameter) -> its layer: the stem is 0, block i is i + 1, the norm and the head come last."""
+    """Map id(parameter) to its layer: the stem is 0, block i is i + 1, the norm and the head come last."""
     own = parts(model)
     depths = {id(parameter): 0 for parameter in model.parameters()}
     for depth, block in enumerate(own.blocks, start=1):

@@ -1,8 +1,8 @@
-"""Blocks, final norm and head of any model: finding them, looking at them, and recomputing them."""
+"""Find blocks, final norm and head of any model; look at them, and recompute them."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,10 +27,12 @@ class Parts:
 
 
 def parts(model: nn.Module) -> Parts:
-    """The parts of a model that `build_model` made, told by its modules: naming classes would import all libraries."""
+    """Find the parts of a model that `build_model` made, by its modules: naming classes would import all libraries."""
     own: Any = getattr(model, "find_parts", None)  # of the adapter of vit/huggingface.py
     if own is not None:
         return own()
+    if hasattr(model, "get_classifier"):
+        return _timm_parts(model)
     children: dict[str, Any] = dict(model.named_children())
     if {"embedding", "blocks", "norm", "head"} <= children.keys() and isinstance(children["blocks"], Iterable):  # ours
         before = [children["pre_logits"], nn.Tanh()] if "pre_logits" in children else []
@@ -40,41 +42,40 @@ def parts(model: nn.Module) -> Parts:
     if {"layer4", "fc"} <= children.keys():  # its ResNet: the four stages are the blocks
         stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
         return Parts(stages, [], [children["fc"]], block_name="stages")
-    if hasattr(model, "get_classifier"):
-        return _timm_parts(model)
     raise OptionError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
 
 
 def _timm_parts(model: Any) -> Parts:
-    """timm says where the head is; its blocks stand in one list, or are called stages or layers; what comes after them
-    (norms, a last convolution) is as high as a norm."""
-    children = dict(model.named_children())
-    listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
-    own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
-    if not own:
-        raise OptionError(
-            f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
-        )
-    head, names = model.get_classifier(), list(children)
-    after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
+    """Take timm's word for what is the stem, what are blocks and what is the head; the layers left over are norms.
+
+    Where timm does not say, there are no blocks: such a model trains as a whole, or its head does.
+    """
+    matcher, head = None, model.get_classifier()
+    with suppress(AttributeError, AssertionError):  # it has none, or none of whole blocks
+        matcher = model.group_matcher(coarse=True)
+    if not isinstance(matcher, dict) or not matcher.get("blocks"):
+        return Parts([], [], [head], block_name="blocks that timm names")
+    given, modules = matcher["blocks"], dict(model.named_modules())
+    patterns = [given] if isinstance(given, str) else [pattern for pattern, place in given if place is None]
+    blocks = [modules[name] for pattern in patterns for name in modules if re.fullmatch(pattern, name)]
+    inside = {layer for block in blocks for layer in block.modules()} | {head}
     norms = [
-        module
-        for child in after
-        for module in child.modules()
-        if module is not head and next(module.parameters(recurse=False), None) is not None
+        layer
+        for name, layer in modules.items()
+        if layer._parameters and inside.isdisjoint(layer.modules()) and not re.match(matcher["stem"], name)
     ]
-    return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
+    return Parts(blocks, norms, [head])
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
-    """All of a module's parameters, and those that train."""
+    """Count all parameters of a module, and those that train."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
 
 
 @contextmanager
 def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Record in the list what each call of the module is given while entered: of a head, the features."""
+    """Record what each call of a module is given: of a head, the features."""
     inputs: list[Tensor] = []
     with module.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
         yield inputs
@@ -88,8 +89,12 @@ def set_layer_norm_eps(model: nn.Module, eps: float | None) -> None:
 
 
 def recompute_activations(blocks: list[nn.Module]) -> None:
-    """Keep only the input of each block in training, and compute its activations again in the backward pass: less
-    memory for more time (Chen et al. 2016). Its dropout draws the same numbers the second time."""
+    """Keep only the input of each block in training, and compute its activations again in the backward pass.
+
+    Less memory for more time (Chen et al. 2016). Dropout draws the same numbers the second time.
+    """
+    if not blocks:
+        raise OptionError("checkpoint_activations: this model has no blocks that timm names")
     if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
         raise OptionError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
     for block in blocks:
@@ -104,8 +109,7 @@ def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:
-    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
-    a model has none."""
+    """Return the learnt positions (T, D) of one class token and a square grid of patches; None if there are none."""
     for name, parameter in model.named_parameters():
         if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1 and grid_side(parameter.size(1)):
             return parameter.detach()[0]
