@@ -1,4 +1,4 @@
-"""Attention of a Vision Transformer: weights of one pass, rollout, relevance, distance."""
+"""Read the attention of a Vision Transformer: its weights, rollout, relevance and distance."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,8 +28,10 @@ class AttentionMaps:
 
 
 def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
-    """Pass normalised images (B, C, S, S) through a model in evaluation mode, and keep what it looked at. Raises
-    NoAttention: a model without attention weights, or whose tokens are not one class token and a square grid."""
+    """Compute the attention maps of normalised images (B, C, S, S) by a model in evaluation mode.
+
+    Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid.
+    """
     with torch.no_grad():
         logits, attention = attention_weights(model, images)
         if any(len(weights) != len(images) or weights.shape != attention[0].shape for weights in attention):
@@ -41,11 +43,10 @@ def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
 
 
 def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits (B, classes) and, per layer, the attention weights (B, H, T, T) of the very pass that made them.
+    """Return logits (B, classes) and, per layer, the attention weights (B, H, T, T) of the pass that made them.
 
-    Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs. Call it under `torch.no_grad()` and with
-    the model in evaluation mode for pictures; gradients flow otherwise. Raises NoAttention: a model without attention,
-    such as resnet18, or whose attention cannot be read, such as timm's.
+    Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs; gradients flow unless under `no_grad`.
+    Raises NoAttention: a model without attention, such as resnet18, or whose attention cannot be read, such as timm's.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     own: Any = getattr(model, "forward_with_attention", None)
@@ -59,10 +60,9 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
 
 
 def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """torchvision asks its attention for no weights; those it could return are not the tensors its output came from.
+    """Recompute each attention layer with the softmax written out, and pass that output on.
 
-    So a hook computes each layer's output once more with the softmax written out, keeps the weights, and passes this
-    output on: the same numbers, and gradients reach the weights.
+    torchvision asks its attention for no weights, and those it could return are not part of the graph.
     """
     taken: list[Tensor] = []
 
@@ -82,22 +82,18 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
 
 
 def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> Tensor:
-    """One layer's weights (B, T, T): of one head, or the mean over its heads. Negative numbers count from the end."""
-    layers, heads = len(attention), attention[0].size(1)
-    if not -layers <= layer < layers:
-        raise OptionError(f"layer={layer}: this model has layers 0 to {layers - 1}")
-    if head is None:
-        return attention[layer].mean(dim=1)
-    if not -heads <= head < heads:
-        raise OptionError(f"head={head}: this model has heads 0 to {heads - 1}")
-    return attention[layer][:, head]
+    """Return one layer's weights (B, T, T): of one head, or the mean over heads. Numbers below 0 count from the end."""
+    for name, number, count in (("layer", layer, len(attention)), ("head", head or 0, attention[0].size(1))):
+        if not -count <= number < count:
+            raise OptionError(f"{name}={number}: this model has {name}s 0 to {count - 1}")
+    return attention[layer].mean(dim=1) if head is None else attention[layer][:, head]
 
 
 def rollout(attention: list[Tensor]) -> Tensor:
-    """Share of each input token that reaches each output token: (B, T, T), rows sum to 1 (Abnar and Zuidema 2020).
+    """Follow attention through all layers: (B, T, T), rows sum to 1 (Abnar and Zuidema 2020).
 
-    The residual connection is an identity beside each layer: `A' = (A + I) / 2`, averaged over heads; the product over
-    the layers follows all paths.
+    Row i holds the share of each input token in output token i. The residual connection counts as an identity:
+    `A' = (A + I) / 2`, averaged over heads; the product over the layers follows all paths.
     """
     identity = result = _identity(attention[0])
     for weights in attention:
@@ -106,10 +102,10 @@ def rollout(attention: list[Tensor]) -> Tensor:
 
 
 def relevance(model: nn.Module, images: Tensor, *, classes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Logits (B, classes), and how much each token spoke for a class: (B, T, T) (Chefer et al. 2021, eq. 5-6).
+    """Return logits (B, classes) and the relevance of tokens for a class, (B, T, T) (Chefer et al. 2021, eq. 5-6).
 
-    Rollout shows where a model looked; this weights each head by the gradient of the logit of `classes` (B,), by
-    default the predicted ones, and keeps what raised it: `R = R + mean over heads of (gradient * A)+ R`, from `R = I`.
+    Each head is weighted by the gradient of the logit of `classes` (B,), by default the predicted ones; what raised the
+    logit counts: `R = R + mean over heads of (gradient * A)+ R`, from `R = I`.
     """
     with torch.enable_grad():
         # The images ask for gradients, so that a model with every parameter frozen has a graph, too.
@@ -123,13 +119,13 @@ def relevance(model: nn.Module, images: Tensor, *, classes: Tensor | None = None
 
 
 def _identity(weights: Tensor) -> Tensor:
-    """Each token reaches itself alone: (B, T, T) for weights (B, H, T, T)."""
+    """Return the identity (B, T, T) for weights (B, H, T, T)."""
     batch, _, tokens, _ = weights.shape
     return torch.eye(tokens, dtype=weights.dtype, device=weights.device).expand(batch, tokens, tokens)
 
 
 def class_map(weights: Tensor) -> Tensor:
-    """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1 (or all 0)."""
+    """Put what the class token sees of each patch on the grid: (B, T, T) -> (B, G, G), sums to 1 (or all 0)."""
     patches = weights[:, 0, 1:]  # row: the class token asks; column 0 would be the class token itself
     side = grid_side(weights.size(1))
     if not side:
@@ -139,9 +135,9 @@ def class_map(weights: Tensor) -> Tensor:
 
 
 def head_map(model: nn.Module, weights: Tensor) -> Tensor:
-    """(B, T, T) -> (B, G, G): what the tokens that the model's head reads see of each patch.
+    """Put what the head's tokens see of each patch on the grid: (B, T, T) -> (B, G, G).
 
-    That is the class token, or the mean of all patches for a model that `pools_patches`.
+    These are the class token, or the mean of all patches for a model that `pools_patches`.
     """
     weights = without_extra_tokens(model, weights)
     if pools_patches(model):
@@ -150,8 +146,7 @@ def head_map(model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
-    """(..., T, T) without the rows and columns of the tokens between the class token and the patches, such as DINOv2's
-    registers; what reached a patch through them is still in it."""
+    """Drop rows and columns of the tokens between class token and patches, such as DINOv2's registers: (..., T, T)."""
     first = 1 + getattr(getattr(model, "_orig_mod", model), "extra_tokens", 0)
     if first == 1:
         return weights
@@ -160,15 +155,15 @@ def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def pools_patches(model: nn.Module) -> bool:
-    """Return whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
+    """Tell whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     return isinstance(model, VisionTransformer) and model.config.pool != "cls"
 
 
 def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
-    """Mean distance in pixels between a patch and what it attends to, per image, layer and head: (B, L, H).
+    """Measure the mean distance in pixels between a patch and what it attends to: (B, L, H).
 
-    Figure 7 of Dosovitskiy et al. 2020: the receptive field of attention. Patches only: the class token has no place.
+    The receptive field of attention (Dosovitskiy et al. 2020, figure 7). The class token has no place and is left out.
     """
     side = grid_side(attention[0].size(-1))
     axis = torch.arange(side, dtype=torch.float32, device=attention[0].device) * patch_size

@@ -24,7 +24,7 @@ InPlans = "in plans"
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The shape of a Vision Transformer (Dosovitskiy et al. 2020, table 1)."""
+    """Shape of a Vision Transformer (Dosovitskiy et al. 2020, table 1)."""
 
     image_size: int = 224
     patch_size: int = 16
@@ -51,11 +51,9 @@ class ViTConfig:
                 f"nearest: {nearest_sizes(self.image_size, self.patch_size)}"
             )
         if self.patch_embedding.startswith("stem") and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
-            below = 2 ** (max(self.patch_size, 2).bit_length() - 1)
             raise OptionError(
                 f"patch_embedding={self.patch_embedding} halves the image several times: "
-                f"patch_size={self.patch_size} is no power of 2; "
-                f"nearest: {', '.join(str(p) for p in (below, 2 * below) if p != self.patch_size)}"
+                f"patch_size={self.patch_size} must be 2, 4, 8, 16 or another power of 2"
             )
         if self.embed_dim % self.num_heads:
             heads = [h for h in range(1, self.embed_dim + 1) if self.embed_dim % h == 0]
@@ -210,15 +208,13 @@ class ModelConfig:
 
 
 def default_weights(name: str) -> str | None:
-    """The weights of a model where nothing says which: those that come with it or with its library; None for a model
-    that has none here, or brings its own from a hub."""
+    """Name the weights that come with a model or its library; None: it has none here, or brings its own from a hub."""
     embedded = {model: weights for weights, model in EMBEDDED_WEIGHTS.items()}
     return DEFAULT_WEIGHTS.get(name) or embedded.get(name)
 
 
 def embedded_weights(config: ModelConfig) -> str | None:
-    """The weights that come with the application for a model, where its options name none and leave its parts as the
-    weights know them; else None."""
+    """Name the weights that the application has for a model; None if its options name others or change its parts."""
     parts = ("pool", "patch_embedding", "representation_size")
     untouched = all(getattr(config, part) == getattr(ModelConfig, part) for part in parts)
     embedded = config.weights is None and untouched and config.name in EMBEDDED_WEIGHTS.values()
@@ -226,13 +222,13 @@ def embedded_weights(config: ModelConfig) -> str | None:
 
 
 def nearest_sizes(size: int, patch_size: int) -> str:
-    """The sizes next to `size` that patches of `patch_size` divide, such as `224, 240`."""
+    """List the sizes next to `size` that patches of `patch_size` divide, such as `224, 240`."""
     below = size // patch_size * patch_size
     return ", ".join(str(near) for near in (below, below + patch_size) if near > 0)
 
 
 def grid_side(tokens: int) -> int:
-    """Patches per side, where tokens are one class token and a square grid of patches; else 0."""
+    """Count patches per side, if the tokens are one class token and a square grid of patches; else 0."""
     side = math.isqrt(max(tokens - 1, 0))
     return side if side * side == tokens - 1 else 0
 
@@ -243,7 +239,7 @@ def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
 
 
 def refuse_options(config: ModelConfig, options: Iterable[str]) -> None:
-    """Refuse what a model does not have, because an option without effect misleads."""
+    """Refuse options that a model does not have: without effect they would mislead."""
     given, defaults = dataclasses.asdict(config), dataclasses.asdict(ModelConfig())
     for option in options:
         if given[option] != defaults[option]:

@@ -1,7 +1,7 @@
-"""LoRA (Hu et al. 2021, arXiv:2106.09685): beside a frozen weight W (out, in) of the attention trains a product B A, of
-B (out, R) and A (R, in).
+"""Train a low-rank product B A beside each frozen weight W of the attention: LoRA (Hu et al. 2021, arXiv:2106.09685).
 
-It is torch's parametrization of the weight: the model computes as before, and its merged state is an ordinary one's.
+W is (out, in), B (out, R), A (R, in). The sum is torch's parametrization of the weight, so the model computes as
+before, and its merged state loads into the ordinary model.
 """
 
 import math
@@ -21,7 +21,7 @@ _ADAPTED = re.compile(r"qkv|query|value|[qv]|[qv]_proj")
 
 
 class LowRank(nn.Module):
-    """W -> W + B A, at first W itself: B is zero, A random as peft draws it, and nothing scales the product."""
+    """W -> W + B A: at first W, for B is zero and A random as peft draws it. Nothing scales the product."""
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
-        with torch.autocast(weight.device.type, enabled=False):  # so that the merged weight is this one to the bit
+        with torch.autocast(weight.device.type, enabled=False):  # so that the merged weight has the same bits
             return weight + self.b @ self.a
 
 
 def adapt(model: nn.Module, rank: int) -> list[nn.Module]:
-    """Give the attention of every block its changes, which are returned."""
+    """Add a low-rank change to the attention of every block; return the changes."""
     changes: list[nn.Module] = []
     for module in [module for block in parts(model).blocks for module in block.modules()]:
         adapted: list[tuple[nn.Module, str]] = [
@@ -54,7 +54,7 @@ def adapt(model: nn.Module, rank: int) -> list[nn.Module]:
 
 
 def _changed(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """Every weight with a low-rank change: its name in the ordinary model, where its parts are, and what makes it."""
+    """Yield, for each changed weight, its name in the ordinary model, its name here, and its parametrization."""
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], LowRank):
             yield name.replace("parametrizations.", ""), name, module
@@ -62,7 +62,7 @@ def _changed(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
 
 @torch.no_grad()
 def merged_state(model: nn.Module) -> dict[str, Any]:
-    """The state of the ordinary model that computes the same: no part of it is a low-rank change."""
+    """Return the state of the ordinary model that computes the same."""
     state = dict(model.state_dict())
     for weight, place, change in _changed(model):
         state = {name: tensor for name, tensor in state.items() if not name.startswith(f"{place}.")}
@@ -71,7 +71,7 @@ def merged_state(model: nn.Module) -> dict[str, Any]:
 
 
 def load_merged_state(model: nn.Module, state: dict[str, Any]) -> None:
-    """Put the state of an ordinary model into one with low-rank changes, which then change nothing."""
+    """Load the state of an ordinary model into one with low-rank changes, which become zero."""
     state = dict(state)
     for weight, place, change in _changed(model):
         state |= {f"{place}.original": state.pop(weight), f"{place}.0.a": change[0].a}
