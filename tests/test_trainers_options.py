@@ -310,7 +310,7 @@ def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
         ({"cutmix": 1.0, "data": {"batch_size": 1}}, "--cutmix has no effect: a batch of one image"),
         ({"model": {"weights": "none", "weights_source": "timm"}}, "--weights-source has no effect: no weights are"),
         ({"model": {"trainable": "head"}, "optimizer": "muon"}, "--optimizer muon has no effect: only the head trains"),
-        ({"model": {"trainable": "head", "stochastic_depth": 0.1}}, "--stochastic-depth has no effect: the frozen"),
+        ({"model": {"trainable": "head", "stochastic_depth": 0.1}}, "--stochastic-depth has no effect: frozen"),
     ],
 )
 def test_an_option_without_effect_is_named(tmp_path, changes, message):
