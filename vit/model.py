@@ -54,8 +54,8 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        side = config.patch_size
-        self.projection = PatchConvolution(config.in_channels, config.embed_dim, side, stride=side)
+        channels, side = config.in_channels, config.patch_size
+        self.projection = PatchConvolution(channels, config.embed_dim, side, stride=side)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.projection(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
@@ -273,13 +273,12 @@ def only_class_token_is_read(model: VisionTransformer) -> bool:
 
 
 class ConvStem(nn.Module):
-    """Patches that look beyond their edges: 3 x 3 convolutions, each followed by a max-pooling that halves the side
-    (Hassani et al. 2021, arXiv:2104.05704, section 3.3; widths doubling up to D as in Xiao et al. 2021).
+    """Make patches by 3 x 3 convolutions, each before a max-pooling that halves the side (Hassani et al. 2021,
+    arXiv:2104.05704, section 3.3; widths double up to D as in Xiao et al. 2021, arXiv:2106.14881).
 
-    Not the ViT of the paper: that neighbouring pixels belong together is built in, not learnt, which pays where images
-    are few or time is short. `stem_bn` has two convolutions before each max-pooling but the first, and a batch norm
-    before each ReLU (as in Xiao et al. 2021, arXiv:2106.14881, section 4): it learns faster, and what an image becomes
-    in training depends on its batch. Channels lie last in memory, which halves the time on a CPU.
+    Not the ViT of the paper: that neighbouring pixels belong together is built in, which pays where images are few.
+    `stem_bn` has two convolutions before each max-pooling but the first, and a batch norm before each ReLU: it learns
+    faster, and an image depends on its batch in training. Channels lie last in memory: half the time on a CPU.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -355,7 +354,4 @@ def check_images(images: Tensor, config: ViTConfig) -> None:
     if channels != config.in_channels:
         raise ValueError(f"images have {channels} channels; this model was built with in_channels={config.in_channels}")
     if (height, width) != (config.image_size, config.image_size):
-        raise ValueError(
-            f"images are {height} x {width}; this model was built for image_size={config.image_size}: "
-            f"resize the images, or build it with another image_size"
-        )
+        raise ValueError(f"images are {height} x {width}; this model was built for image_size={config.image_size}")
