@@ -207,8 +207,6 @@ def test_a_colour_stem_summed_for_grey_images_is_the_same_function_of_them(tmp_p
     assert "stem: 3 input channels summed to 1" in report
 
 
-
-
 def test_a_grey_stem_of_convolutions_takes_the_weights_of_a_coloured_one(tmp_path: Path) -> None:
     source = model(patch_embedding="stem")
     target = fresh(patch_embedding="stem", in_channels=1)
