@@ -12,7 +12,8 @@ from typing import TextIO
 
 from common.errors import DataError
 
-_DAY = 86_400.0
+DAY = 86_400.0
+"""Seconds after which what a killed process had begun to write is removed."""
 NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 """Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
 
@@ -28,7 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield path
         return
     place = path.resolve()
-    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"), age=_DAY)
+    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"))
     aside = temporary_path(place)
     try:
         yield aside
@@ -61,7 +62,7 @@ def flush(path: Path, flags: int) -> None:
 def folder_aside(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`, to be filled and renamed in the block, at whose end it is gone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder.parent.glob(".*.tmp*"), age=_DAY)
+    remove_leftovers(folder.parent.glob(".*.tmp*"))
     aside = temporary_path(folder)
     shutil.rmtree(aside, ignore_errors=True)  # of a dead process that had the number of this one
     aside.mkdir()
@@ -76,11 +77,11 @@ def temporary_path(place: Path) -> Path:
     return place.with_name(f".{place.name}.{os.getpid()}.tmp{place.suffix}")
 
 
-def remove_leftovers(asides: Iterable[Path], *, age: float = 0.0) -> None:
-    """Remove files and folders that killed processes had begun to write, if at least `age` seconds old."""
+def remove_leftovers(asides: Iterable[Path]) -> None:
+    """Remove files and folders that killed processes had begun to write: those at least a DAY old."""
     for aside in asides:
         with suppress(OSError):
-            if time.time() - aside.stat().st_mtime >= age:
+            if time.time() - aside.stat().st_mtime >= DAY:
                 shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
 
 

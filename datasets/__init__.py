@@ -4,23 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from common.errors import DataError
-from datasets.config import DATASETS, DataConfig
 
 if TYPE_CHECKING:  # for type checkers and editors
     from datasets.bundle import DataBundle
+    from datasets.config import DATASETS, DataConfig
     from datasets.description import data_report, describe
     from datasets.loaders import build_dataloaders, class_weights
     from datasets.split_csv import fingerprint, split_table, write_split
 
 _HOMES = {
-    "DataBundle": "bundle", "build_dataloaders": "loaders", "class_weights": "loaders", "data_report": "description",
+    "DATASETS": "config", "DataConfig": "config", "DataBundle": "bundle", "build_dataloaders": "loaders",
+    "class_weights": "loaders", "data_report": "description",
     "describe": "description", "fingerprint": "split_csv", "split_table": "split_csv", "write_split": "split_csv",
 }  # fmt: skip
-__all__ = ["DATASETS", "DataConfig", "DataError", *_HOMES]
+__all__ = ["DataError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that needs torch at first use (PEP 562), so that `--help` stays fast."""
+    """Import a name at first use (PEP 562), so that the command line begins without torch and tyro."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

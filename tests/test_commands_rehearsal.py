@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_sets import class_folders
+from ignite.handlers import FastaiLRFinder
 from small_run import call
 
 from trainers.budget import plan
@@ -27,6 +28,14 @@ def words_of(tmp_path) -> list[object]:
     data = class_folders(tmp_path / "pets", {"a": 12, "b": 12})
     options = "--minutes 1 --device cpu --workers 0 --tb scalars --batch-size 8"
     return ["train", data, *options.split(), "--output-dir", tmp_path / "runs"]
+
+
+class FallingLoss(FastaiLRFinder):
+    """A range test that is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._history = {"lr": [1e-4, 1e-3, 1e-2], "loss": [2.0, 1.0, 0.5]}
 
 
 KEPT = {
@@ -74,7 +83,7 @@ def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, 
 
     def range_test(config):
         tested.append(config.train.start_head)
-        return [1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]
+        return FallingLoss()
 
     monkeypatch.setattr(plan, "planned", fitted_and_trained)
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", range_test)
@@ -84,7 +93,7 @@ def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, 
 
 
 def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, two_runs, monkeypatch):
-    monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: ([1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]))
+    monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: FallingLoss())
     code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")
     assert code == 0, err
     names = {path.name for path in (tmp_path / "runs" / "pets").glob("[!.]*")}

@@ -8,7 +8,7 @@ import torch
 from ignite.engine import Engine
 from ignite.handlers import Checkpoint
 from safetensors import safe_open
-from test_datasets_files import full_disk
+from test_common_files import full_disk
 from torch import nn
 
 from common.errors import CheckpointError

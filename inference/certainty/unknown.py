@@ -24,7 +24,7 @@ RATES = (0.01, 0.05, 0.1)
 MOST_FITTED = 512
 """Images that the Gaussian is fitted to: more gave no better one, and their number bounds the directions."""
 LEAST = 1e-30
-"""A squared length below this counts as this."""
+"""A squared length below this counts as this, and one above its inverse as its inverse."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Gaussian(nn.Module):
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         x = (joined(features, self.lengths) - self.get_buffer("mean")) * self.get_buffer("scale")
         squares = x.square().sum(dim=1) / self.rest - (x @ self.get_buffer("axes")).square().sum(dim=1)
-        return squares.clamp(min=LEAST).log()
+        return squares.clamp(LEAST, 1 / LEAST).log()
 
 
 def joined(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
