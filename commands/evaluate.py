@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -77,45 +76,29 @@ def own_images(options: Options) -> dict[str, Any]:
     run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
     evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root)
     print(f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
-    show(options, {"scored": (evaluation, "")})
-    return as_json(run_dir, evaluation, None, {})
+    show(options, evaluation)
+    return {"model": run_dir, "scored": evaluation}
 
 
 def other_images(options: Options, source: str) -> dict[str, Any]:
     from inference.evaluate import evaluate_on
-    from trainers.seen.hashes import SELECTED, TRAINED
 
     classifier = options.open()
     columns = (options.path_column, options.label_column, options.group)
     data = DataConfig(source, options.data_root or Path("data"), *columns)
-    unseen, seen, uses = evaluate_on(classifier, data, split=options.split, folder=options.output)
-    images, parts = f"{options.split or 'labelled'} images of {source}", {}
-    if unseen is None and seen is not None:
-        print(f"{classifier.source} has seen all {seen.images:,} {images}: this is what it remembers, no test score")
-    elif unseen is not None:
-        of = f"{unseen.images:,} {images}" + " that it has not seen" * (seen is not None)
-        print(f"{classifier.source} on {of}")
-        parts["scored" if seen is None else "unseen"] = (unseen, "")
-    if seen is not None:
-        used = f": {uses[TRAINED]:,} trained on, {uses[SELECTED]:,} used to choose its epoch; no test score"
-        parts["seen"] = (seen, used)
-    show(options, parts)
-    return as_json(classifier.source, unseen, seen, uses)
+    evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
+    print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {source}")
+    show(options, evaluation)
+    return {"model": classifier.source, "scored": evaluation}
 
 
-def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
-    """A row for each evaluation with its remark, then all about the first."""
+def show(options: Options, evaluation: Evaluation) -> None:
     from inference.evaluation_report import as_table, lines
 
-    for evaluation, _ in parts.values():
-        if options.csv and evaluation.files[0].suffix == ".npz":
-            evaluation.files.append(as_table(evaluation.files[0]))
-    rows = [  # an interval would say how good it is on others, of which those that it has seen say nothing
-        (name, found.metrics, f"{pluralise(found.images, 'image')}{remark}", None if name == "seen" else found.design)
-        for name, (found, remark) in parts.items()
-    ]
-    first, _ = next(iter(parts.values()))
-    print("\n".join(map(fitted_to_terminal, [*score_lines(rows), "", *lines(first)])))
+    if options.csv and evaluation.files[0].suffix == ".npz":
+        evaluation.files.append(as_table(evaluation.files[0]))
+    row = ("scored", evaluation.metrics, pluralise(evaluation.images, "image"), evaluation.design)
+    print("\n".join(map(fitted_to_terminal, [*score_lines([row]), "", *lines(evaluation)])))
 
 
 def fitted_to_terminal(line: str) -> str:
@@ -126,10 +109,3 @@ def fitted_to_terminal(line: str) -> str:
 
 NAMES = 17
 """Columns of the names before the lines of `inference.evaluation_report`."""
-
-
-def as_json(
-    model: Path | str, scored: Evaluation | None, seen: Evaluation | None, uses: Mapping[str, int]
-) -> dict[str, Any]:
-    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
-    return {"model": model, "scored": scored, "seen": seen, "seen_as": uses}

@@ -279,10 +279,10 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design
 
 
 def say_what_was_seen(results: Sequence[RunResult]) -> None:
-    """Repeat beside scores what was said at the start of the images that the weights or the teacher had seen."""
-    from trainers.seen.overlap import said_at_start
+    """Repeat below scores the lines about images that the start of a run was trained on."""
+    from trainers.seen import seen_lines
 
-    for line in dict.fromkeys(line for result in results for line in said_at_start(result.run_dir)):
+    for line in dict.fromkeys(line for result in results for line in seen_lines(result.run_dir)):
         print(f"{'note':>9}  {line}")
 
 

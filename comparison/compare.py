@@ -16,10 +16,10 @@ from comparison.analysis.runs import (
     Condition,
     cautions,
     group_into_arms,
+    on_unseen,
     read_run,
     require_same_data,
 )
-from comparison.analysis.unseen import on_unseen
 from comparison.request.plan import ComparisonPlan, Request, find_folder
 from comparison.request.protocol import announce_plan, known_problems, protocol
 from comparison.request.timing import settle_time

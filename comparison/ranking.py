@@ -7,7 +7,7 @@ val. `all` takes every training image, and judges each of them by the others. Th
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,10 +21,9 @@ from common.errors import ConfigError
 from common.files import write_bytes, write_text
 from common.shell import command
 from common.tables import csv_text
-from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
 from comparison.reporting.table import fit_lines
-from datasets.bundle import image_set
+from datasets.bundle import LEFT_OUT, VAL, Samples, image_set
 from datasets.config import DataConfig, words
 from datasets.copies import units_of
 from trainers.budget.local_weights import probes
@@ -34,7 +33,9 @@ from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.options import defaults
+from trainers.reporting.console import say
 from trainers.reporting.figures.results import png
+from trainers.seen import Start, starts_of, without_seen
 from trainers.setup import RunSetup
 from trainers.statistics import holm, is_claim, paired_difference
 from trainers.storage.data_folder import claimed_folder
@@ -87,10 +88,10 @@ def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
     first. Raises ConfigError: a class has fewer training images than `shots`."""
     names, base = {config.model: arm for arm, config in arms.items()}, next(iter(arms.values()))
-    starts, unseen, rows = starts_of_arms(arms.values()), None, []
+    starts, unseen, rows = dict.fromkeys(start for arm in arms.values() for start in starts_of(arm.model)), None, []
     for model, setup in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
         start = time.perf_counter()
-        unseen = images_to_judge(setup.data.samples, starts, base.data) if unseen is None else unseen
+        unseen = images_to_judge(setup.data.samples, starts, allow=base.data.allow_seen) if unseen is None else unseen
         right = {key: found[:, unseen] for key, found in score_backbone(setup, fitting_shots(setup, shots)).items()}
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in setup.model.requires_grad_(True).parameters())
@@ -98,6 +99,19 @@ def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[
         clusters = units_of_scored(setup)[unseen]
         rows.append(RankedBackbone(names[model], parameters, memory, seconds, right, clusters))
     return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
+
+
+def images_to_judge(samples: Samples, starts: Collection[Start], *, allow: bool) -> np.ndarray:
+    """Choose the images of train, then of val, that no start was trained on, bool (N,); with `allow` all.
+
+    Prints how many others there are. Raises DataError: less than half is left."""
+    rows = np.concatenate([samples.indices(split) for split in SCORED_ON])
+    judged, said = without_seen(
+        samples.with_splits({LEFT_OUT: samples.indices("test"), VAL: rows}), starts, allow=allow
+    )
+    for line in said:
+        say(line.replace("val images", "train and val images"), label="note")
+    return judged.splits[rows] != LEFT_OUT
 
 
 def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress, pairwise, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -163,6 +163,8 @@ class Samples:
     test_fraction: float = 0.15
     notes: tuple[str, ...] = ()
     """Notes about this set for the user, one line each."""
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    """Rows that a split had and that are not scored -> the reason, for split.csv."""
     skipped: tuple[str, ...] = ()
     """Unreadable images left out under `on_bad_image=skip`: path and reason."""
 

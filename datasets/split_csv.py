@@ -4,7 +4,7 @@ the images of now, and applied to a set that may have grown since."""
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, islice, zip_longest
+from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 
 KINDS = (CONTENT_HASH, PATH_HASH)
 """The names of the column of hashes."""
+NOT_SCORED, REASON = "left_out", "reason"
+"""Mark of images that the start of a run was trained on, in place of a split; and the column of the reasons."""
 
 
 class SplitRow(NamedTuple):
@@ -67,8 +69,19 @@ def write_split(path: str | Path, data: DataBundle | Samples) -> None:
 
 def _lines(samples: Samples) -> Iterator[str]:
     samples = identified(samples)
-    header = ("path", "label", "split", samples.hash_kind, "group")
-    return csv_lines(header, zip(*_columns(samples), strict=True))
+    header = ["path", "label", "split", samples.hash_kind, "group"]
+    rows: Iterator[tuple[str, ...]] = zip(*_columns(samples), strict=True)
+    if samples.left_out:
+        header.append(REASON)
+        rows = chain(((*row, "") for row in rows), _left_out(samples))
+    return csv_lines(header, rows)
+
+
+def _left_out(samples: Samples) -> Iterator[tuple[str, ...]]:
+    assert samples.digests is not None
+    for row, reason in sorted(samples.left_out.items()):
+        label, digest = samples.class_names[samples.labels[row]], samples.digests[row].tobytes().hex()
+        yield samples.paths[row], label, NOT_SCORED, digest, samples.group_of(row), reason
 
 
 def fingerprint(bundle: DataBundle) -> str:
@@ -96,11 +109,12 @@ def _fingerprint(samples: Samples) -> str:
 
 
 def read_split(path: Path) -> list[SplitRow]:
-    """Read the rows of a split.csv, each image once.
+    """Read the images in use of a split.csv, each once; those that a run left out are not among them.
 
     Raises FileNotFoundError: no such file. DataError: a column is missing, a split is unknown, or an image comes twice.
     """
     rows = read_rows(path, ("path", "label", "split"), what="split")
+    rows = [row for row in rows if row["split"] != NOT_SCORED]
     if rows and all("\\" in row["path"] and "/" not in row["path"] for row in rows):  # saved by a Windows program
         rows = [row | {"path": row["path"].replace("\\", "/")} for row in rows]
     kind = next((kind for kind in KINDS if rows and kind in rows[0]), "")

@@ -19,8 +19,6 @@ from inference.certainty.answers import read_answers
 from inference.certainty.exports import answers_in
 from trainers.config import from_dict
 from trainers.options.defaults import resolve_device
-from trainers.seen.hashes import RECORD, Seen
-from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of, refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
@@ -47,8 +45,6 @@ class Classifier:
     run_dir: Path | None = None
     """Directory of its run, below which reports are written; None if it is not from a run."""
     device: torch.device = CPU
-    seen: Seen | None = None
-    """Images that it was trained on; None where its maker does not say."""
     answers: Any = None
     """Result of its evaluation (`inference.certainty.answers.Answers`); None: no promise goes with its answers."""
 
@@ -96,7 +92,7 @@ def open_classifier(
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
         answers = read_answers(run_dir / "eval", best_of(run_dir).name)
-        classifier = Classifier(str(run_dir), *of_model, run_dir, seen=opened.seen, answers=answers)
+        classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
     elif path.suffix in EXPORTS:
@@ -164,8 +160,7 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model.load_state_dict(file.tensors)
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    seen, answers = seen_by(file.extras, path), answers_in(file.extras, path)
-    return Classifier(str(path), model.eval(), file.image_spec, names, config, seen=seen, answers=answers)
+    return Classifier(str(path), model.eval(), file.image_spec, names, config, answers=answers_in(file.extras, path))
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
@@ -180,8 +175,8 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
     metadata = session.get_modelmeta().custom_metadata_map
-    seen, answers = seen_by(metadata, path), answers_in(metadata, path)
-    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), seen=seen, answers=answers)
+    of_file = _read_metadata(metadata, path)
+    return Classifier(str(path), OnnxModule(session), *of_file, answers=answers_in(metadata, path))
 
 
 def _open_pt2(path: Path, *, trust: bool) -> Classifier:
@@ -189,7 +184,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise FileNotFoundError(f"{path}: no such file")
     if not trust:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
-    extras = {"class_names": "", "image_spec": "", RECORD: "", "answers": ""}
+    extras = {"class_names": "", "image_spec": "", "answers": ""}
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch itself does not look at the checksums
@@ -200,8 +195,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:
         raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    seen, answers = seen_by(extras, path), answers_in(extras, path)
-    return Classifier(str(path), module, *_read_metadata(extras, path), seen=seen, answers=answers)
+    return Classifier(str(path), module, *_read_metadata(extras, path), answers=answers_in(extras, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

@@ -1,19 +1,16 @@
 """Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
 import dataclasses
-from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from common.errors import CheckpointError, DataError
 from common.text import shorten_list
-from datasets.bundle import SPLITS, DataBundle, Samples
+from datasets.bundle import SPLITS, TEST, DataBundle
 from datasets.config import DataConfig
 from datasets.copies import with_copies
-from datasets.identity import identified
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.opened import labelled_samples
 from datasets.split_csv import fingerprint
@@ -26,9 +23,7 @@ from trainers.engine.evaluation import score_split, write_predictions
 from trainers.engine.optim import build_average
 from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
-from trainers.seen.overlap import read_seen, said_at_start
-from trainers.seen.search import left_out, seen_images, unknown
-from trainers.seen.starts import Start
+from trainers.seen import as_begun, seen_lines, start_of, without_seen
 from trainers.setup import AMP_DTYPES, prepare
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import load, read_history, read_run_config, untrusted_run
@@ -60,7 +55,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
         answers=None if fits else read_answers(run_dir / "eval", weights), fit_for=weights if fits else None,
     )  # fmt: skip
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
-    notes = [*said_at_start(run_dir)]
+    notes = [*seen_lines(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, device):
@@ -71,7 +66,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
     """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
     require_images(run_dir, config)
-    samples = left_out(split_samples(config.data), read_seen(run_dir), config.data)
+    samples = as_begun(split_samples(config.data), run_dir)
     data = dataloaders_of(samples, config.data, spec, seed=config.train.seed)
     trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
     if data.class_names != class_names:
@@ -114,59 +109,28 @@ def score_last_epoch(run_dir: Path) -> None:
     write_predictions(folder, "val_last", scores, loader.dataset, setup.data.class_names)
 
 
-UNSEEN, SEEN = "val", "train"
-"""The splits that stand for images that a classifier has not seen, and for those that it has."""
-
-
-class SeenAndUnseen(NamedTuple):
-    """A classifier on images that it has not seen, which tests it, and on those that it has, which does not."""
-
-    unseen: Evaluation | None
-    """None: it has seen all of them."""
-    seen: Evaluation | None
-    """None: it has seen none of them, as far as is known."""
-    uses: Counter[str]
-    """Number of the seen images that it was trained on, and of those that chose its epoch."""
-
-
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
-) -> SeenAndUnseen:
-    """Score any classifier on any labelled images, in float32, without comparing with what a run logged: those that it
-    has not seen, and apart from them those that it was trained on or that chose its epoch. Raises FileNotFoundError,
-    DataError: no such data, or classes that the classifier does not have."""
+) -> Evaluation:
+    """Score any classifier on any labelled images, in float32, but for those that its run used in training.
+
+    Nothing is compared with what a run logged. Raises FileNotFoundError, DataError: no such data, classes that the
+    classifier does not have, or less than half of the images are left."""
     samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
-    samples, uses, notes = with_seen_apart(samples, classifier)
+    start = start_of(str(classifier.run_dir or classifier.source))
+    samples = samples.with_splits({TEST: samples.indices("val")})
+    samples, notes = without_seen(samples, [start], remedy="name images that it was not trained on")
     stem = Path(data.source).stem or "data"
     own = stem in (*SPLITS, "val_last")  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
-
-    def scored(part: str, name: str) -> Evaluation | None:
-        if not len(samples.indices(part)):
-            return None
-        loader = evaluation_loader(samples, part, classifier.spec, dataclasses.replace(data, workers=data.workers or 0))
-        with recorded(classifier.model) as kept:
-            scores = score_split(classifier.model, loader, classifier.device, None)
-        about = (name, scores, loader.dataset, classifier.class_names)
-        found = write_evaluation(target, *about, fit=False)
-        found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
-        return dataclasses.replace(found, notes=notes)
-
-    return SeenAndUnseen(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)
-
-
-def with_seen_apart(samples: Samples, classifier: Classifier) -> tuple[Samples, Counter[str], list[str]]:
-    """The samples of UNSEEN with those in SEEN that the classifier has seen; how many it used for what; and what must
-    be said of it."""
-    if classifier.seen is None:
-        return samples, Counter(), []
-    samples = identified(samples)
-    start = Start(classifier.source, classifier.seen)
-    as_test = samples.with_splits({SPLITS.index("test"): samples.indices(UNSEEN)})
-    rows, images = seen_images(as_test, [start])
-    uses = Counter(image.use for image in images)
-    return samples.with_splits({SPLITS.index(SEEN): rows}), uses, [*unknown(samples, [start], images)]
+    loader = evaluation_loader(samples, "test", classifier.spec, dataclasses.replace(data, workers=data.workers or 0))
+    with recorded(classifier.model) as kept:
+        scores = score_split(classifier.model, loader, classifier.device, None)
+    about = (name, scores, loader.dataset, classifier.class_names)
+    found = write_evaluation(target, *about, fit=False)
+    found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
+    return dataclasses.replace(found, notes=list(notes))
 
 
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:

@@ -23,7 +23,6 @@ from inference.certainty import exports
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
-from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from vit import ImageSpec, WeightsError
@@ -106,10 +105,9 @@ def export(
 def metadata_of(classifier: Classifier, temperature: float | None) -> dict[str, str]:
     """Return what the file says of itself; a `temperature` where it takes pictures."""
     assert classifier.config is not None
-    seen = None if classifier.seen is None else to_text(classifier.seen)
     options = {"model": to_dict(classifier.config)}
     versions = {"vit-train": VERSION, "torch": str(torch.__version__)}
-    metadata = describe(classifier.spec, classifier.class_names, options, seen=seen, versions=versions)
+    metadata = describe(classifier.spec, classifier.class_names, options, versions=versions)
     return metadata if temperature is None else metadata | {"temperature": f"{temperature:.9g}"}
 
 

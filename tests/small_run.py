@@ -16,7 +16,6 @@ import main
 from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.seen.hashes import NOTHING, RECORD, to_tree
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter
 from trainers.storage.run_folder import write_run_config
 from vit.config import VIT_SHAPES, ModelConfig
@@ -59,7 +58,6 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
         "image_spec": to_dict(spec),
         "config": to_dict(config),
         "torch_version": str(torch.__version__),
-        RECORD: to_tree(NOTHING),
     }
     CheckpointWriter(folder / "checkpoints", keep=1)(content, "best.pt")
     return folder

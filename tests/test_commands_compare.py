@@ -29,7 +29,6 @@ from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from trainers.config import RunConfig, TrainConfig
-from trainers.seen.overlap import Overlap
 from trainers.storage.finished_run import read_history
 from trainers.system import process
 from vit.config import ModelConfig
@@ -343,7 +342,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
     def plan(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))
         split = shared_split(DataConfig(source="digits"))
-        return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, overlap=Overlap())
+        return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, seen=())
 
     def with_weights(name):
         return SimpleNamespace(resolved=SimpleNamespace(model=SimpleNamespace(weights=name)))

@@ -115,7 +115,7 @@ def test_evaluate_gives_every_number_and_names_its_files(run, tmp_path, capsys):
     found = document(out)
     scored = found["scored"]
     assert list(found) == documented("evaluate")
-    assert (code, scored["images"], found["seen"], found["model"]) == (0, 8, None, str(run))
+    assert (code, scored["images"], found["model"]) == (0, 8, str(run))
     assert f" {scored['metrics']['accuracy']:.0%} " in err
     assert [row["name"] for row in scored["classes"]] == list(CLASSES)
     assert scored["classes"][2]["recall"] is None

@@ -20,7 +20,6 @@ from inference.evaluate import evaluate_run
 from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
 from trainers.run import train
-from trainers.seen.overlap import Overlap
 from trainers.setup import UserObjects, read_data
 from trainers.system import distributed
 from vit.config import ModelConfig
@@ -136,7 +135,7 @@ def data_for(folder: Path, processes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "world_size", lambda: processes)
         config = tiny_run(folder).changed(data={"batch_size": processes})
-        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), lambda samples: (samples, Overlap()))
+        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), lambda samples: (samples, ()))
 
 
 @pytest.mark.parametrize(

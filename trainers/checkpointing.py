@@ -12,7 +12,6 @@ from torch import nn
 
 from trainers.config import to_dict
 from trainers.engine.handlers import best_row
-from trainers.seen.hashes import RECORD, seen_in, to_tree
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter, StateValue, has_best
 
@@ -27,7 +26,6 @@ def identity(setup: RunSetup) -> dict[str, StateValue]:
         "image_spec": to_dict(setup.spec),
         "config": to_dict(setup.config),
         "torch_version": str(torch.__version__),
-        RECORD: to_tree(setup.overlap.before | seen_in(setup.data.samples)),
     }
     return {name: StateValue(value) for name, value in facts.items()}
 

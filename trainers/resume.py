@@ -20,8 +20,7 @@ from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
-from trainers.seen.overlap import read_seen
-from trainers.seen.search import left_out, refuse_exchanged
+from trainers.seen import as_begun
 from trainers.setup import RunSetup, UserObjects, prepare, schedule
 from trainers.storage.checkpoint_file import (
     best_of,
@@ -113,8 +112,6 @@ def open_run(
     if given.dataloaders is None:
         require_images(run_dir, config)
     setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
-    if meta is None and checkpoint is not None:
-        refuse_exchanged(setup.data.samples, setup.overlap)
     known = distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
     if meta is not None:
         announce_changes(meta, setup)
@@ -135,7 +132,7 @@ def open_run(
 def record_place(run_dir: Path, config: RunConfig) -> None:
     """Let config.json of a finished run name the place where its images are now. Raises DataError: they are others."""
     require_images(run_dir, config)
-    samples = left_out(split_samples(config.data), read_seen(run_dir), config.data)
+    samples = as_begun(split_samples(config.data), run_dir)
     data = dataloaders_of(samples, config.data, ImageSpec(), seed=config.train.seed)
     require_same_images(run_dir, read_if_whole(run_dir / "meta.json", **META), data, config.data.source)
     write_run_config(run_dir, config)

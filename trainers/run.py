@@ -17,7 +17,6 @@ from datasets.copies import units_of
 from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
-from trainers.checkpointing import identity
 from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
@@ -35,7 +34,6 @@ from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
 from vit import ImageSpec
-from vit.origins import ORIGINS, Origin
 from vit.parts import count_parameters
 
 Handler = Callable[[Engine], None]
@@ -132,9 +130,6 @@ def execute(
         if checkpoint is None and setup.config.train.start_head == "fit":
             fitted_head(setup, run_dir)
         run = Run(setup, run_dir, loggers=loggers, record=record)
-        # From now on the module has seen these images, whatever a program does with it afterwards.
-        facts = {name: fact.value for name, fact in identity(setup).items()}
-        ORIGINS[setup.network] = Origin(run_dir / "checkpoints" / "best", facts)
         if before_steps is not None:
             before_steps(run)
         for attach in handlers:

@@ -15,7 +15,6 @@ import torch
 from common.files import folder_aside
 from datasets.split_csv import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
-from trainers.seen.overlap import write_seen
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, release
 from trainers.storage.run_folder import (
@@ -80,7 +79,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
         "data_fingerprint": fingerprint(setup.data),
         "class_names": list(setup.data.class_names),
         "processes": distributed.world_size(),
-        "seen": setup.overlap.summary,
+        "seen": list(setup.seen),
         "skipped_images": list(setup.data.samples.skipped),
         "requested": requested,
     }
@@ -104,12 +103,10 @@ def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
 
 
 def write_inputs(folder: Path, setup: RunSetup, meta: dict[str, Any]) -> None:
-    """Write what a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of
-    that."""
+    """Write what a run starts from: config.json, meta.json and split.csv."""
     write_run_config(folder, setup.config)
     write_json(folder / "meta.json", meta)
     write_split(folder / "split.csv", setup.data)
-    write_seen(folder, setup.overlap)
 
 
 def processor_name() -> str:

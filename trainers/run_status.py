@@ -24,7 +24,7 @@ from vit.parts import count_parameters
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
-    "figures", "seen.csv", "heads.json", "tracker.json",
+    "figures", "heads.json", "tracker.json",
 }  # fmt: skip
 """Files that a run may have written when its first checkpoint fails."""
 _NO_SHARED_MEMORY = ("unable to allocate shared memory", "Bus error")
@@ -76,7 +76,7 @@ class RunStatus:
             "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
             "groups": {split: asdict(design) for split, design in result.designs.items()} if result else {},
             "test": result.test | {"n": setup.data.dataset_sizes["test"]} if result and result.test else None,
-            "seen": setup.overlap.summary,
+            "seen": list(setup.seen),
         }
         if not self.history:  # taken up, and nothing new yet
             values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}

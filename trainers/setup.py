@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
-from trainers.seen.overlap import Overlap
+from trainers.seen import as_begun, seen_lines, starts_of, without_seen
 from trainers.system import distributed
 from vit import Blueprint, ImageSpec
 from vit.config import HF_PREFIX, OWN_PREFIX
@@ -56,8 +56,8 @@ class RunSetup:
     """Model that the head is part of, for a probe on cached features, whose `model` is the head alone."""
     student: "Student | None" = None
     """Model as it learns from a teacher too, if there is one."""
-    overlap: Overlap = field(default_factory=Overlap)
-    """Overlap of its images with those that its starts have seen."""
+    seen: tuple[str, ...] = ()
+    """Lines about its validation and test images that its starts were trained on."""
 
     @property
     def on_features(self) -> bool:
@@ -173,11 +173,11 @@ def _prepare(
     else:
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    look = look_at_starts(config, blueprint, given, checkpoint, run_dir)
+    look = partial(to_score, config=config, run_dir=None if checkpoint is None else run_dir)
     if checkpoint is None and given.spec is None:
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
-    data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
+    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
     config = defaults.resolve_for(config, data)
     targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
@@ -204,7 +204,7 @@ def _prepare(
         recompute_activations(list(parts(model).blocks))
     student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
-    return RunSetup(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
+    return RunSetup(config, spec, data, model, optimizer, device, student=student, seen=seen)
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
@@ -250,41 +250,26 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: "Student | None" 
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
-Look = Callable[[Samples], tuple[Samples, Overlap]]
-"""Function from images with their splits to those that are scored."""
+Look = Callable[[Samples], tuple[Samples, tuple[str, ...]]]
+"""Function from images with their splits to those that are scored, and lines about the others."""
 
 
-def look_at_starts(
-    config: RunConfig,
-    blueprint: Blueprint | None,
-    given: UserObjects,
-    checkpoint: dict[str, Any] | None,
-    run_dir: Path | None,
-) -> Look:
-    """Return the look at the images of a run. What its starts have seen is read now."""
-    if checkpoint is None and given.model is None and not config.train.teacher and not has_weights(blueprint):
-        return lambda samples: (samples, Overlap())  # it starts from nothing, which has seen nothing
-    from trainers.seen.search import as_begun, without_seen
-    from trainers.seen.starts import starts_of
-
-    if checkpoint is None:
-        return partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
-    return partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
-
-
-def has_weights(blueprint: Blueprint | None) -> bool:
-    return blueprint is not None and any(each.weights for each in blueprint.networks or [blueprint])
+def to_score(samples: Samples, *, config: RunConfig, run_dir: Path | None) -> tuple[Samples, tuple[str, ...]]:
+    """Leave out what the starts of a new run were trained on, or what the run in `run_dir` left out when it began."""
+    if run_dir is None or not (run_dir / "split.csv").is_file():
+        return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
+    said = tuple(seen_lines(run_dir))
+    return as_begun(samples, run_dir).note(*said), said
 
 
 def read_data(
     config: RunConfig, spec: ImageSpec, given: UserObjects, images: OpenedImages, look: Look
-) -> tuple[DataBundle, Overlap]:
-    """The loaders of this process, with its share of every batch and of every other split, and what the starts of the
-    run have seen."""
+) -> tuple[DataBundle, tuple[str, ...]]:
+    """Build the loaders of this process, with its share of every batch and split; return the lines of `look`, too."""
     processes, seed = distributed.world_size(), config.train.seed
     share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
-        samples, overlap = look(images.split(config.data))
+        samples, seen = look(images.split(config.data))
         data = dataloaders_of(samples, config.data, spec, seed=seed, share=share)
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
@@ -293,7 +278,7 @@ def read_data(
 
         data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share)
     if given.dataloaders is not None:
-        samples, overlap = look(data.samples)
+        samples, seen = look(data.samples)
         data = data if samples is data.samples else with_table(data, samples)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
@@ -304,7 +289,7 @@ def read_data(
     for split, size in data.dataset_sizes.items():
         if size < processes:
             raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
-    return data, overlap
+    return data, seen
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -15,7 +15,6 @@ from common.text import shorten_list
 from vit.config import grid_side
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
-from vit.origins import ORIGINS, Origin
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import WeightFile, read_weights
 
@@ -54,7 +53,6 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in tensors.items():
             layout.tensors[name].copy_(tensor)
-    ORIGINS[model] = Origin(file.path, file.extras)
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this program" if file.source == "ours" else file.source

@@ -34,17 +34,12 @@ def describe(
     class_names: Sequence[str],
     config: Mapping[str, Any],
     *,
-    seen: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the metadata of an export: name -> JSON.
-
-    `seen`: which images the weights were trained on; `versions`: of the programs that wrote it.
-    """
+    """Return the metadata of an export: name -> JSON. `versions`: of the programs that wrote it."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
     values |= {} if versions is None else {"versions": dict(versions)}
-    texts = {name: _json(value) for name, value in values.items()}
-    return texts if seen is None else texts | {"seen": seen}
+    return {name: _json(value) for name, value in values.items()}
 
 
 def _json(value: object) -> str:

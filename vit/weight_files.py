@@ -192,7 +192,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         extras = {name: json.loads(described[name]) for name in ("class_names", "image_spec", "config")}
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{path}: its metadata are not readable ({type(error).__name__})") from None
-    return extras | {name: described[name] for name in ("seen", "answers") if name in described} | {"model": tensors}
+    answers = {"answers": described["answers"]} if "answers" in described else {}
+    return extras | answers | {"model": tensors}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:

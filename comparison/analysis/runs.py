@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from datasets.copies import united
 from datasets.split_csv import SplitRow, clusters_of, groups_in, read_split
 from trainers.config import to_dict
 from trainers.engine.intervals import Design, design_of
+from trainers.seen import left_out_of, seen_lines
 from trainers.storage.finished_run import find_run, read_given_config, read_history
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json
@@ -47,7 +48,7 @@ class FinishedRun:
     probabilities: np.ndarray  # float64 (N, C)
     class_names: tuple[str, ...]
     left_out: frozenset[str] = frozenset()
-    """Paths that do not count here, as the start of another run has seen them."""
+    """Paths that do not count here, as the start of another run was trained on them."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """The group of each image that has one, by its path, as split.csv says."""
 
@@ -172,6 +173,32 @@ def read_run(run_dir: Path, *, split: str | None = None) -> FinishedRun:
     groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == scored.partition("_")[0])
     known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
     return FinishedRun(*known, groups=groups)
+
+
+def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
+    """Leave out for all runs what one of them left out as its start was trained on it; return lines about that, too.
+
+    A run with `--allow-seen` left nothing out, and its own lines say so. Raises DataError: less than half is left."""
+    allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
+    said = [f"{run_dir}: {line}" for run_dir in allowed for line in seen_lines(run_dir)]
+    gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
+    parts = [without(run, gone) for run in runs]
+    lost = max(len(run.paths) - len(part.paths) for run, part in zip(runs, parts, strict=True))
+    if not lost:
+        return parts, said
+    most = max(len(run.paths) for run in runs)
+    line = f"{pluralise(lost, 'image')} of {most:,} were used to train what some of these runs started from"
+    if 2 * (most - lost) < most:
+        raise DataError(f"{line}: too few are left to compare on; train them from one start, or with one --split")
+    return parts, [f"{line}: left out for all of them", *said]
+
+
+def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
+    """Drop images of a run as if they had never been scored."""
+    kept = np.array([path not in gone for path in run.paths], bool)
+    paths = tuple(path for path in run.paths if path not in gone)
+    columns = {name: getattr(run, name)[kept] for name in ("labels", "predicted", "probabilities")}
+    return replace(run, paths=paths, left_out=gone, **columns)
 
 
 def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:

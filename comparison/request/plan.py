@@ -21,8 +21,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.options import defaults
 from trainers.reporting.console import say
 from trainers.resume import is_finished
-from trainers.seen.search import without_seen
-from trainers.seen.starts import Start
+from trainers.seen import starts_of, without_seen
 from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import free_folder, read_if_whole, tuning, write_json
@@ -73,8 +72,6 @@ class PlannedArm:
     trainable: int
     memory: int
     """Bytes that a run holds, roughly."""
-    starts: tuple[Start, ...] = ()
-    """Its weights and its teacher, as far as it is known which images these have seen."""
 
 
 class ComparisonPlan:
@@ -97,8 +94,8 @@ class ComparisonPlan:
         )
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms, self.images)
-        starts = {start.name: start for arm in self.arms for start in arm.starts}
-        unseen, self.overlap = without_seen(samples, [*starts.values()], request.base.data)
+        starts = dict.fromkeys(start for arm in self.arms for start in starts_of(arm.resolved.model))
+        unseen, self.seen = without_seen(samples, starts, allow=request.base.data.allow_seen)
         self.split = replace(self.split, samples=unseen)
         subsets = [subset_training(samples, with_labels(request.base.data, labels)) for labels in request.labels]
         self.train_images = [len(subset.indices("train")) for subset in subsets]
@@ -220,7 +217,7 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
         size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(setup))
-        arms.append(PlannedArm(name, slug, config, setup.config, *size, setup.overlap.starts))
+        arms.append(PlannedArm(name, slug, config, setup.config, *size))
     return tuple(arms)
 
 

@@ -86,7 +86,7 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     source = data.source
     if any(have_seen(arm.resolved.model.weights, source) for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
-    yield from plan.overlap.said
+    yield from plan.seen
     if not plan.tuned:
         yield "learning rates were not tuned, so the result may depend on them; --tune-lr on tries others"
     copies = copies_of_training_images(plan.split.samples, plan.request.base.data.root)

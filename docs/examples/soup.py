@@ -19,7 +19,7 @@ for file in files:
         states.append({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118  # no mapping
         # Not the hash of this file, nor what `evaluate` fitted to this network.
         facts.append({name: text for name, text in opened.metadata().items() if name not in ("sha256", "answers")})
-    for name in ("config", "class_names", "image_spec", "seen"):
+    for name in ("config", "class_names", "image_spec"):
         if facts[-1].get(name) != facts[0].get(name):
             sys.exit(f"{file} and {files[0]} differ in their {name}, so they have no mean")
 if any(name.endswith("running_mean") for name in states[0]):

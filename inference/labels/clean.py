@@ -31,7 +31,7 @@ from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of
 from trainers.reporting.console import say
 from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.reporting.figures.sheets import png, prediction_sheet
-from trainers.seen.overlap import said_at_start
+from trainers.seen import seen_lines
 from trainers.statistics import PairedDifference, paired_difference
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import untrusted_run
@@ -139,11 +139,12 @@ def read_fold_predictions(run_dir: Path, config: RunConfig) -> HeldOutPrediction
 
 
 def say_what_was_seen(folders: Sequence[Path], not_judged: int) -> None:
-    """Print which images the runs' starts had seen: none of these is judged, unless the runs scored them."""
+    """Print how many images the starts of the runs were trained on: none is judged, unless the runs scored it."""
     if not_judged:
-        say(f"{pluralise(not_judged, 'image')} had been seen by what these runs started from: not judged", label="note")
-    elif said := [line for folder in folders for line in said_at_start(folder)]:
-        say(f"what these runs started from had seen some of the images that are judged: {said[0]}", label="note")
+        say(f"{pluralise(not_judged, 'image')} left out by these runs, whose start was trained on them", label="note")
+        return
+    for line in dict.fromkeys(line for folder in folders for line in seen_lines(folder)):
+        say(line, label="note")
 
 
 def report_suspects(judged: HeldOutPredictions, folder: Path) -> list[Suspect]:

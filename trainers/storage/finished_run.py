@@ -16,15 +16,12 @@ from common.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
-from trainers.seen.hashes import RECORD, Seen
-from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
 from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
-from vit.origins import ORIGINS, Origin
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:
@@ -120,14 +117,11 @@ class OpenedCheckpoint(NamedTuple):
     class_names: tuple[str, ...]
     config: ModelConfig
     """The options that built the model."""
-    seen: Seen
-    """Images that it was trained on."""
 
 
 def open_best(path: Path) -> OpenedCheckpoint:
     """The model of a checkpoint. Raises CheckpointError as `load` does."""
     checkpoint = read_checkpoint(path)
-    seen = seen_by(checkpoint, path)
     with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
@@ -141,9 +135,7 @@ def open_best(path: Path) -> OpenedCheckpoint:
             raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
         model = build()
         model.load_state_dict(checkpoint["model"])
-    beside = {name: content for name, content in checkpoint.items() if name in ("class_names", "config", RECORD)}
-    ORIGINS[model] = Origin(path, beside)
-    return OpenedCheckpoint(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
+    return OpenedCheckpoint(model.eval(), spec, tuple(checkpoint["class_names"]), config)
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

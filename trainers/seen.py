@@ -1,0 +1,133 @@
+"""Leave out of the scores what a model was trained on before: the split.csv of the run that it starts from tells.
+
+A validation image is left out if its start was trained on it, a test image also if it chose the epoch of its start.
+Images are the same where the hashes of their contents are. What a run leaves out stands in its own split.csv, too, so
+that the next run, which starts from this one, leaves it out again.
+"""
+
+import csv
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from common.errors import DataError, report_damage
+from common.shell import quoted
+from common.tables import unguarded
+from datasets.bundle import LEFT_OUT, Samples
+from datasets.identity import identified
+from datasets.split_csv import KINDS, NOT_SCORED, REASON
+from trainers.storage.places import is_a_name
+from trainers.storage.run_folder import read_if_whole
+from vit import ModelConfig
+
+DISQUALIFYING = {"val": ("train", NOT_SCORED), "test": ("train", "val", NOT_SCORED)}
+"""Splits of a start whose images are not scored again, for each split of a run that is scored."""
+
+
+class Start(NamedTuple):
+    """A run or a file of weights that a model starts from."""
+
+    name: str
+    table: Path | None
+    """The split.csv of the run; None for a file that lies in no run."""
+
+
+def start_of(name: str) -> Start:
+    """Find the run that a name means, or that a file of weights lies in."""
+    path = Path(name).expanduser().absolute()
+    run_dir = path if path.is_dir() else path.parent.parent
+    is_run = path.exists() and (run_dir / "config.json").is_file() and (run_dir / "split.csv").is_file()
+    return Start(name, run_dir / "split.csv" if is_run else None)
+
+
+def starts_of(config: ModelConfig) -> list[Start]:
+    """Find the runs and files that a model starts from; weights of a library have a name and are none."""
+    names = [network.weights for network in config.networks] or [config.weights]
+    starts = [start_of(str(name)) for name in dict.fromkeys(names) if name is not None]
+    return [start for start in starts if start.table is not None or not is_a_name(start.name)]
+
+
+def without_seen(
+    samples: Samples, starts: Collection[Start], *, allow: bool = False, remedy: str = ""
+) -> tuple[Samples, tuple[str, ...]]:
+    """Leave out the validation and test images that a start was trained on, unless `allow`; return lines about them.
+
+    The lines are notes of the samples, too. Raises DataError, which ends in the `remedy`: less than half of a split is
+    left."""
+    reasons: dict[int, str] = {}
+    counts, unknown = [], []
+    for name, table in starts:
+        kind, used = hashes_in(table) if table is not None else ("", {})
+        samples = identified(samples) if kind else samples
+        has_contents = samples.root is not None or samples.pixels is not None  # else the images are a program's own
+        if not kind or kind != samples.hash_kind or not has_contents:
+            unknown.append(f"what {name} was trained on is not known: it may have been trained on these images")
+            continue
+        for split, others in DISQUALIFYING.items():
+            rows = rows_with(samples, split, set[str]().union(*(used.get(other, ()) for other in others)))
+            reasons |= dict.fromkeys(rows, f"used to train {name}")
+            images = f"{len(rows):,} of {len(samples.indices(split)):,} {split} images"
+            counts += [f"{images} were used to train {name}"] if rows else []
+    left = leave_out(samples, reasons)
+    too_few = any(2 * len(left.indices(split)) < len(samples.indices(split)) for split in DISQUALIFYING)
+    if too_few and not allow:
+        tables = [quoted(table) for _, table in starts if table is not None]
+        remedy = remedy or f"--split {tables[0]} keeps its test images apart, --allow-seen scores them all the same"
+        raise DataError(f"{'; '.join(counts)}: too few are left to score on; {remedy}")
+    end = "scored all the same, as --allow-seen asks" if allow else "left out of the scores"
+    said = (*(f"{count}: {end}" for count in counts), *unknown)
+    return (samples if allow else left).note(*said), said
+
+
+def as_begun(samples: Samples, run_dir: Path) -> Samples:
+    """Leave out again what a run left out when it began, as its split.csv says."""
+    reasons = left_out_of(run_dir)
+    rows = {row: reasons[path] for row, path in enumerate(samples.paths) if path in reasons} if reasons else {}
+    return leave_out(identified(samples), rows) if rows else samples
+
+
+def leave_out(samples: Samples, reasons: Mapping[int, str]) -> Samples:
+    """Take rows out of their split, each for a reason that split.csv gives."""
+    return samples.with_splits({LEFT_OUT: [*reasons]}).replace(left_out=reasons) if reasons else samples
+
+
+def rows_with(samples: Samples, split: str, hashes: Container[str]) -> list[int]:
+    """Find the images of a split that have one of these hashes."""
+    assert samples.digests is not None
+    rows = samples.indices(split).tolist()
+    return [row for row in rows if samples.digests[row].tobytes().hex() in hashes]
+
+
+@contextmanager
+def opened(table: Path) -> Iterator["csv.DictReader[str]"]:
+    """Open a split.csv without pandas, whose import takes 0.4 s. Raises CheckpointError: it is damaged."""
+    with report_damage(table), open(table, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        yield csv.DictReader(file)
+
+
+def hashes_in(table: Path) -> tuple[str, dict[str, set[str]]]:
+    """Read the kind of hashes of a split.csv (empty: it has none), and the hashes of each split."""
+    found: dict[str, set[str]] = {}
+    with opened(table) as rows:
+        kind = next((kind for kind in KINDS if kind in (rows.fieldnames or ())), "")
+        for row in rows if kind else ():
+            found.setdefault(row["split"], set()).add(row[kind])
+    return kind, found
+
+
+def left_out_of(run_dir: Path) -> dict[str, str]:
+    """Read from the split.csv of a run which images it does not score: path -> reason."""
+    table = run_dir / "split.csv"
+    if not table.is_file():
+        return {}
+    with opened(table) as rows:
+        if REASON not in (rows.fieldnames or ()):  # the first line tells: a run usually leaves nothing out
+            return {}
+        return {unguarded(row["path"]): row[REASON] for row in rows if row["split"] == NOT_SCORED}
+
+
+def seen_lines(run_dir: Path) -> Sequence[str]:
+    """Read the lines about images that the start of a run was trained on, from its meta.json."""
+    said = (read_if_whole(run_dir / "meta.json") or {}).get("seen")
+    return [str(line) for line in said] if isinstance(said, list) else []
