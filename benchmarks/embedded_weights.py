@@ -4,8 +4,9 @@
     python -m benchmarks.embedded_weights --make tiny_imagenet --data FOLDER --teacher FILE.onnx
     python -m benchmarks.embedded_weights RUN [RUN ...] [--labels 10] [--seeds 3]
 
-`--make` trains (or, where it was stopped, trains on) as the card in vit/weights/README.md says, then writes the file of
-weights into --output and prints its SHA-256.
+`--make` trains as the card in vit/weights/README.md says (fashion_mnist: or goes on where it was stopped;
+tiny_imagenet: by examples/distill.py, which keeps the teacher's features in --output), then writes the file of weights
+into --output and prints its SHA-256.
 
 The last form judges on validation images of digits with 10 labels per class. Each RUN is a finished `train --data
 fashion_mnist --model vit_nano_8 ...`. Its best weights, and none at all, are fine-tuned on digits under the protocol of
@@ -16,6 +17,7 @@ the test images of digits are not looked at.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -29,6 +31,7 @@ import torch
 from benchmarks.environment import describe, write_result
 from comparison.request.plan import SMALL_GRID
 from datasets.config import DataConfig
+from examples import distill
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.reporting import console
 from trainers.run import train
@@ -61,32 +64,37 @@ def judge(weights: str, *, labels: int, seeds: int, folder: Path) -> dict[str, A
     return {"best_lr": float(best), **rows[best], "by_lr": rows}
 
 
-COMMANDS = {
-    "fashion_mnist": "--data fashion_mnist --model vit_nano_8 --batch-size 128 --augment light --epochs 16 --lr 2e-3",
-    "tiny_imagenet": "--exclude benchmarks/bees_of_hymenoptera.csv --model vit_stem_16 --batch-size 128 --augment light"
-    " --epochs 19 --optimizer muon --lr 0.02 --weight-decay 0.1 --schedule cooldown --warmup-epochs 0.1"
-    " --label-smoothing 0 --val-fraction 0.04 --test-fraction 0 --teacher-size 160 --save-every 150 --cache on",
-}
-"""Options of `train` for each file of weights, beside the places of data and teacher."""
-PRECISION = {"fashion_mnist": torch.float32, "tiny_imagenet": torch.float16}
+FASHION_MNIST = (
+    "--data fashion_mnist --model vit_nano_8 --batch-size 128 --augment light --epochs 16 --lr 2e-3 --seed 0"
+)
+"""Options of `train`."""
+TINY_IMAGENET = DataConfig(
+    exclude=Path("benchmarks/bees_of_hymenoptera.csv"), val_fraction=0.04, test_fraction=0.0,
+    batch_size=128, augment="light", cache="on",
+)  # fmt: skip
+TEACHER_SIZE = 160
 
 
-def make(weights: str, places: list[str], output: Path) -> None:
-    """Train, and write the file."""
-    words = [*COMMANDS[weights].split(), "--seed", "0", *places, "--output-dir", str(output), "--auto-resume"]
-    subprocess.run([sys.executable, "main.py", "train", *words], check=True)
-    write(max(output.glob("*/*/summary.json"), key=lambda path: path.stat().st_mtime).parent, weights, output)
-
-
-def write(run: Path, weights: str, output: Path) -> None:
-    """The best weights of a run as the file that the application ships."""
+def make_fashion_mnist(path: Path, data_root: str) -> None:
+    """Train, or go on training, and write the file."""
+    words = ["--data-root", data_root, "--output-dir", str(path.parent), "--auto-resume"]
+    subprocess.run([sys.executable, "main.py", "train", *FASHION_MNIST.split(), *words], check=True)
+    run = max(path.parent.glob("*/*/summary.json"), key=lambda file: file.stat().st_mtime).parent
     model, spec, class_names = load(run)
-    path = output / f"{EMBEDDED_WEIGHTS[weights]}-{weights}.safetensors"
     config = to_dict(read_run_config(run))
-    train = config["train"] | {"teacher": Path(config["train"]["teacher"] or "none").name}  # no places of this machine
-    metadata = describe_export(spec, class_names, {"model": config["model"], "train": train})
-    export_safetensors(model.to(PRECISION[weights]), path, metadata=metadata)
-    print(f"{path}: {path.stat().st_size:,} bytes, SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
+    metadata = describe_export(spec, class_names, {name: config[name] for name in ("model", "train")})
+    export_safetensors(model, path, metadata=metadata)
+
+
+def make_tiny_imagenet(path: Path, data: str, teacher: Path, *, epochs: int) -> None:
+    """Train by the example of distillation, and write the file."""
+    options = ModelConfig(name=EMBEDDED_WEIGHTS["tiny_imagenet"])
+    images = dataclasses.replace(TINY_IMAGENET, source=data)
+    kept = path.parent / "teacher_features.npy"
+    model, class_names, _ = distill.distill(
+        images, options, distill.open_teacher(teacher, TEACHER_SIZE), kept=kept, epochs=epochs
+    )
+    distill.write(model.to(torch.float16), options, class_names, path)
 
 
 def pretraining(run: Path) -> dict[str, Any]:
@@ -101,19 +109,26 @@ def pretraining(run: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="*")
-    parser.add_argument("--make", choices=COMMANDS)
-    parser.add_argument("--write", choices=COMMANDS, help="write the file from a RUN that is there")
+    parser.add_argument("--make", choices=EMBEDDED_WEIGHTS)
     parser.add_argument("--output", type=Path, default=Path("runs/embedded"))
-    for place in ("data", "data-root", "teacher"):
-        parser.add_argument(f"--{place}")
+    parser.add_argument("--data-root", default=str(DataConfig.root), help="folder of Fashion-MNIST")
+    parser.add_argument("--data", help="folder of Tiny ImageNet's pictures, a folder for each class")
+    parser.add_argument("--teacher", type=Path, help="EfficientNet-Lite0 as .onnx with an output `features`")
+    parser.add_argument("--epochs", type=int, default=19, help="of Tiny ImageNet")
     parser.add_argument("--labels", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if options.make:
-        given = {"--data": options.data, "--data-root": options.data_root, "--teacher": options.teacher}
-        return make(options.make, [word for pair in given.items() if pair[1] for word in pair], options.output)
-    if options.write:
-        return write(options.runs[0], options.write, options.output)
+        path = options.output / f"{EMBEDDED_WEIGHTS[options.make]}-{options.make}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if options.make == "fashion_mnist":
+            make_fashion_mnist(path, options.data_root)
+        elif options.data and options.teacher:
+            make_tiny_imagenet(path, options.data, options.teacher, epochs=options.epochs)
+        else:
+            parser.error("--make tiny_imagenet needs --data and --teacher")
+        print(f"{path}: {path.stat().st_size:,} bytes, SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
+        return
     with tempfile.TemporaryDirectory() as name:
         tries: list[dict[str, Any]] = [
             {"weights": "none"} | judge("none", labels=options.labels, seeds=options.seeds, folder=Path(name))
@@ -126,7 +141,6 @@ def main() -> None:
         "images_seen": IMAGES_SEEN, "seeds": options.seeds, "threads": torch.get_num_threads(), "tries": tries,
     }  # fmt: skip
     write_result("embedded_weights", {**result, **describe()})
-    return None
 
 
 if __name__ == "__main__":

@@ -30,22 +30,19 @@ class ImageDataset(ImageSet):
     ) -> None:
         super().__init__(samples, split)
         self.pipeline, self.seed, self.cache = pipeline, seed, cache
-        self.distill_targets: np.ndarray | None = None
-        """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
         self.in_memory = self._kept is not None
         """True if the set needs no cache, since its pixels are in memory."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         row = range(len(self))[index]
-        images, labels = self.__getitems__(BatchKey(0, np.array([row])))[:2]
+        images, labels = self.__getitems__(BatchKey(0, np.array([row])))
         return images[0], int(labels[0])
 
-    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, ...]:
+    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
         rows = key.draws % len(self)
         images = self.pipeline(self.stored(rows.tolist()), seed=self.seed, epoch=key.epoch, draws=key.draws)
-        columns = [self.labels] if self.distill_targets is None else [self.labels, self.distill_targets]
-        return images, *(torch.from_numpy(column[rows]) for column in columns)
+        return images, torch.from_numpy(self.labels[rows])
 
     def native_size(self, index: int) -> tuple[int, int]:
         if self.samples.pixels is not None:

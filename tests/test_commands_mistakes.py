@@ -69,7 +69,6 @@ MISTAKES = [
     (OPEN + "--device cpu:3", "device 'cpu:3' is not there: torch sees"),
     (TRAIN + "--run-name ..", "run_name='..' must be a plain folder name, or a few of them joined by '/'"),
     (TRAIN + "--config {folder}/folds.toml", "folds=1 must be at least 2"),
-    (TRAIN + "--teacher vit_micro_2", "--teacher vit_micro_2: a model without weights knows nothing"),
     (TRAIN + "--dry-run --image-size 7", "image_size=7 is not divisible by patch_size=2; nearest: 6, 8"),
     ("resume {folder}/digits/vit --epochs 0", "epochs=0 must be greater than 0"),
     ("resume {folder}/digits/vit --epochs nan", "epochs=nan must be finite"),

@@ -26,7 +26,7 @@ WORDS = {
     "--model": "resnet18", "--weights": "none", "--weights-source": "timm", "--trainable": "head",
     "--device": "cpu", "--folds": "3", "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder",
     "--test-fraction": "0.3", "--recipe": "linear-probe", "--config": "options.toml", "--on": "slurm",
-    "--slurm": "time=1", "--data": "photos", "--teacher": "resnet18", "--stochastic-depth": "0.1",
+    "--slurm": "time=1", "--data": "photos", "--stochastic-depth": "0.1",
 }  # fmt: skip
 """Words of a command line after options whose types do not say which would do."""
 OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--one-network", "--jobs", "--on", "--slurm", "--config")

@@ -176,7 +176,10 @@ def test_every_option_that_is_named_exists() -> None:
     }.union(*map(flags, [TrainOptions, *classes]))
     option = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
     known.update(
-        word for file in (DOCS.parent / "benchmarks").glob("*.py") for word in option.findall(file.read_text())
+        word
+        for folder in ("benchmarks", "examples")
+        for file in (DOCS.parent / folder).glob("*.py")
+        for word in option.findall(file.read_text())
     )
     # Evidence names commands as they were given, with options of scripts that were removed since.
     pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "vit").rglob("*.md")]

@@ -1,17 +1,25 @@
 """The examples run, the exercises can be solved, and the page about training prints what it says."""
 
 import doctest
+import math
 
+import numpy as np
 import pytest
 import torch
 from ignite.engine import Events
+from small_run import few_digits
 from test_docs import DOCS, snippets
 from torch.nn import functional as F
 
-from examples import exercises, solutions, train_vit
+from datasets import DataConfig, build_dataloaders
+from datasets.bundle import BatchKey
+from examples import distill, exercises, solutions, train_vit
+from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine import handlers, optim
 from trainers.engine.engines import create_evaluator, create_trainer
-from vit.config import ViTConfig
+from trainers.run import train
+from vit import build_model, image_spec
+from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 
 
@@ -84,6 +92,97 @@ def test_the_example_and_the_engine_have_one_history(monkeypatch):
     assert len(by_hand) == len(by_engine) == 2
     for ours, theirs in zip(by_hand, by_engine, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
+
+
+STUDENT = ModelConfig(name="vit_micro_2")
+
+
+@pytest.fixture
+def teacher() -> distill.Teacher:
+    """A network of random weights that takes larger images than the student."""
+    options = ModelConfig(name="vit_micro_2", image_size=16)
+    with torch.random.fork_rng():
+        model = build_model(options, num_classes=3)
+    return distill.Teacher(model, model.head, image_spec(options))
+
+
+def taught(teacher: distill.Teacher, folder, **options):
+    data = few_digits(augment="light", batch_size=32, labels_per_class=20)
+    with torch.random.fork_rng():
+        return distill.distill(data, STUDENT, teacher, kept=folder / "kept.npy", amp_dtype=None, **options)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0])
+def test_a_student_learns_from_labels_and_teacher(teacher, tmp_path, weight):
+    _, names, history = taught(teacher, tmp_path, epochs=3, weight=weight)
+    assert names == tuple("0123456789")
+    assert history[-1]["train_loss"] < history[0]["train_loss"] - 0.1
+    unseen = teacher._replace(network=torch.nn.Identity())  # the features that are kept are enough
+    assert taught(unseen, tmp_path, epochs=3, weight=weight)[2] == history
+
+
+def test_a_teacher_without_weight_changes_nothing_of_a_run(teacher, tmp_path):
+    recipe = {"optimizer": "muon", "lr": distill.PEAK, "weight_decay": 0.1, "schedule": "cooldown"}
+    config = RunConfig(
+        model=STUDENT,
+        data=few_digits(augment="light", batch_size=32, labels_per_class=20),
+        train=TrainConfig(epochs=2, warmup_epochs=0.1, label_smoothing=0, amp="off", device="cpu", **recipe),
+        output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+    )
+    plain = train(config).epochs[1:]
+    _, _, history = taught(teacher, tmp_path, epochs=2, weight=0.0)
+    assert len(plain) == len(history) == 2
+    for ours, theirs in zip(history, plain, strict=True):
+        assert ours == pytest.approx({name: theirs[name] for name in ours}, abs=1e-6)
+
+
+def test_each_image_comes_with_what_the_teacher_says_of_it(teacher, tmp_path):
+    data = few_digits(augment="none", labels_per_class=6)
+    bundle = build_dataloaders(data, teacher.spec)
+    features = distill.teacher_features(teacher, bundle, data, tmp_path / "kept.npy")
+    images, labels, found = distill.WithFeatures(bundle.dataloaders["train"].dataset, features).__getitems__(
+        BatchKey(3, np.array([41, 3, 17]))
+    )
+    assert len(labels) == 3
+    with torch.no_grad():
+        torch.testing.assert_close(found.float(), teacher.network.forward_features(images)[:, 0], atol=2e-3, rtol=2e-3)
+
+
+def test_the_distance_is_nothing_where_the_student_says_what_the_teacher_says():
+    head, features = torch.nn.Linear(4, 3), torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    wanted = (3 * features + 7).numpy()
+    loss = distill.DistillationLoss(head, wanted, weight=1.0)
+    spread = features.std(0, correction=0)
+    with torch.no_grad():
+        loss.projection.weight.copy_(torch.diag(1 / spread))
+        loss.projection.bias.copy_(-features.mean(0) / spread)
+        labels = torch.zeros(8, dtype=torch.int64)
+        assert loss(head(features), labels, torch.from_numpy(wanted)).abs() < 1e-5
+        loss.projection.weight.neg_()
+        loss.projection.bias.neg_()
+        assert loss(head(features), labels, torch.from_numpy(wanted)).item() == pytest.approx(2 * math.log(3))
+
+
+def test_an_onnx_file_teaches_by_its_features_and_the_student_is_a_start(tmp_path, monkeypatch):
+    onnx = pytest.importorskip("onnx", reason="requirements-extras.txt is not installed")
+    pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    pooled = helper.make_node("GlobalAveragePool", ["images"], ["pooled"])
+    flat = helper.make_node("Flatten", ["pooled"], ["features"])
+    images = helper.make_tensor_value_info("images", kind, ["n", 3, "height", "width"])
+    output = helper.make_tensor_value_info("features", kind, ["n", 3])
+    graph = helper.make_graph([pooled, flat], "means", [images], [output])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "t.onnx")
+    monkeypatch.chdir(tmp_path)
+    words = ["--data", "digits", "--teacher", "t.onnx", "--teacher-size", "8", "--model", STUDENT.name, "--epochs", "1"]
+    monkeypatch.setattr("sys.argv", ["distill", *words])
+    with torch.random.fork_rng():
+        distill.main()
+    plain = build_dataloaders(DataConfig(source="digits"), image_spec(STUDENT)).dataloaders["train"].dataset
+    means = np.stack([plain.original(row) for row in range(len(plain))]).mean(axis=(2, 3)) / 127.5 - 1
+    np.testing.assert_allclose(np.load("teacher_features.npy"), np.broadcast_to(means, (len(plain), 3)), atol=2e-3)
+    start = build_model(STUDENT.name, weights="student.safetensors", num_classes=10, class_names=tuple("0123456789"))
+    assert start.head.weight.abs().sum() > 0
 
 
 @pytest.mark.slow

@@ -190,8 +190,7 @@ def test_a_run_that_was_given_a_relative_path_is_opened_from_any_directory(pets,
 def test_files_that_a_run_names_are_found_from_any_directory_too(pets, tmp_path, elsewhere, capsys):
     whole = train(config_of("pets", Path("runs"))).run_dir
     shutil.copy(whole / "split.csv", "mine.csv")
-    teacher = str(whole)
-    config = config_of("pets", tmp_path / "taught", split=Path("mine.csv")).changed(train={"teacher": teacher})
+    config = config_of("pets", tmp_path / "others", split=Path("mine.csv")).changed(model={"weights": str(whole)})
     expected = run_content(train(config.changed(output={"run_name": "whole"})).run_dir)
     run_dir = stopped(config)
     elsewhere()

@@ -172,8 +172,9 @@ def test_what_a_loader_imports_once_does_not_count_as_reading(monkeypatch):
 
 
 def test_measuring_leaves_the_job_as_it_is():
+    """Batch norms count the batches that pass through them, so the steps are those of a copy."""
     config = RunConfig(
-        model=ModelConfig(name="vit_micro_2"),
+        model=ModelConfig(name="vit_stem_16", image_size=16),
         data=DataConfig(labels_per_class=10, workers=0),
         train=TrainConfig(epochs=1, device="cpu"),
     )
@@ -181,6 +182,8 @@ def test_measuring_leaves_the_job_as_it_is():
     before = {name: value.clone() for name, value in setup.model.state_dict().items()}
     pace = measure(setup, seconds=0.01)
     assert all(value.equal(before[name]) for name, value in setup.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in setup.model.parameters())
+    assert setup.model.training
     assert setup.optimizer.state_dict()["state"] == {}
     assert pace.steps_per_epoch == setup.steps_per_epoch
     assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding

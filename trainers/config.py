@@ -87,16 +87,6 @@ class TrainConfig:
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
     last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a
     class has over ten times the images of another."""
-    teacher: Name = None
-    """Knowledge distillation from this model: an ONNX file, a run, or the name of a model that has weights. It sees
-    each training image once, not augmented; its outputs are cached under --data-root."""
-    teacher_target: Literal["features", "logits"] = "features"
-    """Target that the student learns from the teacher: its features, through a linear layer; or its logits, if it was
-    trained on the same classes."""
-    teacher_weight: float = 0.5
-    """Weight of the distillation loss; the labels have the rest."""
-    teacher_size: int | None = None
-    """Side of the images that the teacher sees, in pixels. Default: its own training size; 224 if it does not say."""
     seed: Annotated[int, InPlans] = 0
     """Seed of initial weights, order, augmentation and dropout; never of the split."""
     save_every: Annotated[int | None, InPlans] = None
@@ -109,12 +99,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "teacher_size", "threads")
+        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "threads")
         not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")
         for names, holds, wanted in (
             (positive, lambda value: value > 0, "be greater than 0"),
             (not_negative, lambda value: value >= 0, "be 0 or greater"),
-            (("layer_decay", "teacher_weight"), lambda value: 0 < value <= 1, "lie in (0, 1]"),
+            (("layer_decay",), lambda value: 0 < value <= 1, "lie in (0, 1]"),
             (("ema_decay", "label_smoothing"), lambda value: 0 <= value < 1, "lie in [0, 1)"),
         ):
             require(self, wanted, holds, *names)

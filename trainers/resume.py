@@ -188,8 +188,8 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
     movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
     if (directory := started_in(run_dir)) is not None:
-        for key in ("model.weights", "train.teacher"):
-            then[key] = then[key] if then[key] == now[key] else weights_placed(then[key], directory)
+        if then["model.weights"] != now["model.weights"]:
+            then["model.weights"] = weights_placed(then["model.weights"], directory)
         if then["model.networks"] != now["model.networks"]:
             networks = networks_placed([Network(**each) for each in then["model.networks"]], directory)
             then["model.networks"] = [vars(network) for network in networks]

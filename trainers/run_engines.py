@@ -90,8 +90,6 @@ class Run:
             "scaler": self.trainer.scaler,
             "trainer": self.trainer,
         }
-        if setup.student is not None:
-            self.states["student"] = setup.student.projection
         attach_handlers(self)
 
     @property

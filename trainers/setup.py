@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
@@ -36,9 +35,6 @@ from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
-if TYPE_CHECKING:
-    from trainers.distillation import Student
-
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -54,8 +50,6 @@ class RunSetup:
     device: torch.device
     whole: nn.Module | None = None
     """Model that the head is part of, for a probe on cached features, whose `model` is the head alone."""
-    student: "Student | None" = None
-    """Model as it learns from a teacher too, if there is one."""
     seen: tuple[str, ...] = ()
     """Lines about its validation and test images that its starts were trained on."""
 
@@ -179,7 +173,6 @@ def _prepare(
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
     data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
     config = defaults.resolve_for(config, data)
-    targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
     if given.model is not None:
         from trainers.engine.own_module import require_outputs
@@ -202,9 +195,7 @@ def _prepare(
     refuse_batches_of_one(model, data, device, accumulate=config.train.accumulate)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
-    student = student_of_teacher(model, config, data, targets)
-    optimizer = optimizer_of(model, config, student)
-    return RunSetup(config, spec, data, model, optimizer, device, student=student, seen=seen)
+    return RunSetup(config, spec, data, model, optimizer_of(model, config), device, seen=seen)
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
@@ -219,34 +210,12 @@ def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: 
     return dataclasses.replace(spec, fit=fit, decoding="scaled" if model.decoding == "auto" else model.decoding)
 
 
-def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:
-    """Return what the teacher says of each training image, float16 (N, K); None without `--teacher`."""
-    if not config.train.teacher:
-        return None
-    from trainers.distillation import targets_of
-
-    return distributed.main_process_first(partial(targets_of, config, data))
-
-
-def student_of_teacher(
-    model: nn.Module, config: RunConfig, data: DataBundle, targets: np.ndarray | None
-) -> "Student | None":
-    """The model as it learns from its teacher, too; None without one."""
-    if targets is None:
-        return None
-    from trainers.distillation import student_of
-
-    return student_of(model, config, data, targets).to(distributed.own_device(config.train.device))
-
-
-def optimizer_of(model: nn.Module, config: RunConfig, student: "Student | None" = None) -> Optimizer:
+def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
     matrices = train.optimizer == "muon" and config.model.trainable != "head"
     groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay, matrices=matrices)
-    if student is not None and list(student.projection.parameters()):
-        groups.append({"params": list(student.projection.parameters()), "weight_decay": 0.0, "name": "teacher"})
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
@@ -343,7 +312,7 @@ def training_forward(setup: RunSetup) -> nn.Module:
         return setup.model
     # A Hugging Face model may bring a part that its classifier does not use.
     skips = setup.config.model.name.startswith(HF_PREFIX)
-    forward = distributed.wrap(setup.student or setup.model, setup.device, may_skip_parameters=skips)
+    forward = distributed.wrap(setup.model, setup.device, may_skip_parameters=skips)
     return torch.compile(forward) if setup.config.train.compile else forward  # type: ignore[return-value]
 
 
@@ -351,7 +320,7 @@ def trainer_of(setup: RunSetup) -> Engine:
     train = setup.config.train
     alphas = (train.mixup or 0.0, train.cutmix or 0.0)
     mix = BatchMix(len(setup.data.class_names), *alphas) if any(alphas) else None
-    options = StepOptions(setup.amp_dtype, train.clip_norm, train.seed, mix, slices(setup), train.teacher_weight)
+    options = StepOptions(setup.amp_dtype, train.clip_norm, train.seed, mix, slices(setup))
     return create_trainer(
         setup.model,
         setup.optimizer,

@@ -100,11 +100,9 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
 
 
 def copy_of(setup: RunSetup) -> RunSetup:
-    """Copy a setup, its model and its optimizer; a student holds the model, so both are copied at once."""
-    model, student = copy.deepcopy((setup.model, setup.student))
-    return dataclasses.replace(
-        setup, model=model, student=student, optimizer=optimizer_of(model, setup.config, student)
-    )
+    """Copy a setup, its model and its optimizer."""
+    model = copy.deepcopy(setup.model)
+    return dataclasses.replace(setup, model=model, optimizer=optimizer_of(model, setup.config))
 
 
 def seconds_of(work: Callable[[], Any]) -> float:

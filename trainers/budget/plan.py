@@ -181,11 +181,11 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
 
 def has_a_probe(setup: RunSetup) -> bool:
     """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
-    train, model = setup.config.train, setup.config.model
+    model = setup.config.model
     if model.weights == "none" or model.trainable == "head":
         return False
     linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
-    return train.teacher is None and len(linears) == 1
+    return len(linears) == 1
 
 
 def probed_first(config: RunConfig, setup: RunSetup, until: float, images: OpenedImages) -> Runs:

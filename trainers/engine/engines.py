@@ -21,10 +21,10 @@ from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
 
 Batch = tuple[Tensor, ...]
-"""Images and labels; in the training of a student, what its teacher says of each image."""
+"""(images, labels); in training more tensors may follow, a row for each image, which the loss gets."""
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
 Mix = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[..., Tensor]  # (logits, labels, *extra) -> mean over the images
 SILENT = logging.Logger("engine", logging.CRITICAL)
 """Log in place of Ignite's own, which would show an exception that the command line says in one line."""
 
@@ -75,8 +75,6 @@ class StepOptions:
     mix: Mix | None = None
     """Blends images and targets; hits are still counted against the plain labels."""
     slices: Slices = Slices()
-    teacher_weight: float = 0.0
-    """Share of the teacher's loss; the network then is a `trainers.distillation.Student`."""
 
 
 class TrainStep:
@@ -121,17 +119,16 @@ class TrainStep:
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
         slices = self.options.slices
-        images, labels, *distill_targets = moved(batch, self.device, most=3 if self.options.teacher_weight else 2)
+        images, labels, *extra = moved(batch, self.device, extra=True)
         n = len(labels)
         if slices.whole:
-            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0, *distill_targets)
+            loss, hits, _ = self.backward(iteration, 0, images, labels, extra, 1.0)
             return loss.item(), int(hits), n
 
         def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
             scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
-            return self.backward(
-                iteration, number, images[rows], labels[rows], scale, *(part[rows] for part in distill_targets)
-            )
+            of_slice = [part[rows] for part in extra]
+            return self.backward(iteration, number, images[rows], labels[rows], of_slice, scale)
 
         *early, last = slices.cut(n)
         # Processes exchange gradients once a step, with its last micro-batch.
@@ -145,7 +142,7 @@ class TrainStep:
         return sums[0] / sums[2], int(sums[1]), int(sums[2])
 
     def backward(
-        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float, *distill_targets: Tensor
+        self, iteration: int, number: int, images: Tensor, labels: Tensor, extra: list[Tensor], scale: float
     ) -> tuple[Tensor, Tensor, int]:
         """Add the gradients of one slice; its mean loss, its hits and its number of images."""
         seed, mix, targets = self.options.seed, self.options.mix, labels
@@ -153,19 +150,12 @@ class TrainStep:
         if mix is not None:
             images, targets = mix(images, labels, step_generator(seed, iteration, number))
         with autocast(self.device, self.options.amp_dtype):
-            logits, loss = self.losses(images, targets, *distill_targets)
+            logits = self.network(images)
+            loss = self.loss_fn(logits.float(), targets, *extra)
         share = loss if scale == 1 else loss * scale
         (self.scaler.scale(share) if self.scaled else share).backward()
         right = labels.argmax(dim=1) if labels.dim() == 2 else labels  # soft targets, as MixUp in a loader makes
         return loss.detach(), (logits.detach().argmax(dim=1) == right).sum(), len(labels)
-
-    def losses(self, images: Tensor, targets: Tensor, *distill_targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and mean loss: of the labels, and of the teacher where there is one."""
-        if not distill_targets:
-            logits = self.network(images)
-            return logits, self.loss_fn(logits.float(), targets)
-        logits, of_teacher = self.network(images, *distill_targets)
-        return logits, torch.lerp(self.loss_fn(logits.float(), targets), of_teacher, self.options.teacher_weight)
 
     def not_finite(self, quantity: str, value: float, engine: Engine) -> str:
         return (
@@ -175,9 +165,11 @@ class TrainStep:
         )
 
 
-def moved(batch: Any, device: torch.device, *, most: int = 2) -> list[Tensor]:
-    """Return the parts of a batch on a device. Raises ConfigError: they are no images and labels, or too many."""
-    if isinstance(batch, tuple | list) and 2 <= len(batch) <= most and all(isinstance(part, Tensor) for part in batch):
+def moved(batch: Any, device: torch.device, *, extra: bool = False) -> list[Tensor]:
+    """Return the parts of a batch on a device. Raises ConfigError: they are not images and labels, or more without
+    `extra`."""
+    count = len(batch) if isinstance(batch, tuple | list) else 0
+    if (count == 2 or (extra and count > 2)) and all(isinstance(part, Tensor) for part in batch):
         return [part.to(device, non_blocking=True) for part in batch]
     kinds = ", ".join(map(repr, batch) if isinstance(batch, Mapping) else (type(part).__name__ for part in batch))
     raise ConfigError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
@@ -192,13 +184,13 @@ def create_trainer(
     options: StepOptions = StepOptions(),
     forward: nn.Module | None = None,
 ) -> Engine:
-    """An engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,)).
+    """Create an engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,), *extra).
 
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
     clipping), `lr`. Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and
-    drops the last window of an accumulation. `loss_fn` is a mean over images. `forward` computes the logits where that
-    is not the model itself: the model compiled, or wrapped for several processes. A step raises Diverged where a loss
-    or a gradient is not finite; it is not taken, so the weights stay finite.
+    drops the last window of an accumulation. `loss_fn(logits, labels, *extra)` is a mean over images. `forward`
+    computes the logits where that is not the model itself: the model compiled, or wrapped for several processes. A step
+    raises Diverged where a loss or a gradient is not finite; it is not taken, so the weights stay finite.
     """
     step = TrainStep(model, optimizer, loss_fn, device, options)
     if forward is not None:

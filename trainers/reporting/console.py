@@ -125,8 +125,6 @@ def announce(
     train, data = config.train, config.data
     extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
     options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
-    if train.teacher:
-        options.append(f"{train.teacher_weight:g} of the loss from {train.teacher}")
     described = describe(setup.data)
     rows = [("data" if line is described[0] else "", line) for line in described]
     if images is not None and not Console.silent:

@@ -28,10 +28,9 @@ def with_present_places(config: RunConfig, run_dir: Path) -> RunConfig:
     was another one; and its own split.csv in place of a split that is gone."""
     directory = started_in(run_dir)
     if directory is not None and str(directory) != working_directory():
-        weights, networks, teacher = config.model.weights, config.model.networks, config.train.teacher
+        weights, networks = config.model.weights, config.model.networks
         config = config.changed(
             model={"weights": weights_placed(weights, directory), "networks": networks_placed(networks, directory)},
-            train={"teacher": weights_placed(teacher, directory)},
             data=vars(data_placed(config.data, directory)),
         )
     own = run_dir / "split.csv"
@@ -56,7 +55,7 @@ def place_of(value: Any, directory: Path) -> Any:
 
 
 def weights_placed(weights: str | None, directory: Path) -> str | None:
-    """Like `place_of`, of weights or a teacher, which may have a name in place of a path."""
+    """Like `place_of`, of weights, which may have a name in place of a path."""
     return weights if is_a_name(weights) else place_of(weights, directory)
 
 
@@ -76,7 +75,7 @@ def is_a_set(source: str) -> bool:
 
 
 def is_a_name(value: str | None) -> bool:
-    """Return whether weights or a teacher are named as a model's are, not by a path."""
+    """Return whether weights are named as a model's are, not by a path."""
     return value is None or not (set(value) & {"/", os.sep} or Path(value).suffix)
 
 

@@ -67,8 +67,6 @@ def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
     for split, loader in setup.data.dataloaders.items():
         whole, size = cast("ImageDataset", loader.dataset), batch_sampler(loader).batch_size
         few = ImageDataset(samples, split, whole.pipeline, seed=whole.seed)
-        if whole.distill_targets is not None:
-            few.distill_targets = whole.distill_targets[np.isin(whole.indices, few.indices)]
         loaders[split] = Loader(few, OrderedBatchSampler(len(few), size), workers=loader.num_workers)
     sizes = {split: len(samples.indices(split)) for split in loaders}
     data = DataBundle(loaders, setup.data.class_names, sizes)
