@@ -190,11 +190,14 @@ def main() -> None:
     parser.add_argument("--weight", default=0.5, type=float, help="share of the teacher in the loss (0.5)")
     parser.add_argument("--model", default="vit_stem_16")
     parser.add_argument("--epochs", default=19, type=int)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, for student and teacher (.onnx: always cpu)")
     parser.add_argument("--output", default="student.safetensors", type=Path)
     given = parser.parse_args()
     data, options = DataConfig(source=given.data, batch_size=128, augment="light"), ModelConfig(name=given.model)
     teacher = open_teacher(given.teacher, given.teacher_size)
-    model, class_names, _ = distill(data, options, teacher, kept=given.kept, weight=given.weight, epochs=given.epochs)
+    model, class_names, _ = distill(
+        data, options, teacher, kept=given.kept, weight=given.weight, epochs=given.epochs, device=given.device
+    )
     write(model, options, class_names, given.output)
     print(f"start from it: python main.py train --model {given.model} --weights {given.output}")
 
