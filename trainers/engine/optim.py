@@ -26,6 +26,7 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -
         from trainers.engine.muon import Muon
 
         return Muon(groups, lr=lr)
+    assert name == "adamw", name
     return AdamW(groups, lr=lr, fused=not on_mps)
 
 
@@ -67,6 +68,7 @@ def learning_rate(
             return peak * min(1, (total_steps - step) / (total_steps * COOLDOWN))
         if schedule == "step":
             return peak * 0.1 ** sum(step >= drop for drop in drops)
+        assert schedule == "constant", schedule
         return peak
 
     return at
