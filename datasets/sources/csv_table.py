@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +11,7 @@ from common.tables import cells_of, layout_of, opened_as, unguarded
 from common.text import decode_text, normal, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns, by_column, column_of
-from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.sources.split_column import split_column
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
 from datasets.sources.table_files import TableFiles
 from datasets.suspect import suspect_column
 
@@ -26,6 +25,11 @@ USUAL = {
 }  # fmt: skip
 """Usual names of the columns, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
 table lies beside class folders."""
+WITH_YES_OR_NO = frozenset(("is", "in", "for", "set", "split", "data", "flag", "or", "and"))
+"""Words around that of a split in the name of a column of yes and no."""
+YES_OR_NO = frozenset(("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n"))
+MOST_SPLITS = 10
+"""Values that a column of splits has, at most."""
 Cells = dict[str, list[str]]
 """The columns of a table, by their names in lower case."""
 
@@ -50,7 +54,8 @@ def read_table(
     """
     cells, lines, encoding = read_columns(table)
     rows = _TableRows(table.parent, confined=confined)
-    path, label = _path_column(cells, columns, table, rows), columns_of(cells, "label", columns, table)[0]
+    paths, label = columns_of(cells, "path", columns, table), columns_of(cells, "label", columns, table)[0]
+    path = next((each for each in paths if rows.files.find("".join(cells[each][:1]))), paths[0])
     group = _group_column(cells, columns, table)
     split = split_column(cells, {path, label, group}, table)
     empty = [""] * len(lines)
@@ -125,10 +130,36 @@ def columns_of(cells: Collection[str], role: str, columns: Columns, table: Path)
     raise DataError(f"{table} has no {wanted}: found {', '.join(cells) or 'nothing'}; {hint}")
 
 
-def _path_column(cells: Cells, columns: Columns, table: Path, rows: "_TableRows") -> str:
-    """The path column: of several such columns the first whose first cell leads to a file."""
-    names = columns_of(cells, "path", columns, table)
-    return next((name for name in names if len(names) > 1 and rows.files.find("".join(cells[name][:1]))), names[0])
+def split_column(cells: Mapping[str, Collection[str]], roles: Collection[str], table: Path) -> str:
+    """Return the column whose cells say train, val or test; empty: there is none.
+
+    `roles`: the columns that mean something else. Raises DataError: a column seems to say it in words that are not
+    sure, or several do, for test images must not be trained on.
+    """
+    if any(cells.get("split", ())):
+        return "split"
+    values = {name: {cell.strip() for cell in column} - {""} for name, column in cells.items() if name not in roles}
+    found = [name for name in values if _says_splits(name, values[name])]
+    if not found:
+        return ""
+    if len(found) == 1 and {value.lower() for value in values[found[0]]} <= SPLIT_FOLDERS.keys():
+        return found[0]
+    raise DataError(
+        f"{table}: the column {found[0]!r} seems to say the split ({shorten_list(sorted(values[found[0]]))}); rename it"
+        " to split, with train, val or test in it, or take it out"
+    )
+
+
+def _says_splits(name: str, values: Collection[str]) -> bool:
+    """Return whether a column may say the split: by yes and no under a name like is_train, or by its words."""
+    if not 0 < len(values) <= MOST_SPLITS:
+        return False
+    if {value.lower().removesuffix(".0") for value in values} <= YES_OR_NO:
+        named = split_word(name)
+        return len(values) == 2 and named is not None and WITH_YES_OR_NO.issuperset(named[1].split())
+    found = [word for value in values if (word := split_word(value))]
+    several = len({split for split, _ in found}) > 1
+    return len(found) == len(values) and (several or not any(rest for _, rest in found))
 
 
 def _group_column(cells: Cells, columns: Columns, table: Path) -> str:

@@ -92,7 +92,7 @@ def _scan(root: str, path: str = "") -> _Folder:
     for entry in entries:
         name, place = entry.name.lower(), f"{path}/{entry.name}" if path else entry.name
         if _is_dir(entry):
-            if _leads_back(entry):
+            if leads_back(entry.path):
                 folder.odd.append(("broken_link", place, "leads back to a folder above it"))
             elif not _is_hidden(name):
                 folder.folders[entry.name] = _scan(root, place)
@@ -247,6 +247,9 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
-def _leads_back(entry: os.DirEntry[str]) -> bool:
-    home = os.path.dirname(entry.path)
-    return entry.is_symlink() and Path(os.path.realpath(home)).is_relative_to(os.path.realpath(entry.path))
+def leads_back(folder: str) -> bool:
+    """Return whether a path is a link to a folder above it."""
+    if not os.path.islink(folder):
+        return False
+    above = Path(os.path.realpath(os.path.dirname(folder)))
+    return above.is_relative_to(os.path.realpath(folder))

@@ -27,7 +27,11 @@ SPLIT_FOLDERS = {
     "testing": "test",
 }  # fmt: skip
 """Usual names of a split -> its name here."""
-SPLIT_WORDS = SPLIT_FOLDERS | {"dev": "val", "validate": "val"} | dict.fromkeys(("eval", "evaluation", "holdout"), "")
+SPLIT_WORDS = (
+    SPLIT_FOLDERS
+    | dict.fromkeys(("dev", "devel", "development", "validate"), "val")
+    | dict.fromkeys(("eval", "evaluation", "holdout"), "")
+)
 """Words in a longer name; empty where they may mean val or test."""
 NOTED_KINDS = (
     "named_split", "stray_folder", "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders",

@@ -15,10 +15,9 @@ from datasets.config import DATASETS, Columns, DataConfig
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from datasets.sources.archives import is_archive, mark_of, unpack
-from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns
+from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns, split_column
 from datasets.sources.own_data import read_source
 from datasets.sources.reading import SPLIT_FOLDERS
-from datasets.sources.split_column import split_column
 from inference.images import find_images
 
 UNLABELLED = ("unlabelled",)

@@ -13,10 +13,9 @@ from common.files import folder_aside, require_writable_data_root
 from common.text import normal
 from datasets.config import Columns, by_column, column_of
 from datasets.sources.archives import mark_of
-from datasets.sources.csv_table import column_names
+from datasets.sources.csv_table import MOST_SPLITS, column_names, split_column
 from datasets.sources.large.shards import CLASS_NAMES, add, read_tar_shards, shards_in
 from datasets.sources.reading import Reading
-from datasets.sources.split_column import MOST_VALUES, split_column
 
 Read = Callable[[list[str]], Iterable[dict[str, Any]]]
 """Function from names of columns to the rows of a table."""
@@ -94,7 +93,7 @@ def _write(tar: tarfile.TarFile, file: Path, schema: Any, read: Read, columns: C
         path = cell.get("path") or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
         add(tar, number, path, content, row[label], used, "" if of_group is None else normal(str(of_group)))
         for name, found in values.items():
-            if len(found) <= MOST_VALUES:
+            if len(found) <= MOST_SPLITS:
                 found.add(str(row[name] or ""))
     if used and not held:
         raise DataError(
