@@ -8,12 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from datasets.bit_depth import narrow_range
-from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
+from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples, evenly, split_name
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
 from datasets.config import USUAL_COLUMNS, Columns
@@ -25,8 +24,8 @@ from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
 from datasets.suspect import suspect_groups
 
-SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
-"""Order of the splits: where two pictures are the same, the one in the later split is the one out of place."""
+SPLIT_ORDER = ("", *SPLITS)
+"""Of two pictures that are the same the one in the later split is out of place."""
 
 
 @dataclass(frozen=True)
@@ -62,59 +61,49 @@ class CheckReport:
 
 
 def check_source(
-    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, **options: Any
+    source: str,
+    *,
+    data_root: Path = Path("data"),
+    columns: Columns = USUAL_COLUMNS,
+    workers: int = 0,
+    sample: int | None = None,
+    near: bool = True,
 ) -> CheckReport:
-    """Read a folder, a table, an archive or a built-in set as training does, and `check` it with these options."""
+    """Read images as training does, and inspect those in use, or `sample` of them; look for copies, `near` ones too."""
     reading = read(source, data_root, columns=columns)
-    return check(replace(reading, samples=with_groups(reading.samples, columns.group)), **options)
-
-
-def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:
-    """Inspect every picture in use, or `sample` of them, spread over the set; look for copies, `near` ones too."""
+    reading = replace(reading, samples=with_groups(reading.samples, columns.group))
     samples = reading.samples
     used = np.flatnonzero(samples.splits != LEFT_OUT)
-    read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
-    rows, pictures = _pictures(samples, read)
+    rows, pictures = _pictures(samples, used if sample is None else used[evenly(len(used), sample)])
     seen = inspections(samples, rows, workers=workers, with_facts=MOST_IMAGES)
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
-    first, too_small = _first_of_each(pictures, seen, findings), 0
-    pairs = np.empty((2, 0), np.int64)
-    if near:
-        large = [place for place in first if seen[place].compared]
-        pairs, *found = near_copies(large, [seen[place].thumbnail for place in large])
-        too_small = len(first) - len(large)
-        findings += _near_findings(pictures, pairs, *found)
+    first = _first_of_each(pictures, seen, findings)
+    large = [place for place in first if seen[place].compared] if near else []
+    pairs, *found = near_copies(large, [seen[place].thumbnail for place in large])
+    findings += _near_findings(pictures, pairs, *found)
     suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
-    shortcuts = find_shortcuts(samples, rows, seen, _units(grouped, rows, seen, pairs))
+    contents = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
+    units = united(pictures_of(contents, pairs), units_of(grouped, np.array(rows, np.int64)))
+    shortcuts = find_shortcuts(samples, rows, seen, units)
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]
         findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
-    unread, is_copied = len(used) - len(read), ("duplicate", "near_duplicate")
+    too_small, unread, is_copied = len(first) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
+    shapes = [(one.width, one.height, of.label) for of, one in zip(pictures, seen, strict=True) if one.width]
     notes = {
         "no split is given: a random one may put a picture into train and its copy into val": any(
             finding.kind in is_copied and not finding.split for finding in findings
         ),
-        f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": too_small,
+        f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": near and too_small,
         f"{unread:,} pictures were not read: their faults and their copies are not known": unread,
         "near duplicates were not looked for": not near,
+        never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes]): True,
     }
-    said = [note for note, holds in notes.items() if holds] + list(filter(None, [_cut_off(pictures, seen)]))
-    return CheckReport(reading, _ordered(findings), tuple(shortcuts), tuple(said))
-
-
-def _cut_off(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> str:
-    """Return a line on how much of the pictures a model never sees; empty where they are about square."""
-    shapes = [(seen.width, seen.height, of.label) for of, seen in zip(pictures, inspected, strict=True) if seen.width]
-    return never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes])
-
-
-def _units(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], pairs: np.ndarray) -> np.ndarray:
-    """int64 (len(rows),): a number for each of the rows, the same for copies, near copies and images of one group."""
-    contents = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
-    return united(pictures_of(contents, pairs), units_of(samples, np.array(rows, np.int64)))
+    said = tuple(note for note, holds in notes.items() if note and holds)
+    return CheckReport(reading, _ordered(findings), tuple(shortcuts), said)
 
 
 def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:
@@ -123,7 +112,7 @@ def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Probl
     for row in read.tolist():
         label = samples.class_names[samples.labels[row]]
         pictures[row] = Problem("", samples.paths[row], split_name(samples.splits[row]), label)
-    rows = sorted(pictures, key=lambda row: (SPLIT_ORDER[pictures[row].split], pictures[row].path))
+    rows = sorted(pictures, key=lambda row: (SPLIT_ORDER.index(pictures[row].split), pictures[row].path))
     return rows, [pictures[row] for row in rows]
 
 
@@ -131,7 +120,7 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     counts, order = Counter(finding.kind for finding in findings), list(KINDS)
 
     def place(one: Problem) -> tuple[object, ...]:
-        return one.severity != "error", -counts[one.kind], order.index(one.kind), SPLIT_ORDER[one.split], one.path
+        return one.severity != "error", -counts[one.kind], order.index(one.kind), SPLIT_ORDER.index(one.split), one.path
 
     return tuple(sorted(findings, key=place))
 

@@ -18,7 +18,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
 from datasets.bit_depth import UnsureValues, is_deep, largest_of
-from datasets.bundle import Samples
+from datasets.bundle import Samples, evenly
 from datasets.checking.facts import Facts, header_facts, is_grey
 from datasets.copies import LEAST_SIDE, THUMBNAIL_SIZE, near_copies, pictures_of, thumbnail
 from datasets.images import A_POINTER, POINTER, from_array, open_image, upright_size
@@ -42,7 +42,7 @@ class Inspection:
     """Result of reading one file. `fault` is a kind of finding that makes it unusable, or None."""
 
     digest: bytes = b""
-    """BLAKE2b-128 of the bytes; empty where they could not be read, or are not to be hashed."""
+    """BLAKE2b-128 of the bytes; empty where they could not be read."""
     fault: str | None = None
     detail: str = ""
     format: str = ""
@@ -65,13 +65,11 @@ class Inspection:
 
 def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: int = 0) -> list[Inspection]:
     """Inspect these rows of `samples` behind a progress bar; `with_facts`: facts of so many, spread over the rows."""
-    wanted = np.zeros(len(rows), bool)
-    wanted[np.linspace(0, len(rows) - 1, min(with_facts, len(rows))).astype(int)] = True
+    wanted = np.isin(np.arange(len(rows)), evenly(len(rows), with_facts)).tolist()
     if samples.pixels is None:
-        seen = inspect_files([samples.file(row) for row in rows], wanted.tolist(), workers=workers)
+        seen = inspect_files([samples.file(row) for row in rows], wanted, workers=workers)
     else:
-        pixels = samples.pixels
-        seen = (inspect_pixels(pixels[row], asked) for row, asked in zip(rows, wanted.tolist(), strict=True))
+        seen = map(_inspect_pixels, (samples.pixels[row] for row in rows), wanted)
     return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
@@ -85,11 +83,8 @@ def groups_of_copies(seen: Sequence[Inspection]) -> np.ndarray:
     return pictures_of(contents, near_copies(first.tolist(), [seen[place].compared for place in first])[0])
 
 
-def inspect_files(
-    files: Sequence[Any], with_facts: Sequence[bool] | None = None, *, workers: int
-) -> Iterator[Inspection]:
+def inspect_files(files: Sequence[Any], with_facts: Sequence[bool], *, workers: int) -> Iterator[Inspection]:
     """Yield one Inspection per file, in order, from so many processes; from this one for 0, or few files."""
-    with_facts = with_facts or [False] * len(files)
     if workers < 2 or len(files) < _POOL_THRESHOLD:
         yield from map(inspect_file, files, with_facts)
         return
@@ -101,15 +96,15 @@ def inspect_files(
         pool.shutdown(cancel_futures=True)
 
 
-def inspect_file(file: Any, with_facts: bool = False, *, hashed: bool = True) -> Inspection:
-    """Read and decode one file completely; never raises. `hashed`: with the hash of its bytes."""
+def inspect_file(file: Any, with_facts: bool = False) -> Inspection:
+    """Read and decode one file completely; never raises."""
     try:
         data = file.read_bytes()
     except OSError as error:
         if os.path.islink(file) and not os.path.exists(file):
             return Inspection(fault="broken_link", detail=f"-> {os.readlink(file)}")
         return Inspection(fault="unreadable", detail=error.strerror or str(error))
-    digest = blake2b(data, digest_size=16).digest() if hashed else b""
+    digest = blake2b(data, digest_size=16).digest()
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
@@ -126,13 +121,17 @@ def inspect_file(file: Any, with_facts: bool = False, *, hashed: bool = True) ->
         return Inspection(digest, "truncated" if "truncated" in detail.lower() else "unreadable", detail)
 
 
-def inspect_pixels(pixels: np.ndarray, with_facts: bool = False, *, hashed: bool = True) -> Inspection:
+def _inspect_pixels(pixels: np.ndarray, with_facts: bool) -> Inspection:
     """Inspect a picture that is held in memory, uint8 (H, W, C)."""
     height, width, channels = pixels.shape
-    digest = blake2b(pixels.tobytes(), digest_size=16).digest() if hashed else b""
     image = from_array(pixels, channels)
-    facts = Facts(image.mode, is_grey=is_grey(image)) if with_facts else None
-    return Inspection(digest, None, "", "", width, height, 0, thumbnail(image), facts)
+    return Inspection(
+        blake2b(pixels.tobytes(), digest_size=16).digest(),
+        width=width,
+        height=height,
+        thumbnail=thumbnail(image),
+        facts=Facts(image.mode, is_grey=is_grey(image)) if with_facts else None,
+    )
 
 
 def _decode(data: bytes, digest: bytes, with_facts: bool) -> Inspection:
