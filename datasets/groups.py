@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -93,11 +93,6 @@ def _no_groups(samples: Samples, why: str) -> DataError:
     return DataError(printable(f"--group {why}; paths are such as {examples}"))
 
 
-def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Samples:
-    """Note the classes that lie mostly in one group. Raises DataError: there are fewer groups than parts or folds."""
-    return samples.note(*_narrow_classes(samples, config, parts)) if parts and _named(samples).any() else samples
-
-
 def about_groups(samples: Samples, parts: Sequence[str]) -> Samples:
     """Note on split samples which groups are torn, or which seem to be there.
 
@@ -127,8 +122,10 @@ def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
     return ("train", "val") if brings or config.test_fraction == 0 else ("train", "val", "test")
 
 
-def _narrow_classes(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Iterator[str]:
-    """Yield a note on classes that lie mostly in one group. Raises DataError: fewer groups than parts or folds."""
+def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Samples:
+    """Note the classes that lie mostly in one group. Raises DataError: there are fewer groups than parts or folds."""
+    if not parts or not _named(samples).any():
+        return samples
     pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
     units, labels = units_of(samples, pool), samples.labels[pool]
     count, wanted = len(np.unique(units)), config.folds or len(parts)
@@ -139,14 +136,15 @@ def _narrow_classes(samples: Samples, config: DataConfig, parts: Sequence[str]) 
     (of_class, of_unit), sizes = np.unique(np.stack([labels, units]), axis=1, return_counts=True)
     totals = np.bincount(labels, minlength=len(samples.class_names))
     narrow = np.flatnonzero((sizes > 1) & (sizes > MOST * totals[of_class]))
+    if not len(narrow):
+        return samples
     lines = [
-        f"{samples.group_names[of_unit[at]]!r} has {sizes[at]:,} of the {totals[of_class[at]]:,} images of class"
+        f"group {samples.group_names[of_unit[at]]!r} has {sizes[at]:,} of the {totals[of_class[at]]:,} images of class"
         f" {samples.class_names[of_class[at]]!r}"
-        for at in narrow
+        for at in narrow[:NAMED]
     ]
-    if lines:
-        more = f", and {len(lines) - NAMED} more like these" * (len(lines) > NAMED)
-        yield f"the parts cannot have even shares of a class: group {', group '.join(lines[:NAMED])}{more}"
+    more = f", and {len(narrow) - NAMED} more like these" * (len(narrow) > NAMED)
+    return samples.note(f"the parts cannot have even shares of a class: {', '.join(lines)}{more}")
 
 
 def _named(samples: Samples) -> np.ndarray:

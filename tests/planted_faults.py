@@ -155,7 +155,7 @@ def _classes(root: Path) -> Planted:
         ("unread_picture", "train/hornet/1.gif"),
         ("class_not_in_train", "moth"),
         ("class_names_differ_in_case", "bee"),
-        ("class_names_differ_in_spaces", "ant "),
+        ("class_names_same", "ant "),
         ("class_missing", "Bee"),
         ("class_missing", "ant "),
         ("few_images", "Bee"),

@@ -247,7 +247,7 @@ def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
 def test_labels_that_are_one_number_are_an_error(tmp_path, labels, same):
     class_folders(tmp_path / "set", dict.fromkeys(labels, 6))
     report = check_source(str(tmp_path / "set"), near=False)
-    assert ("class_names_same_number" in {one.kind for one in report.findings}) == same
+    assert ("class_names_same" in {one.kind for one in report.findings}) == same
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])

@@ -3,7 +3,7 @@
 import re
 import tomllib
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -126,17 +126,15 @@ def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
 
 def _similar_names(names: list[str]) -> Iterator[Problem]:
     """Yield names that look the same, that are one number, or that differ in case alone."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    numbers: dict[float, str] = {}
+    known: dict[tuple[str, object], str] = {}
     for label in names:
-        groups[_plain(label).casefold()].append(label)
-        if _NUMBER.fullmatch(label) and (first := numbers.setdefault(float(label.replace(",", ".")), label)) != label:
-            yield Problem("class_names_same_number", label, label=label, other=first, detail=f"{label!r} and {first!r}")
-    for labels in groups.values():
-        for label in labels[1:]:
-            same_case = any(_plain(label) == _plain(other) for other in labels if other != label)
-            kind = "class_names_differ_in_spaces" if same_case else "class_names_differ_in_case"
-            yield Problem(kind, label, label=label, other=labels[0], detail=f"{label!r} and {labels[0]!r}")
+        plain = _plain(label)
+        same = float(plain.replace(",", ".")) if _NUMBER.fullmatch(plain) else plain
+        for kind, key in (("class_names_same", same), ("class_names_differ_in_case", plain.casefold())):
+            other = known.setdefault((kind, key), label)
+            if other != label:
+                yield Problem(kind, label, label=label, other=other, detail=f"{label!r} and {other!r}")
+                break
 
 
 def _plain(name: str) -> str:
