@@ -29,10 +29,6 @@ _DAMAGED = {
     b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
     b"RIFF": "WebP",
 }  # fmt: skip
-_OTHERS = {
-    b"<!doctype html": "a web page (HTML)", b"<html": "a web page (HTML)", b"<svg": "XML or SVG text",
-    b"<?xml": "XML or SVG text", POINTER: A_POINTER,
-}  # fmt: skip
 _POOL_THRESHOLD = 256  # fewer files are read sooner than the processes have started
 _CHUNK = 32
 
@@ -160,12 +156,11 @@ def _unidentified(data: bytes) -> tuple[str, str]:
         return "unreadable", f"{len(data):,} zero bytes"
     if data[4:8] == b"ftyp":
         return "not_an_image", "HEIC, AVIF or a film; convert it to JPEG or PNG"
-    head = data[:512].lstrip().lower()
-    for start, meaning in _OTHERS.items():
-        if head.startswith(start):
-            return "not_an_image", meaning
-    if b"\0" not in head and all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
-        return "not_an_image", "text"
+    if data.startswith(POINTER):
+        return "not_an_image", A_POINTER
+    head = data[:512]
+    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
+        return "not_an_image", f"text, such as a web page: {head[:30].decode(errors='replace')!r}"
     return "not_an_image", f"no image format that Pillow knows (starts with {data[:4].hex(' ')})"
 
 
