@@ -18,8 +18,8 @@ from datasets import DataConfig, DataError, build_dataloaders, class_weights, de
 from datasets.bundle import LEFT_OUT
 from datasets.cache import ImageCache, available_memory
 from datasets.loaders import how_to_start, with_table
+from datasets.packing import pack
 from datasets.sampling import ALL, Share
-from datasets.sources.large.packing import pack
 
 
 @pytest.fixture(scope="module")

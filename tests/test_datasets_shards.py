@@ -17,13 +17,13 @@ from small_run import call
 from common.errors import DataError, MissingPackage
 from common.image_spec import ImageSpec
 from common.shell import command
-from datasets import build_dataloaders
+from datasets import build_dataloaders, packing
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
-from datasets.sources.large import packing, shards
+from datasets.sources import shards
 from datasets.sources.own_data import read_source
 from trainers.resume import resume
 from trainers.run import train

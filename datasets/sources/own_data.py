@@ -12,11 +12,11 @@ from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
+from datasets.sources.hub import obtain_from_hub
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
-from datasets.sources.large.hub import obtain_from_hub
-from datasets.sources.large.parquet import read_parquet
-from datasets.sources.large.shards import TABLES, read_tar_shards, shards_at, shards_in
+from datasets.sources.parquet import read_parquet
 from datasets.sources.reading import Reading, split_word
+from datasets.sources.shards import TABLES, read_tar_shards, shards_at, shards_in
 
 EXPECTED = (
     "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"

@@ -15,7 +15,7 @@ from common.files import flush, folder_aside
 from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.identity import file_sizes
 from datasets.images import picture_of
-from datasets.sources.large.shards import CLASS_NAMES, add
+from datasets.sources.shards import CLASS_NAMES, add
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 

@@ -14,8 +14,8 @@ from common.text import normal
 from datasets.config import Columns, by_column, column_of
 from datasets.sources.archives import mark_of
 from datasets.sources.csv_table import MOST_SPLITS, column_names, split_column
-from datasets.sources.large.shards import CLASS_NAMES, add, read_tar_shards, shards_in
 from datasets.sources.reading import Reading
+from datasets.sources.shards import CLASS_NAMES, add, read_tar_shards, shards_in
 
 Read = Callable[[list[str]], Iterable[dict[str, Any]]]
 """Function from names of columns to the rows of a table."""
