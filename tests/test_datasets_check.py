@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +63,14 @@ def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_kno
     assert check_source(str(clean), sample=10**6).notes == check_source(str(clean)).notes
 
 
-def test_the_options_of_a_large_set_reach_the_check(clean, tmp_path, capsys):
-    options = parse(Options, [str(clean), "--sample", "6", "--no-near"], prog="check")
-    assert main(replace(options, output=tmp_path / "list.csv")) == 0
+def test_options_of_the_command_line_reach_the_check(clean, tmp_path, capsys):
+    words = [str(clean), "--sample", "6", "--no-near", "--workers", "0", "--output", str(tmp_path / "list.csv")]
+    assert main(parse(Options, words, prog="check")) == 0
     assert "were not read" in (said := capsys.readouterr().out)
     assert "near duplicates were not looked for" in said
+    assert Options("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
+    with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
+        Options("x", workers=-1)
 
 
 def test_nothing_is_found_in_a_clean_folder(clean):
@@ -110,18 +112,6 @@ def test_a_zip_and_a_zip_with_a_folder_around_everything_give_the_same_findings(
         # A zip of files has no empty folders.
         expected = {pair for pair in planted if pair[0] not in ("broken_link", "class_without_images")}
         assert found_in(archive) == expected
-
-
-def test_a_kaggle_folder_is_read_through_its_table(tmp_path):
-    rows = ["id,breed"]
-    for k in range(12):
-        save(photograph(k), tmp_path / "train" / f"{k:03}.jpg")
-        rows.append(f"{k:03},{'pug' if k < 6 else 'boxer'}")
-    save(photograph(99), tmp_path / "test" / "900.jpg")
-    (tmp_path / "labels.csv").write_text("\n".join(rows))
-    report = check_source(str(tmp_path))
-    assert report.findings == ()
-    assert report.reading.counts("") == {"boxer": 6, "pug": 6}
 
 
 def test_the_pool_gives_the_same_inspections_as_one_process(clean, monkeypatch):
@@ -217,25 +207,16 @@ def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
     assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
 
 
-def test_warnings_alone_exit_0(clean, tmp_path):
+@pytest.mark.parametrize(
+    ("split", "copies", "kind", "code"), [("train", 10, "duplicate", 0), ("val", 1, "duplicate_across_splits", 3)]
+)
+def test_copies_are_as_many_findings_and_an_error_between_splits_alone(clean, tmp_path, split, copies, kind, code):
     root = shutil.copytree(clean, tmp_path / "set")
-    shutil.copy(root / "train" / "ant" / "00.jpg", root / "train" / "ant" / "copy.jpg")
+    for k in range(copies):
+        shutil.copy(root / "train" / "ant" / "00.jpg", root / split / "ant" / f"copy{k}.jpg")
     report = check_source(str(root))
-    assert [finding.kind for finding in report.findings] == ["duplicate"]
-    assert report.exit_code == 0
-
-
-def test_a_copy_in_val_alone_exits_3(clean, tmp_path):
-    root = shutil.copytree(clean, tmp_path / "set")
-    shutil.copy(root / "train" / "ant" / "00.jpg", root / "val" / "ant" / "copy.jpg")
-    assert check_source(str(root)).exit_code == 3
-
-
-def test_ten_copies_are_ten_findings_not_forty_five(clean, tmp_path):
-    root = shutil.copytree(clean, tmp_path / "set")
-    for k in range(10):
-        shutil.copy(root / "train" / "ant" / "00.jpg", root / "train" / "ant" / f"copy{k}.jpg")
-    assert Counter(finding.kind for finding in check_source(str(root)).findings) == {"duplicate": 10}
+    assert Counter(finding.kind for finding in report.findings) == {kind: copies}
+    assert report.exit_code == code
 
 
 def test_data_without_a_split_are_told_that_copies_may_be_torn_apart(clean, tmp_path, capsys):
@@ -243,18 +224,6 @@ def test_data_without_a_split_are_told_that_copies_may_be_torn_apart(clean, tmp_
     shutil.copy(root / "ant" / "00.jpg", root / "ant" / "copy.jpg")
     assert main(Options(str(root), output=tmp_path / "list.csv")) == 0
     assert "no split is given" in capsys.readouterr().out
-
-
-def test_a_folder_without_train_is_an_error(tmp_path):
-    planted_faults.clean_folder(tmp_path)
-    shutil.rmtree(tmp_path / "train")
-    assert ("empty_split", "train") in found_in(tmp_path)
-
-
-def test_two_folders_for_one_split_are_an_error(clean, tmp_path):
-    root = shutil.copytree(clean, tmp_path / "set")
-    save(photograph(77), root / "valid" / "ant" / "1.jpg")
-    assert ("two_split_folders", "valid") in found_in(root)
 
 
 def test_one_class_is_an_error(tmp_path):
@@ -306,23 +275,6 @@ def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_pat
     assert {("unreadable_folder", "train/bee"), ("unreadable", "train/ant/00.jpg"), ("empty_class", "bee")} <= found
 
 
-def test_an_empty_folder_exits_3_with_one_line_on_the_command_line(tmp_path):
-    main_py = Path(__file__).resolve().parent.parent / "main.py"
-    command = [sys.executable, str(main_py), "check", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 3
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
-    with pytest.raises(ValueError, match=r"unknown data set 'digit'; did you mean digits\? Known: digits"):
-        main(Options("digit"))
-    with pytest.raises(FileNotFoundError, match="no data at /no/such/folder; expected a folder"):
-        main(Options("/no/such/folder"))
-
-
 def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
     table = planted_faults.clean_table(tmp_path)
     save(photograph(8000), tmp_path / "images" / "more.jpg")
@@ -341,14 +293,6 @@ def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "1,797 images" in out
     assert "under 32 px: only exact copies" in out
-
-
-def test_the_command_line_means_the_config():
-    config = parse(Options, ["photos", "--workers", "2", "--output", "x.csv"], prog="check")
-    assert config == Options("photos", workers=2, output=Path("x.csv"))
-    assert Options("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
-    with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
-        Options("x", workers=-1)
 
 
 def test_workers_of_the_pool_do_not_import_torch():

@@ -93,31 +93,22 @@ def test_the_screen_says_how_many_groups_there_are_and_how_large(tmp_path):
     )
 
 
-def test_a_folder_below_the_class_is_the_group(tmp_path):
-    source = patients(tmp_path / "set", name="{label}/patient {patient}/{image}.png")
-    samples = read_samples(config(source, tmp_path, group="folder"))
-    assert grouped(samples)["ill/patient 3/2.png"] == "patient 3"
-    assert "groups: 12 by the folder below the class, 4 images each" in said(source, tmp_path, group="folder")
-
-
-def test_a_folder_above_the_class_is_the_group_where_there_is_none_below(tmp_path):
-    source = patients(tmp_path / "set", name="patient {patient}/{label}/{image}.png")
-    files = sorted(source.rglob("*.png"))
-    rows = [(str(file.relative_to(source)), file.parent.name) for file in files]
-    table = write_table(source / "labels.csv", rows)
-    samples = read_samples(config(table, tmp_path, group="folder"))
-    assert grouped(samples)["patient 3/ill/2.png"] == "patient 3"
-    assert "by the folder above the class" in said(table, tmp_path, group="folder")
-
-
-def test_the_folders_of_a_table_without_class_folders_are_the_groups(tmp_path):
-    source = patients(tmp_path / "set", name="images/{patient:02}/{label}_{image}.png")
-    files = sorted(source.rglob("*.png"))
-    rows = [(str(file.relative_to(source)), file.name.partition("_")[0]) for file in files]
-    table = write_table(source / "labels.csv", rows)
-    samples = read_samples(config(table, tmp_path, group="folder"))
-    assert grouped(samples)["images/03/ill_2.png"] == "03"
-    assert "by the folder in 'images'" in said(table, tmp_path, group="folder")
+@pytest.mark.parametrize(
+    ("name", "said_where", "path", "group"),
+    [
+        ("{label}/patient {patient}/{image}.png", "below the class", "ill/patient 3/2.png", "patient 3"),
+        ("patient {patient}/{label}/{image}.png", "above the class", "patient 3/ill/2.png", "patient 3"),
+        ("images/{patient:02}/{label}_{image}.png", "in 'images'", "images/03/ill_2.png", "03"),
+    ],
+)
+def test_a_folder_is_the_group(tmp_path, name, said_where, path, group):
+    source = patients(tmp_path / "set", name=name)
+    if not name.startswith("{label}"):
+        files = [str(file.relative_to(source)) for file in sorted(source.rglob("*.png"))]
+        rows = [(file, next(label for label in CLASSES if label in file)) for file in files]
+        source = write_table(source / "labels.csv", rows)
+    assert grouped(read_samples(config(source, tmp_path, group="folder")))[path] == group
+    assert f"groups: 12 by the folder {said_where}, 4 images each" in said(source, tmp_path, group="folder")
 
 
 def test_folders_that_are_all_alike_are_no_groups(tmp_path):
@@ -146,11 +137,6 @@ def test_a_column_of_a_table_names_the_groups_and_an_empty_cell_none(tmp_path):
 def test_a_column_that_is_not_there_is_answered_with_those_that_are(tmp_path):
     words = said(table_of(tmp_path / "set"), tmp_path, group="animal")
     assert "has no column 'animal': found path, label, patient" in words
-
-
-def test_a_pattern_works_on_a_table_too(tmp_path):
-    samples = read_samples(config(table_of(tmp_path / "set"), tmp_path, group=r"/(p\d+)_"))
-    assert len(samples.group_names) == 12
 
 
 def test_two_spellings_of_one_name_in_unicode_are_one_group(tmp_path):
