@@ -45,6 +45,12 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
     return target
 
 
+def unpacked(archive: Path, root: Path) -> Path:
+    """Return the folder below `root`/unpacked that an archive was unpacked into, now or at an earlier start."""
+    folder = root / "unpacked" / f"{archive.name.partition('.')[0]}-{mark_of(archive)}"
+    return folder if folder.is_dir() else unpack(archive, folder)
+
+
 def is_archive(path: Path) -> bool:
     return path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))
 

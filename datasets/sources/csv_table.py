@@ -4,7 +4,6 @@ import io
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from common.errors import DataError
 from common.tables import cells_of, layout_of, opened_as, unguarded
@@ -34,16 +33,6 @@ Cells = dict[str, list[str]]
 """The columns of a table, by their names in lower case."""
 
 
-class TableRow(NamedTuple):
-    """One row of a table of images."""
-
-    line: int
-    path: str
-    label: str
-    split: str
-    group: str
-
-
 def read_table(
     table: Path, name: str | None = None, *, columns: Columns = USUAL_COLUMNS, confined: bool = False
 ) -> Reading:
@@ -60,8 +49,8 @@ def read_table(
     split = split_column(cells, {path, label, group}, table)
     empty = [""] * len(lines)
     of_roles = [cells[path], cells[label], cells.get(split, empty), cells.get(group, empty)]
-    for row in map(TableRow, lines, *of_roles):
-        rows.add_row(row, has_splits=bool(split))
+    for row in zip(lines, *of_roles, strict=True):
+        rows.add_row(*row, has_splits=bool(split))
     if not len(rows.paths):
         first = f": {rows.problems[0]}" if rows.problems else ""
         raise DataError(f"{table} names no image that can be used{first}")
@@ -176,30 +165,28 @@ class _TableRows(Rows):
     def __init__(self, root: Path, *, confined: bool) -> None:
         super().__init__()
         self.files, self._confined = TableFiles(root), confined
-        self._first: dict[str, TableRow] = {}
-        """File -> the first row that names it."""
+        self._first: dict[str, str] = {}
+        """File -> line, label and split of the first row that names it."""
 
-    def add_row(self, row: TableRow, *, has_splits: bool) -> None:
-        where, split = f"line {row.line}", SPLIT_FOLDERS.get(row.split.strip().lower(), "")
+    def add_row(self, line: int, cell: str, label: str, split_cell: str, group: str, *, has_splits: bool) -> None:
+        where, split = f"line {line}", SPLIT_FOLDERS.get(split_cell.strip().lower(), "")
         if not split and has_splits:
-            known = f"{where}: {row.split!r}; known: {', '.join(SPLITS)}"
-            self.problem("unknown_split", row.path, "", row.label, known)
+            self.problem("unknown_split", cell, "", label, f"{where}: {split_cell!r}; known: {', '.join(SPLITS)}")
             return
-        if not row.label:
-            self.problem("empty_label", row.path, split, detail=where)
+        if not label:
+            self.problem("empty_label", cell, split, detail=where)
             return
-        self.classes.setdefault(split, set()).add(row.label)
-        file, *others = self.files.find(row.path) or [""]
-        key = os.path.normpath(file)
+        self.classes.setdefault(split, set()).add(label)
+        file, *others = self.files.find(cell) or [""]
+        key, said = os.path.normpath(file), f"{where}: {label!r} {split_cell}".rstrip()
         if not file:
-            self.problem("missing_file", row.path, split, row.label, where + self.files.nearest(row.path))
+            self.problem("missing_file", cell, split, label, where + self.files.nearest(cell))
         elif others:
-            self.problem("ambiguous_file", row.path, split, row.label, f"{where}: {shorten_list([file, *others])}")
+            self.problem("ambiguous_file", cell, split, label, f"{where}: {shorten_list([file, *others])}")
         elif self._confined and (os.path.isabs(key) or key.startswith(os.pardir + os.sep)):
-            self.problem("outside_archive", file, split, row.label, where)
-        elif (first := self._first.setdefault(key, row)) is not row:
-            said = f"{where}: {row.label!r} {row.split}".rstrip()
-            first_said = f"line {first.line}: {first.label!r} {first.split}".rstrip()
-            self.problem("duplicate_row", file, split, row.label, f"{said}; {first_said}")
+            self.problem("outside_archive", file, split, label, where)
+        elif key in self._first:
+            self.problem("duplicate_row", file, split, label, f"{said}; {self._first[key]}")
         else:
-            self.add(file, row.label, split, normal(row.group))
+            self._first[key] = said
+            self.add(file, label, split, normal(group))

@@ -10,7 +10,7 @@ import numpy as np
 from common.errors import DataError, UnknownDataSet
 from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
-from datasets.sources.archives import is_archive, mark_of, unpack
+from datasets.sources.archives import is_archive, unpacked
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.hub import obtain_from_hub
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
@@ -35,10 +35,7 @@ def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) ->
     if shards := shards_at(path):
         return _read_shards(shards, data_name(source), root, columns)
     if path.is_file() and is_archive(path):
-        name = path.name.partition(".")[0]
-        unpacked = root / "unpacked" / f"{name}-{mark_of(path)}"
-        folder = unpacked if unpacked.is_dir() else unpack(path, unpacked)
-        return _read_folder(folder, name, root, columns, confined=True)
+        return _read_folder(unpacked(path, root), path.name.partition(".")[0], root, columns, confined=True)
     if path.exists():
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
@@ -87,9 +84,9 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
         hint = f"; there is {shorten_list(others)}: --data can name a table, an archive or a folder of shards"
         raise DataError(f"{error}{hint * bool(others)}") from error
     classes = {reading.samples.class_names[label] for label in np.unique(reading.samples.labels)}
-    if len(likely) == 1 and len([name for name in classes if not split_word(name)]) < 2:  # Kaggle's train_images
+    if len([name for name in classes if not split_word(name)]) < 2 and len(likely) == 1:  # Kaggle's train_images
         return read_table(likely[0], name, columns=columns, confined=confined)
-    if len(tables) == 1 and len(classes) == 1:  # all images
+    if len(classes) == len(tables) == 1:
         return read_table(tables[0], name, columns=columns, confined=confined)  # its error names the missing column
     if inner == folder or confined:
         return reading

@@ -14,7 +14,7 @@ from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
 from datasets.config import DATASETS, Columns, DataConfig
 from datasets.images import picture_of
 from datasets.loaders import read_samples
-from datasets.sources.archives import is_archive, mark_of, unpack
+from datasets.sources.archives import is_archive, unpacked
 from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns, split_column
 from datasets.sources.own_data import read_source
 from datasets.sources.reading import SPLIT_FOLDERS
@@ -83,13 +83,10 @@ def _files_of(
     path = Path(source).expanduser()
     if source in DATASETS or not path.exists():
         yield from _of_set(read_samples(DataConfig(source, root)), written)
-    elif path.is_dir():
-        yield from (os.path.abspath(file.path) for file in find_images([str(path)]) if os.path.isfile(file.path))
-    elif path.suffix.lower() in TABLE_SUFFIXES:
+    elif path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
         yield from _of_table(path, path_column, labels)
-    elif is_archive(path):
-        folder = root / "unpacked" / f"{path.name.partition('.')[0]}-{mark_of(path)}"
-        folder = folder if folder.is_dir() else unpack(path, folder)
+    elif path.is_dir() or is_archive(path):
+        folder = path if path.is_dir() else unpacked(path, root)
         yield from (os.path.abspath(file.path) for file in find_images([str(folder)]) if os.path.isfile(file.path))
     else:
         read_source(source, root)  # says what is expected
