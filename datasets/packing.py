@@ -1,4 +1,4 @@
-"""`pack`: any set of images as tar shards, which this program and others of the WebDataset convention read."""
+"""Write a set of images as tar shards (`pack`), which programs of the WebDataset convention read."""
 
 import io
 import os
@@ -42,7 +42,7 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
 
 
 def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
-    """Name and samples of each shard, split by split."""
+    """Yield the name and the samples of each shard, split by split."""
     for code, split in ((UNSPLIT, "all"), *enumerate(SPLITS)):
         rows = np.flatnonzero(samples.splits == code)
         numbers = np.cumsum(file_sizes(samples, rows)) // SHARD_BYTES
@@ -51,7 +51,7 @@ def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
 
 
 def _content(samples: Samples, row: int) -> tuple[str, bytes]:
-    """The path of a picture, and its bytes."""
+    """Return the path of a picture, and its bytes."""
     path = samples.paths[row]
     if samples.pixels is None:
         return path, samples.file(row).read_bytes()

@@ -107,7 +107,7 @@ def check_source(
 
 
 def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:
-    """These rows, and their pictures, by split and path."""
+    """Return these rows, and their pictures, by split and path."""
     pictures = {}
     for row in read.tolist():
         label = samples.class_names[samples.labels[row]]

@@ -1,4 +1,4 @@
-"""One file at a time: does it decode to the end, is it what its name says, and what does it look like.
+"""Inspect one file at a time: whether it decodes to the end, is what its name says, and what it looks like.
 
 Runs in a pool of processes that import Pillow and NumPy only: they start in a fifth of a second and stay small.
 """
@@ -55,7 +55,7 @@ class Inspection:
 
     @property
     def compared(self) -> bytes:
-        """The thumbnail; empty of a picture that is too small to be compared."""
+        """Return the thumbnail; empty of a picture that is too small to be compared."""
         return self.thumbnail if min(self.width, self.height) >= LEAST_SIDE else b""
 
 

@@ -105,7 +105,7 @@ def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, s
 
 
 def mark_of(*files: Path) -> str:
-    """Tells files of one name apart: by size, start and end, where a zip lists its members and their checksums."""
+    """Return a mark that tells files of one name apart: by size, start, and end, where a zip lists its members."""
     digest = hashlib.blake2b(digest_size=4)
     for path in files:
         with open(path, "rb") as file:

@@ -33,7 +33,7 @@ _Part = tuple[np.ndarray, np.ndarray]
 
 
 def read_digits(root: Path) -> Samples:
-    """1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
+    """Read 1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
     # Importing scikit-learn takes a second.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = gzip.decompress(Path(str(file)).read_bytes()).decode().splitlines()
@@ -52,35 +52,35 @@ def read_digits(root: Path) -> Samples:
 
 
 def read_mnist(root: Path) -> Samples:
-    """70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
+    """Read 70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
     return _read_mnist_like("mnist", root, "MNIST", class_names=tuple("0123456789"))
 
 
 def read_fashion_mnist(root: Path) -> Samples:
-    """70,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
+    """Read 70,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
     return _read_mnist_like("fashion_mnist", root, "FashionMNIST")
 
 
 def read_cifar10(root: Path) -> Samples:
-    """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles."""
+    """Read 60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles."""
     files = [f"data_batch_{number}" for number in range(1, 6)]
     return _read_cifar("cifar10", root / "cifar-10-batches-bin", files, "test_batch", "batches.meta.txt")
 
 
 def read_cifar100(root: Path) -> Samples:
-    """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles; fine labels."""
+    """Read 60,000 photographs, 32 x 32, by their 100 fine labels (Krizhevsky 2009), of the archive without pickles."""
     return _read_cifar("cifar100", root / "cifar-100-binary", ["train"], "test", "fine_label_names.txt", label_bytes=2)
 
 
 def read_hymenoptera(root: Path) -> Reading:
-    """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
+    """Read ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
     from datasets.sources.image_folder import read_image_folder
 
     return read_image_folder(_unpacked("hymenoptera", root / "hymenoptera_data"), "hymenoptera")
 
 
 def read_dog_breed(root: Path) -> Reading:
-    """Dogs of 120 breeds: Kaggle's dog-breed-identification (2017), `labels.csv` with id,breed and `train/<id>.jpg`.
+    """Read dogs of 120 breeds: Kaggle's dog-breed-identification (2017), `labels.csv` with id,breed, `train/<id>.jpg`.
 
     Its own `test/` has no labels and is not used.
     """
@@ -101,7 +101,7 @@ def read_dog_breed(root: Path) -> Reading:
 
 
 def read_oxford_pets(root: Path) -> Samples:
-    """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
+    """Read cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
     from torchvision.datasets import OxfordIIITPet as Pets
 
     addresses = [address for address, _ in Pets._RESOURCES]
@@ -110,7 +110,7 @@ def read_oxford_pets(root: Path) -> Samples:
 
 
 def read_flowers102(root: Path) -> Samples:
-    """Flowers of 102 kinds, 1,020 + 1,020 + 6,149 photographs (Nilsback & Zisserman 2008)."""
+    """Read flowers of 102 kinds, 1,020 + 1,020 + 6,149 photographs (Nilsback & Zisserman 2008)."""
     from torchvision.datasets import Flowers102 as Flowers
 
     addresses = [Flowers._download_url_prefix + file for file, _ in Flowers._file_dict.values()]
@@ -152,7 +152,7 @@ def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: Sequence[
 
 
 def _read_idx(file: Path) -> np.ndarray:
-    """An array in MNIST's idx format, gzipped or not: 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
+    """Read an array in MNIST's idx format, gzipped or not: 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         if data[:3] != b"\0\0\x08":

@@ -152,7 +152,7 @@ def _says_splits(name: str, values: Collection[str]) -> bool:
 
 
 def _group_column(cells: Cells, columns: Columns, table: Path) -> str:
-    """The column that --group names; empty where it says something else, such as a pattern for the path."""
+    """Return the column that --group names; empty where it says something else, such as a pattern for the path."""
     name = (columns.group or "").strip().lower()
     if name not in cells and column_of(columns.group):
         raise DataError(f"{table} has no column {name!r}: found {', '.join(cells)}")

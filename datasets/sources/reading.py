@@ -77,17 +77,17 @@ class Reading:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """All that is wrong: what was found, then the problems of the classes."""
+        """Return all that is wrong: what was found, then the problems of the classes."""
         unread = Counter(one.label for one in self.found if one.kind in ("unread_picture", "unsupported_file"))
         return [*self.found, *class_problems({split: self.counts(split) for split in self.splits}, unread)]
 
     @property
     def splits(self) -> list[str]:
-        """The splits that have classes, train first."""
+        """Return the splits that have classes, train first."""
         return sorted(self.classes, key=("", *SPLITS).index)
 
     def counts(self, split: str) -> dict[str, int]:
-        """Images per class of one split, 0 for the empty classes."""
+        """Count the images of each class of one split, 0 for the empty classes."""
         named, sizes = self.classes.get(split, set()), self.samples.counts(split).tolist()
         return {name: size for name, size in zip(self.samples.class_names, sizes, strict=True) if name in named}
 

@@ -8,7 +8,6 @@ the folder of the shards names the classes 0, 1, ...
 import glob
 import json
 import os
-import re
 import tarfile
 from array import array
 from collections import Counter
@@ -17,7 +16,6 @@ from dataclasses import replace
 from io import BytesIO
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +28,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.remembered import remembered
 from datasets.sources.image_folder import list_folder
 from datasets.sources.problems import Problem
-from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"
@@ -59,9 +57,6 @@ class TarMember(NamedTuple):
     @property
     def opened(self) -> BytesIO:
         return BytesIO(self.read_bytes())
-
-    def stat(self) -> SimpleNamespace:
-        return SimpleNamespace(st_size=self.size)
 
 
 class Members(Sequence[TarMember]):
@@ -110,7 +105,7 @@ def read_tar_shards(files: Sequence[Path], name: str, data_root: Path, *, groupe
     Raises DataError: a tar is damaged, cut short or compressed, holds a link, or a name twice; no picture has a label.
     """
     root = Path(os.path.commonpath([file.parent for file in files]))
-    split_of = {file: _split_of(file.relative_to(root)) for file in files}
+    split_of = {file: (split_word(str(file.relative_to(root))) or ("",))[0] for file in files}
     files = sorted(files, key=lambda file: (("", *SPLITS).index(split_of[file]), file))
     stamps = [stamp(path) for path in (*files, root / CLASS_NAMES)]
     kept = remembered(
@@ -155,11 +150,6 @@ def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
         "offsets": np.array(rows.offsets),
         "sizes": np.array(rows.sizes),
     }
-
-
-def _split_of(shard: Path) -> str:
-    words = re.split("[^a-z]+", str(shard).lower())
-    return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")
 
 
 def _members(tar: Path) -> Iterator[tuple[TarMember, bytes]]:
