@@ -159,7 +159,7 @@ class _Tree(Rows):
             elif split:
                 names[split] = name
             elif split is None:
-                self.problem("stray_folder", name, detail=f"{beside}: left out")
+                self.problem("stray_folder", name, detail=beside)
             else:
                 self.problem("unsure_split", name, detail=beside)
         self._report_loose(top, "")
@@ -199,7 +199,7 @@ class _Tree(Rows):
         pictures = [f"{folder.path}/{image}".lstrip("/") for image in folder.images]
         pictures += [path for kind, path, _ in folder.odd if kind == "unread_picture"]
         for path in pictures:
-            self.problem("stray_image", path, split, detail="outside every class folder: left out")
+            self.problem("stray_image", path, split)
         for kind, path, detail in folder.odd:
             if kind not in ("unread_picture", "unsupported_file"):
                 self.problem(kind, path, split, detail=detail)

@@ -33,11 +33,8 @@ SPLIT_WORDS = (
     | dict.fromkeys(("eval", "evaluation", "holdout"), "")
 )
 """Words in a longer name; empty where they may mean val or test."""
-NOTED_KINDS = (
-    "named_split", "stray_folder", "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders",
-    "multi_label", "few_images", "imbalance", "group_column",
-)  # fmt: skip
-"""Kinds of problems that are noted before training, too."""
+SAID_ELSEWHERE = ("class_without_images", "class_missing")
+"""Kinds of warnings that training says in a line of its own."""
 ONLY_SCORED = ("one_class", "one_image_each")
 """Errors of sets that can be scored, and not learnt from; `require_complete` refuses to train on them."""
 
@@ -107,11 +104,11 @@ class Reading:
 
 
 def training_notes(problems: Collection[Problem]) -> Iterator[str]:
-    """Yield a line for each kind of NOTED_KINDS that occurs: the first problem, and how many more."""
-    for kind in NOTED_KINDS:
-        same = [problem for problem in problems if problem.kind == kind]
-        if same:
-            yield f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1)
+    """Yield a line for each kind of warning: the first problem, and how many more."""
+    warnings = [one for one in problems if one.severity == "warning" and one.kind not in SAID_ELSEWHERE]
+    for kind, count in Counter(one.kind for one in warnings).items():
+        first = next(one for one in warnings if one.kind == kind)
+        yield f"{first}" + f", and {count - 1} more" * (count > 1)
 
 
 class Rows:
