@@ -34,21 +34,24 @@ class TableFiles:
             if path and os.path.isfile(os.path.join(self._root, path)):
                 return [path]
         path, found = os.path.normpath(plain_path(cell)), dict[str, str]()
-        for file in (file for folder in self._folders for file in self._by_name.get(plain_path(folder) + path, ())):
-            place = os.path.join(self._root, file)
-            if os.path.isfile(place):
-                found.setdefault(os.path.realpath(place), file)
+        for folder in [] if os.path.isabs(path) else self._folders:
+            for file in (folder + path, *self._by_name.get(plain_path(folder) + path, ())):
+                place = os.path.join(self._root, file)
+                if os.path.isfile(place):
+                    found.setdefault(os.path.realpath(place), file)
         return [*found.values()]
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        """Return the files below the folder by their plain paths, of images also without the extension."""
+        """Return the files below the folder by other names: of an image without its extension, or spelled otherwise."""
         names = defaultdict(list)
         for file in islice(self._files(), MOST_FILES):
             name = plain_path(file)
             stem = os.path.splitext(name)[0]
-            for key in (name, stem) if is_image_name(name) and not is_image_name(stem) else (name,):
-                names[key].append(file)
+            if name != file:
+                names[name].append(file)
+            if is_image_name(name) and not is_image_name(stem):
+                names[stem].append(file)
         return names
 
     def _files(self) -> Iterator[str]:
@@ -60,7 +63,7 @@ class TableFiles:
     @cached_property
     def _by_stem(self) -> dict[str, str]:
         """Return the first image of each name, without its folder and extension, in lower case."""
-        images = (file for name, files in self._by_name.items() for file in files if is_image_name(name))
+        images = (file for files in self._by_name.values() for file in files if is_image_name(file))
         return {_stem(file): file for file in sorted(images, reverse=True)}
 
     def nearest(self, cell: str) -> str:
