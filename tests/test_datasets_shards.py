@@ -213,11 +213,6 @@ def test_a_compressed_shard_is_refused(tmp_path):
         read_source(str(tmp_path / "*.tar.gz"), tmp_path)
 
 
-def test_a_pattern_without_a_file_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no data at"):
-        read_source(str(tmp_path / "*.tar"), tmp_path)
-
-
 def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, capsys):
     shards = shards_of(folder, tmp_path / "shards")
     damaged = build_dataloaders(DataConfig(source=str(folder), workers=0), SPEC).samples.file(0)
