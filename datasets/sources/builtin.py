@@ -141,11 +141,10 @@ def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: Sequence[
 
     listed = getattr(torchvision.datasets, kind)
     packed = [root / kind / "raw" / file for file, _ in listed.resources]
-    plain = [path.with_suffix("") for path in packed]
-    if not all(path.is_file() or unpacked.is_file() for path, unpacked in zip(packed, plain, strict=True)):
+    files = [plain if (plain := path.with_suffix("")).is_file() else path for path in packed]
+    if not all(file.is_file() for file in files):
         with _downloading(name, packed[0].parent, [listed.mirrors[0] + path.name for path in packed]) as download:
             listed(root, download=download)
-    files = [unpacked if unpacked.is_file() else path for path, unpacked in zip(packed, plain, strict=True)]
     train_images, train_labels, test_images, test_labels = map(_read_idx, files)
     train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
     return _in_memory(name, class_names or listed.classes, train, test)
