@@ -58,9 +58,15 @@ def main(config: Options) -> int:
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column, config.group)
-    chosen = {"workers": workers, "sample": config.sample, "near": not config.no_near}
     with json_document(config) as document:
-        report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
+        report = check_source(
+            config.data,
+            data_root=config.data_root,
+            columns=columns,
+            workers=workers,
+            sample=config.sample,
+            near=not config.no_near,
+        )
         if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
             if config.output is None:
                 claimed_folder(OutputConfig(), config.data)
