@@ -23,9 +23,9 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_BYTES = 2**30
 """Memory that decoding one file may take: more is a machine's, and the file may be tiny. A photograph of 107 million
 pixels passes."""
-BYTES_PER_PIXEL = {"WEBP": 20, "CMYK": 12, "RGBA": 12}
-"""Most bytes that a pixel takes in a format or a mode; in any other 10: a progressive JPEG's coefficients, and its
-pixels."""
+BYTES_PER_PIXEL = 10
+"""Most bytes that decoding a pixel takes: a progressive JPEG's coefficients, and its pixels. In CMYK or with
+transparency 12, of WebP 20."""
 # One long text, such as a prompt, is no bomb: what all texts of a picture may take stays bounded.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
@@ -49,7 +49,8 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     Raises PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a
     line. UnsureValues: a TIFF whose values may mean several things."""
     image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
-    most = MOST_BYTES // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    layered = image.mode == "CMYK" or image.has_transparency_data
+    most = MOST_BYTES // (20 if image.format == "WEBP" else 12 if layered else BYTES_PER_PIXEL)
     (short, long), size = sorted(image.size), "{:,} x {:,} pixels; ".format(*image.size)
     error: Exception | None = None
     if short * long > most:

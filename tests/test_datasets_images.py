@@ -198,6 +198,25 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_pat
     assert inspect_file(path).fault == "decompression_bomb"
 
 
+@pytest.mark.parametrize(
+    ("mode", "options", "least"),
+    [
+        ("RGB", {}, 10),
+        ("RGB", {"transparency": (0, 0, 0)}, 12),
+        ("P", {"transparency": 0}, 12),
+        ("LA", {}, 12),
+        ("RGBA", {}, 12),
+    ],
+)
+def test_transparency_counts_in_the_memory_of_a_picture(tmp_path, monkeypatch, mode, options, least):
+    path = saved(Image.new(mode, (64, 64)), tmp_path / "a.png", **options)
+    monkeypatch.setattr(images, "MOST_BYTES", least * 64 * 64)
+    image_size(path)
+    monkeypatch.setattr(images, "MOST_BYTES", least * 64 * 64 - 1)
+    with pytest.raises(DataError, match="of such a file at most 4,095 are decoded"):
+        read_image(path)
+
+
 def pictures_of(mode: str, size: tuple[int, int]) -> Image.Image:
     if mode in ("I", "I;16", "F"):
         values = np.random.default_rng(0).integers(0, 65_535, size[::-1])
@@ -223,9 +242,9 @@ def test_a_picture_converted_in_strips_is_the_one_converted_at_once(mode, monkey
         ("progressive.jpg", "RGB", 10_300, {"progressive": True, "subsampling": 0}),
         ("cmyk.jpg", "CMYK", 9_400, {"progressive": True}),
         ("alpha.png", "RGBA", 9_400, {}),
-        ("grey.png", "LA", 10_300, {}),
-        ("key.png", "RGB", 10_300, {"transparency": (0, 0, 0)}),
-        ("palette.gif", "P", 10_300, {"transparency": 0}),
+        ("grey.png", "LA", 9_400, {}),
+        ("key.png", "RGB", 9_400, {"transparency": (0, 0, 0)}),
+        ("palette.gif", "P", 9_400, {"transparency": 0}),
         ("deep.png", "I;16", 10_300, {}),
         ("float.tif", "F", 10_300, {"compression": "tiff_adobe_deflate"}),
         ("photo.webp", "RGB", 7_300, {}),
