@@ -227,21 +227,15 @@ def _shares_note(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray, cla
 
 def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
     reused = reuse_split(samples, path)
-    notes = [f"split from {path}"]
-    missing, new = len(reused.missing), len(reused.new)
-    if missing:
-        are = "is" if missing == 1 else "are"
-        notes.append(f"{pluralise(missing, 'image')} of it {are} gone, first {reused.missing[0]!r}")
-    samples = reused.samples
-    if new and grow:
+    notes, samples, new = [f"split from {path}"], reused.samples, reused.new
+    if reused.missing:
+        notes.append(f"without {pluralise(len(reused.missing), 'image')} that it names, first {reused.missing[0]!r}")
+    if len(new) and grow:
         samples = _grown(reused, seed)
-        parts = ", ".join(
-            f"{(samples.splits[reused.new] == code).sum():,} {SPLITS[code]}" for code in (TRAIN, VAL, TEST)
-        )
-        notes.append(f"{pluralise(new, 'new image')} {'joins' if new == 1 else 'join'} it: {parts}")
-    elif new:
-        are, them = ("is", "it") if new == 1 else ("are", "them")
-        notes.append(f"{pluralise(new, 'image')} {are} not in it and {are} left out; --grow lets {them} join")
+        parts = ", ".join(f"{(samples.splits[new] == code).sum():,} {name}" for code, name in enumerate(SPLITS))
+        notes.append(f"with {pluralise(len(new), 'new image')}: {parts}")
+    elif len(new):
+        notes.append(f"without {pluralise(len(new), 'new image')}, for which --grow is needed")
     return samples.note("; ".join(notes))
 
 

@@ -3,7 +3,6 @@ the images of now, and applied to a set that may have grown since."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain, compress, islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -49,14 +48,13 @@ def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
 
 
 def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
-    """Yield each column of split.csv cell by cell: of a million images a list of each is half a gigabyte."""
+    """Return the columns of split.csv as iterators: lists of a million cells would take half a gigabyte."""
     used = samples.splits >= 0
     rows = np.flatnonzero(used)
     labels, splits = samples.labels[used].tolist(), samples.splits[used].tolist()
     of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
-    known = identified(samples).digests
-    assert known is not None
-    digests = known[used].tobytes()
+    assert samples.digests is not None
+    digests = samples.digests[used].tobytes()
     hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))
     return compress(samples.paths, used), of_labels, of_splits, hashes, map(samples.group_of, rows.tolist())
 
@@ -84,20 +82,13 @@ def _left_out(samples: Samples) -> Iterator[tuple[str, ...]]:
         yield samples.paths[row], label, NOT_SCORED, digest, samples.group_of(row), reason
 
 
-def fingerprint(bundle: DataBundle) -> str:
-    """Return 16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data."""
-    return _fingerprint(bundle.samples)
+def fingerprint(bundle: DataBundle, split: str | None = None) -> str:
+    """Return 16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data.
 
-
-def fingerprint_of_split(bundle: DataBundle, split: str) -> str:
-    """Fingerprint the images of one split alone, whatever the others are."""
+    With `split`, over the images of that split alone."""
     samples = identified(bundle.samples)
-    others = np.where(samples.splits == SPLITS.index(split), samples.splits, LEFT_OUT).astype(np.int8)
-    return _fingerprint.__wrapped__(samples.replace(splits=others))  # whose pixels the cache would keep in memory
-
-
-@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks two or three times
-def _fingerprint(samples: Samples) -> str:
+    if split is not None:
+        samples = samples.with_splits({LEFT_OUT: np.flatnonzero(samples.splits != SPLITS.index(split))})
     digest = hashlib.blake2b(digest_size=8)
     for column in _columns(samples)[:4]:
         between = ""

@@ -131,11 +131,11 @@ def test_new_and_missing_images_of_a_table_are_said(folder, tmp_path):
     (folder / "c0" / "003.png").unlink()
     save(folder / "c1" / "new.png", seed=77)
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
-    assert "1 image of it is gone, first 'c0/003.png'" in notes
-    assert "1 image is not in it and is left out; --grow lets it join" in notes
+    assert "without 1 image that it names, first 'c0/003.png'" in notes
+    assert "without 1 new image, for which --grow is needed" in notes
     assert sum(bundle.dataset_sizes.values()) == 159
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table, grow=True))
-    assert "1 new image joins it: 1 train, 0 val, 0 test" in notes
+    assert "with 1 new image: 1 train, 0 val, 0 test" in notes
     assert sum(bundle.dataset_sizes.values()) == 160
 
 

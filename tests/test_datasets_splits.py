@@ -1,8 +1,5 @@
 """Splits: in proportion, seeded, saved and reused, cut into folds."""
 
-import gc
-import weakref
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +9,6 @@ from sklearn.model_selection import StratifiedKFold
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.split import assign_splits, require_complete, subset_training
-from datasets.split_csv import fingerprint_of_split
 
 
 def made(counts, splits=None, **more):
@@ -210,15 +206,6 @@ def test_a_split_is_known_by_its_own_images_whatever_the_others_are():
     """Features of all images were computed again for a mixture, where one test image was left out."""
     few, more = (build_dataloaders(DataConfig(labels_per_class=count), Spec()) for count in (4, 5))
     assert fingerprint(few) != fingerprint(more)
-    same = {split: fingerprint_of_split(few, split) == fingerprint_of_split(more, split) for split in few.dataloaders}
+    same = {split: fingerprint(few, split) == fingerprint(more, split) for split in few.dataloaders}
     assert same == {"train": False, "val": True, "test": True}
-    assert len({fingerprint_of_split(few, split) for split in few.dataloaders}) == 3
-
-
-def test_the_fingerprint_of_one_split_keeps_no_pictures_in_memory():
-    bundle = build_dataloaders(DataConfig(workers=0), Spec())
-    held = weakref.ref(bundle.samples.pixels)
-    assert fingerprint_of_split(bundle, "val") == fingerprint_of_split(bundle, "val")
-    del bundle
-    gc.collect()
-    assert held() is None
+    assert len({fingerprint(few, split) for split in few.dataloaders}) == 3

@@ -18,7 +18,7 @@ from common.files import replacing
 from datasets.bundle import DataBundle
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import batch_sampler
-from datasets.split_csv import fingerprint_of_split
+from datasets.split_csv import fingerprint
 from trainers.config import to_dict
 from trainers.engine.feature_sets import FeatureDataset, features_of
 from trainers.setup import RunSetup, head_of
@@ -127,7 +127,7 @@ def features_file(setup: RunSetup, split: str, backbone: Backbone) -> Path:
     """A name for what determines the features: the images, the numbers of the backbone, and how it computes."""
     how = [backbone.options, to_dict(setup.spec), str(setup.amp_dtype), str(setup.device)]
     size = batch_sampler(setup.data.dataloaders[split]).batch_size
-    digest = hashlib.sha256(json.dumps([fingerprint_of_split(setup.data, split), split, size, how]).encode())
+    digest = hashlib.sha256(json.dumps([fingerprint(setup.data, split), split, size, how]).encode())
     for name, value in backbone.numbers():
         digest.update(name.encode())
         digest.update(bytes_of(value))
