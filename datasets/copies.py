@@ -90,9 +90,8 @@ def connected(count: int, links: np.ndarray) -> Places:
 
 def pictures_of(contents: Sequence[bytes], pairs: np.ndarray) -> Places:
     """Number n images, int64 (n,), where equal contents and pairs of near copies (2, m) share a number."""
-    _, first, number = np.unique(contents, return_index=True, return_inverse=True)
-    links = np.stack([first[number], np.arange(len(number))])
-    return connected(len(number), np.concatenate([links, pairs], axis=1))
+    number = np.unique(contents, return_inverse=True)[1]
+    return connected(len(number), np.concatenate([_links(number), pairs], axis=1))
 
 
 def united(first: np.ndarray, second: np.ndarray) -> Places:
@@ -170,10 +169,10 @@ def copies_of(samples: Samples, data_root: Path | None = None) -> Places | None:
         return None
     rows = np.flatnonzero(samples.splits != LEFT_OUT)
     _, first, number = np.unique(keys_of(samples.digests[rows]), return_index=True, return_inverse=True)
-    links = np.stack([rows[first[number]], rows])
+    links = rows[_links(number)]
     if len(rows) <= SEARCHED_UP_TO:
         links = np.concatenate([links, _near_links(samples, rows[first], data_root)], axis=1)
-    component = connected(len(samples), links[:, links[0] != links[1]])
+    component = connected(len(samples), links)
     return np.where(np.bincount(component)[component] > 1, component, -1)
 
 
@@ -271,20 +270,14 @@ def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask
         right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
         scores[:, block] = similarity(kept[i[block]], right)
     passed, sure, almost = ((scores[0] >= least[0]) & (scores[1] >= least[1]) for least in (_PASSED, _SURE, _ALMOST))
-    if _look_alike(len(kept), np.stack([i, j]), passed, almost):
-        passed = sure
+    component = connected(len(kept), np.stack([i, j])[:, passed])
+    if (almost & (component[i] != component[j])).sum() > max(3, LOOK_ALIKE * passed.sum()):
+        passed = sure  # different pictures of this set are hard to tell from copies
     same = np.flatnonzero(passed)
     same = same[np.lexsort((-scores[0, same], j[same], i[same]))]
     pairs = np.stack([i[same], j[same]])
     new = np.diff(pairs, axis=1, prepend=-1).any(axis=0)  # symmetric pictures match themselves mirrored, too
     return textured[pairs[:, new]], scores[0, same[new]], mirrored[same[new]]
-
-
-def _look_alike(count: int, pairs: Places, passed: Mask, almost: Mask) -> bool:
-    """Return whether different pictures of this set are hard to tell from copies."""
-    component = connected(count, pairs[:, passed])
-    i, j = pairs[:, almost]
-    return int((component[i] != component[j]).sum()) > max(3, LOOK_ALIKE * int(passed.sum()))
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> Words:
