@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -185,23 +183,12 @@ def is_image_name(name: str) -> bool:
 
 
 def image_size(file: str | os.PathLike[str] | BinaryIO) -> Size:
-    """Return (width, height) as shown, from the header alone. An unchanged file is opened once."""
-    with naming(file):
-        if isinstance(file, str | Path):  # no member of a shard
-            status = os.stat(file)
-            return _size_of_file(os.fspath(file), status.st_mtime_ns, status.st_size)
-        with open_image(file) as image:
-            return upright_size(image)
-
-
-@lru_cache(maxsize=20_000)
-def _size_of_file(path: str, modified: int, length: int) -> Size:
-    """Return (width, height) of the file that was changed then and has so many bytes."""
-    with open_image(path) as image:
+    """Return (width, height) as shown, from the header alone."""
+    with naming(file), open_image(file) as image:
         return upright_size(image)
 
 
-def upright_size(image: Image.Image) -> tuple[int, int]:
+def upright_size(image: Image.Image) -> Size:
     """Return (width, height) as the EXIF orientation shows them."""
     turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     return (image.height, image.width) if turned else (image.width, image.height)

@@ -274,17 +274,3 @@ def test_what_pillow_warns_of_is_not_shown_by_a_command_whatever_the_interpreter
     words += "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", words, path], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_header_of_a_file_is_read_once_until_the_file_changes(tmp_path, monkeypatch):
-    path, opened = tmp_path / "picture.png", []
-    Image.new("RGB", (24, 16)).save(path)
-    read = images.open_image
-    monkeypatch.setattr(images, "open_image", lambda file: opened.append(file) or read(file))
-    assert [image_size(path), image_size(str(path))] == [(24, 16)] * 2
-    assert len(opened) == 1
-    Image.new("RGB", (8, 300)).save(path)
-    assert image_size(path) == (8, 300)
-    path.unlink()
-    with pytest.raises(DataError, match=r"picture\.png"):
-        image_size(path)
