@@ -17,7 +17,6 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -88,8 +87,6 @@ def own_dataloaders(
     Raises DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
     """
     items = splits_of(given)
-    for split, dataset in items.items():
-        first_image(split, dataset)
     found = {split: labels_of(split, dataset) for split, dataset in items.items()}
     sizes = {split: len(dataset) for split, dataset in items.items()}
     labels = np.concatenate([part for part, _named in found.values()])
@@ -122,19 +119,14 @@ def own_dataloaders(
 
 
 def splits_of(given: Any) -> dict[str, Any]:
-    """Return the map-style Dataset of each split that a program gave, out of its DataLoader where it is in one.
+    """Return the Dataset of each split that a program gave, out of its DataLoader where it is in one.
 
-    Raises DataError: no mapping, no train or val, a split of another name, a Dataset without a length or an order."""
+    Raises DataError: no mapping, no train or val, a split of another name."""
     if not isinstance(given, Mapping) or not {"train", "val"} <= set(given) <= set(SPLITS):
         found = ", ".join(map(str, given)) if isinstance(given, Mapping) else f"a {type(given).__name__}"
         raise DataError(f"dataloaders={found}: give a mapping with train and val, and test if there is one")
     items = {split: given[split] for split in SPLITS if split in given}
-    items = {split: dataset_of(item) if isinstance(item, DataLoader) else item for split, item in items.items()}
-    for split, dataset in items.items():
-        by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if isinstance(dataset, IterableDataset) or not by_number:
-            raise DataError(f"the {named(split, dataset)} has no images by number: it needs __len__ and __getitem__")
-    return items
+    return {split: dataset_of(item) if isinstance(item, DataLoader) else item for split, item in items.items()}
 
 
 def named(split: str, dataset: Any) -> str:
@@ -176,13 +168,6 @@ def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
             yield from takers_of_seeds(value, depth - 1)
 
 
-def parts_of(dataset: Any) -> Sequence[Any]:
-    """Return the Dataset that a Subset is a part of, or those that a ConcatDataset joins."""
-    if isinstance(dataset, Subset):
-        return [dataset.dataset]
-    return dataset.datasets if isinstance(dataset, ConcatDataset) else ()
-
-
 def own_name(dataset: Any) -> str:
     """Return the name of a run on this Dataset."""
     return own_name(dataset.dataset) if isinstance(dataset, Subset) else type(dataset).__name__
@@ -192,7 +177,8 @@ def names_of(dataset: Any) -> list[str] | None:
     """Return the `classes` of a Dataset, of what it is a part of, or of all that it joins, where they agree."""
     if (names := getattr(dataset, "classes", None)) is not None:
         return list(map(str, names)) or None
-    found = [names_of(part) for part in parts_of(dataset)] or [None]
+    joined = dataset.datasets if isinstance(dataset, ConcatDataset) else []
+    found = [names_of(part) for part in ([dataset.dataset] if isinstance(dataset, Subset) else joined)] or [None]
     return found[0] if all(names == found[0] for names in found) else None
 
 
@@ -213,7 +199,11 @@ def class_names_of(names: Mapping[str, list[str] | None], last: int) -> tuple[st
 
 
 def first_image(split: str, dataset: Any) -> Any:
-    """Return the image of a Dataset's first item. Raises DataError: items that are no pair of an image and a label."""
+    """Return the image of a Dataset's first item.
+
+    Raises DataError: there is none, or it is no pair of an image and a label."""
+    if not hasattr(dataset, "__len__"):
+        raise DataError(f"the {named(split, dataset)} has no images by number: it needs __len__ and __getitem__")
     if not len(dataset):
         raise DataError(f"the {named(split, dataset)} is empty")
     item = dataset[0]
@@ -226,10 +216,11 @@ def first_image(split: str, dataset: Any) -> Any:
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
     """Return all labels of a Dataset, int64 (n,), and whether `classes` names them: those it holds, if its items agree,
     else what these say, which counts."""
+    first_image(split, dataset)
     held, rows = labels_held(dataset), range(len(dataset))
     try:
-        if held is not None and not changes_labels(dataset):
-            # One of each class, too: most that changes labels changes them class by class.
+        if held is not None:
+            # One of each class, too: most that changes labels, such as a target_transform, does so class by class.
             some = {*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()}
             if all(label_of(dataset[row]) == held[row] for row in sorted(some)):
                 return held, True
@@ -237,11 +228,6 @@ def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
         return labels, held is None or np.array_equal(held, labels)
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(f"the {named(split, dataset)} gives no labels 0, 1, ...: {error}") from error
-
-
-def changes_labels(dataset: Any) -> bool:
-    """Return whether a Dataset, or one that it is a part of or joins, has a `target_transform`."""
-    return getattr(dataset, "target_transform", None) is not None or any(map(changes_labels, parts_of(dataset)))
 
 
 def label_of(item: Any) -> Any:
