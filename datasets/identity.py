@@ -40,7 +40,9 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
     of_files = samples.root is not None and samples.sizes is None and samples.pixels is None
     stats = _stats(samples, rows) if of_files else np.empty((0, 3), np.int64)
     sizes = stats[:, 0] if of_files else file_sizes(samples, rows)
-    kind = kind_of(samples, sizes)
+    small = samples.root is not None and sizes.sum() <= READ_UP_TO_BYTES and len(rows) <= READ_UP_TO_FILES
+    # A program's own images have no root: their contents are not ours to read.
+    kind = CONTENT_HASH if small or samples.pixels is not None else PATH_HASH
     digests = np.zeros((len(samples), DIGEST_BYTES), np.uint8)
     if kind == PATH_HASH:
         pairs = zip(rows.tolist(), sizes.tolist(), strict=True)
@@ -50,14 +52,6 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
     else:
         digests[rows] = as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))
     return samples.replace(digests=digests, hash_kind=kind)
-
-
-def kind_of(samples: Samples, sizes: np.ndarray) -> str:
-    """Choose CONTENT_HASH or PATH_HASH for a set whose images in use have these sizes in bytes."""
-    if samples.pixels is None and samples.root is None:
-        return PATH_HASH  # a program's own images: their contents are not ours to read
-    small = sizes.sum() <= READ_UP_TO_BYTES and len(sizes) <= READ_UP_TO_FILES
-    return CONTENT_HASH if small or samples.pixels is not None else PATH_HASH
 
 
 def content_digest(samples: Samples, row: int) -> bytes:

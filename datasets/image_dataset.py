@@ -25,11 +25,11 @@ class ImageDataset(ImageSet):
     no Python object per image passes between processes. `dataset[i]` is sample i as in epoch 0.
     """
 
-    def __init__(
-        self, samples: Samples, split: str, pipeline: Pipeline, *, seed: int = 0, cache: ImageCache | None = None
-    ) -> None:
+    cache: ImageCache | None = None
+
+    def __init__(self, samples: Samples, split: str, pipeline: Pipeline, *, seed: int = 0) -> None:
         super().__init__(samples, split)
-        self.pipeline, self.seed, self.cache = pipeline, seed, cache
+        self.pipeline, self.seed = pipeline, seed
         self._kept = self._pixels_as_stored()
         self.in_memory = self._kept is not None
         """True if the set needs no cache, since its pixels are in memory."""
