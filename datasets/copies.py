@@ -25,6 +25,7 @@ from common.text import pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.identity import CONTENT_HASH, identified, keys_of
 from datasets.images import from_array, open_image, to_mode
+from datasets.processes import cpu_count
 from datasets.remembered import KEPT_FROM, remembered
 
 Floats = NDArray[np.float32]
@@ -145,11 +146,8 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
     samples = identified(samples, data_root)
     copies = copies_of(samples, data_root)
     if copies is None:
-        if samples.root is None:
-            return samples
-        return samples.note(
-            "copies were not looked for: the set is too large to be read at the start; `check` finds them"
-        )
+        why = "the set is too large to be read at the start; `check` finds them"
+        return samples if samples.root is None else samples.note(f"copies were not looked for: {why}")
     images = int((samples.splits != LEFT_OUT).sum())
     if images > SEARCHED_UP_TO:
         samples = samples.note(f"near copies were not looked for among {images:,} images; `check` finds them")
@@ -182,8 +180,6 @@ def _near_links(samples: Samples, distinct: np.ndarray, data_root: Path | None) 
         return np.empty((2, 0), np.int64)
 
     def search() -> dict[str, np.ndarray]:
-        from datasets.image_dataset import cpu_count
-
         # Threads, for Pillow decodes without the interpreter's lock; processes would import the caller's program anew.
         with ThreadPoolExecutor(cpu_count()) as pool:
             decoded = pool.map(lambda row: _thumbnail_of(samples, row), distinct.tolist())

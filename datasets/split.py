@@ -51,11 +51,10 @@ def assign_splits(samples: Samples, config: DataConfig) -> Samples:
     usual = samples.val_fraction or (0.1 if (samples.splits == TEST).any() else 0.15)
     fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
     # No test is drawn of a set that brings some split, and so decides about the test itself.
-    drawn = 0 if (samples.splits >= 0).any() else math.ceil(fraction * (samples.splits == UNSPLIT).sum())
+    unsplit = samples.splits == UNSPLIT
+    drawn = 0 if (samples.splits >= 0).any() else math.ceil(fraction * unsplit.sum())
     if drawn:
-        samples = samples.with_splits(
-            {TEST: _take(samples, samples.splits == UNSPLIT, drawn, config.split_seed, spare=2)}
-        )
+        samples = samples.with_splits({TEST: _take(samples, unsplit, drawn, config.split_seed, spare=2)})
     if config.folds is None and (samples.splits == VAL).any():
         return samples
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
@@ -84,24 +83,18 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     samples, seed = identified(samples, config.root), mix(config.split_seed, SUBSET)
     rows, sizes = samples.indices("train"), samples.counts("train")
     # Class after class, within one in the order of its units: images of one unit stand side by side.
-    order = rows[
-        np.lexsort(
-            (hashes(seed + 1, _own_keys(samples, rows)), hashes(seed, _keys(samples, rows)), samples.labels[rows])
-        )
-    ]
+    of_images, of_units = hashes(seed + 1, _own_keys(samples, rows)), hashes(seed, _keys(samples, rows))
+    order = rows[np.lexsort((of_images, of_units, samples.labels[rows]))]
     labels = samples.labels[order]
     place = np.arange(len(order)) - np.searchsorted(labels, labels)
     if config.fraction is not None:
         wanted = np.maximum(1, np.rint(sizes * config.fraction))
     else:
         wanted = np.full(len(sizes), config.labels_per_class)
-    samples = samples.with_splits({LEFT_OUT: order[place >= wanted[labels]]})
-    short = int((sizes < wanted).sum())
-    if short and config.fraction is None:
-        return samples.note(
-            f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
-        )
-    return samples
+        if short := int((sizes < wanted).sum()):
+            few = f"fewer than {config.labels_per_class} training images"
+            samples = samples.note(f"{short} of {len(sizes)} classes have {few}")
+    return samples.with_splits({LEFT_OUT: order[place >= wanted[labels]]})
 
 
 def require_complete(samples: Samples) -> Samples:
@@ -125,11 +118,8 @@ def require_complete(samples: Samples) -> Samples:
     if untrained:
         raise DataError(f"{samples.name}: no training image of class {shorten_list(untrained)}")
     unseen = [samples.class_names[i] for i in np.flatnonzero(samples.counts("val") == 0)]
-    if unseen:
-        return samples.note(
-            f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {shorten_list(unseen)}"
-        )
-    return samples
+    note = f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {shorten_list(unseen)}"
+    return samples.note(note) if unseen else samples
 
 
 def _take(samples: Samples, pool: np.ndarray, count: int, seed: int, *, spare: int = 1) -> np.ndarray:
@@ -319,11 +309,10 @@ def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
     if samples.groups is None:
         return keys
     # Copies go by the hash of the first of them, so that a new copy moves nothing.
-    names = (
-        int(name.removeprefix(COPIES), 16) if are_copies(name) else _name_key(name) for name in samples.group_names
-    )
+    known = samples.group_names
+    names = [int(name.removeprefix(COPIES), 16) if are_copies(name) else _name_key(name) for name in known]
     groups = samples.groups[rows]
-    return np.where(groups >= 0, np.array([*names], np.uint64)[groups], keys)
+    return np.where(groups >= 0, np.array(names, np.uint64)[groups], keys)
 
 
 def _own_keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
