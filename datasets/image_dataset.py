@@ -11,7 +11,8 @@ from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
 from common.errors import DataError
-from datasets.bundle import BatchKey, ImageSet, Samples
+from common.text import pluralise
+from datasets.bundle import LEFT_OUT, BatchKey, ImageSet, Samples
 from datasets.cache import ImageCache
 from datasets.images import Size, image_size, picture_of, read_image, to_array
 from datasets.processes import cpu_count
@@ -101,19 +102,24 @@ def saying_what_helps() -> Iterator[None]:
         raise DataError(f"{error}; --on-bad-image skip leaves such images out, `check` lists them") from error
 
 
-def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:
-    """Decode every image once; return (index, reason) of those that fail."""
+def without_unreadable(samples: Samples) -> Samples:
+    """Decode every image once, and leave out those that fail."""
+    if samples.pixels is not None:
+        return samples
+    bad: dict[int, str] = {}
 
-    def attempt(index: int) -> tuple[int, str] | None:
+    def attempt(row: int) -> None:
         try:
-            read_image(samples.file(index))
+            read_image(samples.file(row))
         except DataError as error:
-            return index, str(error)
-        return None
+            bad[row] = str(error)
 
-    unreadable_images = []
-    with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(indices), disable=None) as progress:
-        for part in np.array_split(indices, len(indices) // 1024 + 1):  # a future per image, so not all at once
-            unreadable_images += [bad for bad in threads.map(attempt, part.tolist()) if bad is not None]
-            progress.update(len(part))
-    return unreadable_images
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(rows), disable=None) as progress:
+        for part in np.array_split(rows, len(rows) // 1024 + 1):  # a future per image, so not all at once
+            progress.update(len(list(threads.map(attempt, part.tolist()))))
+    if not bad:
+        return samples
+    reasons = tuple(bad[row] for row in sorted(bad))
+    note = f"{pluralise(len(bad), 'unreadable image')} left out, first: {reasons[0]}"
+    return samples.with_splits({LEFT_OUT: [*bad]}).replace(skipped=reasons).note(note)

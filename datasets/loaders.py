@@ -20,15 +20,16 @@ from common.image_spec import ImageSpec
 from common.shell import command
 from common.text import pluralise
 from datasets.augmentation import train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
+from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig, named_set
 from datasets.groups import with_groups
 from datasets.identity import identified
-from datasets.image_dataset import ImageDataset, unreadable
+from datasets.image_dataset import ImageDataset, without_unreadable
 from datasets.images import require_used_range
 from datasets.processes import begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
+from datasets.sources import read
 from datasets.split import require_complete, split_set, subset_training
 from datasets.transforms import Pipeline
 
@@ -139,8 +140,6 @@ def _bundle(loaders: dict[str, DataLoader], class_names: tuple[str, ...]) -> Dat
 
 def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
     """Read the table of a built-in set or of one's own data, not yet split. `only_scored`: no image need train."""
-    from datasets.sources import read  # a run on a program's own images does without
-
     columns = Columns(config.path_column, config.label_column, config.group)
     reading, check = read(config.source, config.root, columns=columns), command("check", *named_set(config))
     if config.exclude is None:
@@ -159,7 +158,10 @@ def split_samples(config: DataConfig) -> Samples:
 
 def open_samples(config: DataConfig) -> Samples:
     """Read the table of all images that can be used, each with its identity, not yet split."""
-    return identified(require_used_range(_leave_out_unreadable(read_samples(config), config)), config.root)
+    samples = read_samples(config)
+    if config.on_bad_image == "skip":
+        samples = without_unreadable(samples)
+    return identified(require_used_range(samples), config.root)
 
 
 def split_opened(samples: Samples, config: DataConfig) -> Samples:
@@ -174,17 +176,6 @@ def class_weights(bundle: DataBundle) -> torch.Tensor:
     counts = bundle.samples.counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
-
-
-def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
-    if config.on_bad_image == "fail" or samples.pixels is not None:
-        return samples
-    bad = unreadable(samples, np.flatnonzero(samples.splits != LEFT_OUT))
-    if not bad:
-        return samples
-    rows, reasons = zip(*bad, strict=True)
-    note = f"{pluralise(len(bad), 'unreadable image')} left out, first: {reasons[0]}"
-    return samples.with_splits({LEFT_OUT: rows}).replace(skipped=reasons).note(note)
 
 
 def loader_of(dataset: ImageSet, config: DataConfig, *, seed: int = 0, share: Share = ALL) -> DataLoader:
