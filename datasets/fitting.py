@@ -93,14 +93,6 @@ def view_of(width: int, height: int, spec: ImageSpec) -> Box:
     return Box(left * across, top * down, (left + side) * across, (top + side) * down)
 
 
-def seen_share(width: int, height: int, spec: ImageSpec) -> float:
-    """Return the share of a picture's pixels that the model sees outside of random crops: 1 but for `crop`."""
-    box = view_of(width, height, spec)
-    across = min(box.right, width) - max(box.left, 0.0)
-    down = min(box.bottom, height) - max(box.top, 0.0)
-    return across * down / (width * height)
-
-
 def chosen_fit(samples: Samples) -> Fit:
     """Choose the fit for the images that no test is held out of: `crop`, unless it would cut much off many."""
     if samples.pixels is not None:
@@ -122,9 +114,11 @@ def choose(sizes: np.ndarray) -> Fit:
 
 
 def seen_by_crop(sizes: np.ndarray) -> np.ndarray:
-    """Return the share of each picture that a model sees with `crop`, float64 (n,)."""
+    """Return the share of each picture that a model sees with `crop`, outside of random crops: float64 (n,)."""
     different, which = np.unique(sizes, axis=0, return_inverse=True)
-    return np.array([seen_share(width, height, ImageSpec(fit="crop")) for width, height in different.tolist()])[which]
+    boxes = (view_of(width, height, ImageSpec(fit="crop")) for width, height in different.tolist())
+    areas = np.array([(box.right - box.left) * (box.bottom - box.top) for box in boxes])
+    return (areas / different.prod(axis=1))[which]
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:

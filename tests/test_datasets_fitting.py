@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from datasets import DataConfig, build_dataloaders
 from datasets.augmentation import padded_crop, train_pipeline
 from datasets.description import describe
-from datasets.fitting import choose, never_seen, resized_size, seen_share, view_of
+from datasets.fitting import choose, never_seen, resized_size, seen_by_crop, view_of
 from datasets.images import read_image, to_array, to_mode
 from datasets.transforms import Pipeline, preprocess
 
@@ -38,12 +38,9 @@ def test_the_view_is_as_large_as_the_fit_says(width, height, how):
     assert middle == pytest.approx((width / 2, height / 2), abs=long / 32)
 
 
-def test_the_share_that_is_seen():
-    spec = Spec(image_size=90)
-    assert seen_share(160, 90, spec) == pytest.approx(0.5625)
-    assert seen_share(300, 100, spec) == pytest.approx(1 / 3, abs=0.01)
-    assert seen_share(100, 100, Spec(image_size=224, crop_fraction=0.875)) == pytest.approx(0.875**2, abs=0.01)
-    assert seen_share(300, 100, Spec(fit="pad")) == seen_share(300, 100, Spec(fit="squash")) == 1
+def test_the_share_that_a_crop_shows():
+    shares = seen_by_crop(np.array([(160, 90), (300, 100), (160, 90), (64, 64)]))
+    assert shares.tolist() == pytest.approx([0.5625, 1 / 3, 0.5625, 1], abs=0.01)
 
 
 @pytest.mark.parametrize("size", [(120, 40), (40, 120), (64, 64)])
