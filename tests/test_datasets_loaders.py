@@ -14,7 +14,7 @@ import pytest
 import torch
 from fake_sets import Spec, class_folders, write_table
 
-from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
+from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe
 from datasets.bundle import LEFT_OUT
 from datasets.cache import ImageCache, available_memory
 from datasets.loaders import how_to_start, with_table
@@ -234,13 +234,6 @@ def test_loader_processes_leave_signals_to_the_main_process(folder):
         os.kill(process.pid, signal.SIGTERM)
     assert len(list(iterator)) == 1
     assert len(list(bundle.dataloaders["train"])) == 3  # the same processes, asked once more
-
-
-def test_a_subset_leaves_val_alone_and_changes_the_fingerprint(folder):
-    whole, part = build(folder), build(folder, labels_per_class=3)
-    assert part.dataset_sizes == {"train": 6, "val": 9}
-    assert fingerprint(part) != fingerprint(whole)
-    assert part.samples.class_names == whole.class_names
 
 
 def test_wrong_options_are_refused_in_the_config():

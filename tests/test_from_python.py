@@ -12,7 +12,6 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash, run_content
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
-from torchvision.datasets import FakeData
 
 from common.errors import ConfigError, WeightsError
 from datasets import DataConfig, DataError, build_dataloaders
@@ -123,32 +122,6 @@ def test_what_only_the_program_can_make_again_is_said(tmp_path):
         load(result.run_dir)
     with pytest.raises(ConfigError, match="freeze a module of your own by requires_grad_"):
         train(options(tmp_path, model={"trainable": "head"}), model=net(), dataloaders=splits())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"train": tensors(6, 0)}, "dataloaders=train: give a mapping with train and val"),
-        ({"train": tensors(6, 0), "val": tensors(6, 0), "dev": tensors(6, 0)}, "dataloaders=train, val, dev"),
-        (
-            {"train": TensorDataset(torch.zeros(4, 1, 8, 8)), "val": tensors(6, 0)},
-            "train Dataset TensorDataset gives no",
-        ),
-        (
-            {"train": TensorDataset(torch.zeros(2, 1, 8, 8), torch.tensor([-1, 0])), "val": tensors(6, 0)},
-            "or some below 0",
-        ),
-        (
-            {"train": TensorDataset(torch.zeros(2, 8, 8), torch.tensor([0, 1])), "val": tensors(6, 0)},
-            r"images of tensordataset are Tensor \(8, 8\), not tensors \(C, H, W\)",
-        ),
-        ({"train": FakeData(2, (3, 8, 8), 2), "val": tensors(6, 0)}, "images of fakedata are Image, not tensors"),
-    ],
-)
-def test_datasets_that_cannot_be_trained_on_get_one_line(tmp_path, given, message):
-    with pytest.raises(DataError, match=message):
-        train(options(tmp_path), model=net(), dataloaders=given)
-    assert not list(tmp_path.iterdir())
 
 
 def test_more_labels_than_the_dataset_has_names_are_refused(tmp_path):

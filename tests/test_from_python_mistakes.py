@@ -20,11 +20,12 @@ from torch.utils.data import (
     RandomSampler,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
     default_collate,
     random_split,
 )
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
 from common.errors import OPTION_ERRORS, ConfigError, DataError
@@ -73,8 +74,22 @@ class Rows(Dataset):
             {"train": tensors(6, 0), "val": Rows((torch.zeros(1, 8, 8), 0, "name"))},
             r"the val Dataset Rows gives no \(image, label\) but a tuple of 3",
         ),
+        ({"train": tensors(6, 0)}, "dataloaders=train: give a mapping with train and val"),
+        ({"train": tensors(6, 0), "val": tensors(6, 0), "dev": tensors(6, 0)}, "dataloaders=train, val, dev"),
+        (
+            {"train": TensorDataset(torch.zeros(4, 1, 8, 8)), "val": tensors(6, 0)},
+            "train Dataset TensorDataset gives no",
+        ),
+        (
+            {"train": TensorDataset(torch.zeros(2, 1, 8, 8), torch.tensor([-1, 0])), "val": tensors(6, 0)},
+            "or some below 0",
+        ),
+        (
+            {"train": TensorDataset(torch.zeros(2, 8, 8), torch.tensor([0, 1])), "val": tensors(6, 0)},
+            r"images of tensordataset are Tensor \(8, 8\), not tensors \(C, H, W\)",
+        ),
+        ({"train": FakeData(2, (3, 8, 8), 2), "val": tensors(6, 0)}, "images of fakedata are Image, not tensors"),
     ],
-    ids=["list", "one loader", "stream", "loader of a stream", "dict", "triple"],
 )
 def test_data_of_another_shape_gets_one_line_and_leaves_nothing(tmp_path, given, line):
     with pytest.raises(DataError, match=line):
