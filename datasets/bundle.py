@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)  # split codes: the indices of SPLITS
-UNSPLIT, LEFT_OUT = -1, -2  # and beside them
+UNSPLIT, LEFT_OUT = -1, -2
 _OF_FILES = sys.getfilesystemencoding()
 """Decoding of file names; in the C locale as ASCII, so that other bytes are escaped."""
 
@@ -186,7 +186,7 @@ class Samples:
         return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
 
     def classes_in_use(self) -> np.ndarray:
-        """bool (classes,): which have an image that is not left out."""
+        """Return which classes have an image that is not left out: bool (classes,)."""
         return np.bincount(self.labels[self.splits != LEFT_OUT], minlength=len(self.class_names)) > 0
 
     def without_empty_classes(self) -> Samples:

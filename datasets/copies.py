@@ -175,7 +175,7 @@ def copies_of(samples: Samples, data_root: Path | None = None) -> Places | None:
 
 
 def _near_links(samples: Samples, distinct: np.ndarray, data_root: Path | None) -> Places:
-    """Pairs of near copies (2, m) among images of distinct contents, in the order of their hashes."""
+    """Return pairs of near copies (2, m) among images of distinct contents, in the order of their hashes."""
     if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
         return np.empty((2, 0), np.int64)
 
@@ -315,9 +315,10 @@ def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
 
 
 def _blocks(words: Words, earlier: Words, part: int) -> Iterator[tuple[Places, Places]]:
-    """Places in `words`, and such places before them in `earlier` as may be within 11 of them by this part of their
-    bits. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared (Norouzi et
-    al., "Fast search in Hamming space", 2012)."""
+    """Yield places in `words`, and earlier ones in `earlier` that this part of their bits lets be within 11 of them.
+
+    Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared (Norouzi et al.,
+    "Fast search in Hamming space", 2012)."""
     flips = [0] + [1 << bit for bit in range(64) if part >> bit & 1]
     groups = _groups(earlier & np.uint64(part))
     for value, members in _groups(words & np.uint64(part)).items():

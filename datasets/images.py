@@ -17,10 +17,9 @@ from datasets.bundle import LEFT_OUT, Samples, evenly
 # frame is read only where somebody names the file, on the command line or in a table.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""
+"""The formats that are decoded, whatever a file is called: for PostScript, Pillow would start a program."""
 MOST_BYTES = 2**30
-"""Memory that decoding one file may take: more is a machine's, and the file may be tiny. A photograph of 107 million
-pixels passes."""
+"""Bytes of memory that decoding one file may take, however small it is. A photograph of 107 million pixels passes."""
 BYTES_PER_PIXEL = 10
 """Most bytes that decoding a pixel takes: a progressive JPEG's coefficients, and its pixels. In CMYK or with
 transparency 12, of WebP 20."""
@@ -36,7 +35,7 @@ LOOKED_AT = 16
 THE_IMAGE = "the image"
 """Name in messages of a picture without a name."""
 POINTER, A_POINTER = b"version https://git-lfs", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
-"""The start of what Git leaves in the place of a large file, and what to say of it."""
+"""Beginning of the file that Git leaves in place of a large one, and the reason that is given."""
 Size = tuple[int, int]
 """(width, height) in pixels."""
 

@@ -65,12 +65,11 @@ class OwnDataset(ImageSet):
         return all(torch.equal(self._image(row), self._image(row)) for row in evenly(len(self), 4).tolist())
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """Each image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
+        """Return each image over its own range, as its normalisation is not known: uint8 (C, H, W)."""
         above_least = [image - image.min() for image in map(self._image, rows)]
         return [(255 * image / image.max().clamp(min=1e-12)).byte().numpy() for image in above_least]
 
     def original(self, index: int) -> np.ndarray:
-        """The image as the Dataset gives it in epoch 0, over its own range: uint8 (C, H, W)."""
         return self.stored([index])[0]
 
     def native_size(self, index: int) -> tuple[int, int]:
@@ -157,8 +156,7 @@ def not_taken(split: str, loader: DataLoader, batch_size: int) -> Iterator[str]:
 
 
 def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
-    """Yield what draws from a generator of its own and takes a seed, as albumentations do: a Dataset's transforms, and
-    what its attributes hold."""
+    """Yield the transforms in a Dataset's attributes that take a seed for their own generator, as albumentations do."""
     if callable(getattr(owner, "set_random_seed", None)) and not isinstance(owner, type):
         yield owner
         return
@@ -214,8 +212,9 @@ def first_image(split: str, dataset: Any) -> Any:
 
 
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
-    """Return all labels of a Dataset, int64 (n,), and whether `classes` names them: those it holds, if its items agree,
-    else what these say, which counts."""
+    """Return all labels of a Dataset, int64 (n,), and whether `classes` names them.
+
+    They are those that it holds if its items agree, else those of its items."""
     first_image(split, dataset)
     held, rows = labels_held(dataset), range(len(dataset))
     try:
@@ -250,8 +249,9 @@ def whole_numbers(values: Any, count: int) -> np.ndarray:
 
 
 def labels_held(dataset: Any) -> np.ndarray | None:
-    """Return the labels that a Dataset holds: its `targets` or `labels`, a TensorDataset's second tensor, those of its
-    parts or of the rows of which it is a part; None where it has none, or something else is called so."""
+    """Return the labels that a Dataset holds: its `targets` or `labels`, a TensorDataset's second tensor.
+
+    Those of a ConcatDataset or a Subset come from its parts. None: it has none, or something else is called so."""
     try:
         if isinstance(dataset, ConcatDataset):
             return np.concatenate([labels_held(part) for part in dataset.datasets])

@@ -38,7 +38,7 @@ class SharedSplit:
 
 
 def shared_split(config: DataConfig, images: OpenedImages | None = None) -> SharedSplit:
-    """The split a single run would draw, with a test split in any case.
+    """Return the split that a single run would draw, with a test split in any case.
 
     `labels_per_class` and `fraction` are left to the runs, which take them out of the same training images.
     """
@@ -49,7 +49,7 @@ def shared_split(config: DataConfig, images: OpenedImages | None = None) -> Shar
 
 
 def copies_of_training_images(samples: Samples, data_root: Path | None = None) -> list[str] | None:
-    """Test images that are, exactly or nearly, training images too: their paths. None: too many to look for."""
+    """Return the paths of test images that are copies of training images; None: too many images to look for them."""
     if (samples.splits != LEFT_OUT).sum() > SEARCHED_UP_TO or (copies := copies_of(samples, data_root)) is None:
         return None
     learnt = (copies >= 0) & np.isin(copies, copies[samples.splits == TRAIN])

@@ -230,7 +230,7 @@ def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Sampl
 
 
 def _grown(reused: Reused, seed: int) -> Samples:
-    """New images in the split of their unit, or where their class has too few; the others stay where they are."""
+    """Put new images into the split of their unit, or where their class has too few; the others stay."""
     samples, new = reused.samples, reused.new
     old = samples.splits >= 0
     if samples.groups is not None:
@@ -304,7 +304,7 @@ class _Units:
 
 
 def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """uint64 (n,): what each image's unit is: the hash of its group's name, or of itself where it stands alone."""
+    """Return the hash of each image's group, or of itself where it stands alone: uint64 (n,)."""
     keys = _own_keys(samples, rows)
     if samples.groups is None:
         return keys

@@ -61,7 +61,7 @@ class Pipeline:
         return self.normalise(torch.from_numpy(np.stack(images)))
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """uint8 or 0-255 float (B, C or 1, S, S) -> float32 (B, C, S, S); a grey image fills all channels."""
+        """Normalise 0 to 255, uint8 or float (B, C or 1, S, S), to float32 (B, C, S, S); grey fills all channels."""
         return torch.addcmul(self._bias, pixels.float(), self._scale)
 
 
