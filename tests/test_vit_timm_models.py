@@ -19,10 +19,10 @@ from torch import Tensor
 from common.errors import MissingPackage, OptionError, WeightsError
 from datasets.transforms import preprocess
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
-from vit.convolutions import quick_on_processors
 from vit.factory import kind_of
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
+from vit.timm_models import quick_on_processors
 
 timm = pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
 PACKAGED = {"efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1), "efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1)}  # blocks a stage

@@ -4,23 +4,22 @@ They are timm's own classes, unwrapped. timm is imported inside the functions, s
 the package with the weights only the file is read, never its code.
 """
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from common.errors import MissingPackage, OptionError, WeightsError, import_optional
 from common.image_spec import ImageSpec
 from vit.config import TIMM_PREFIX, ModelConfig, refuse_options
-from vit.convolutions import quick_on_processors
 from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention_dropout")
-
-
 PACKAGES = {
     "efficientnet_lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "efficientnet_lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
@@ -57,6 +56,30 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         nn.init.zeros_(head.bias)
     set_layer_norm_eps(model, config.layer_norm_eps)
     return quick_on_processors(model)
+
+
+def quick_on_processors(model: nn.Module) -> nn.Module:
+    """Put channels last in memory, and train depthwise convolutions in float32 whatever autocast says.
+
+    Their gradients in bf16 take several times as long on a CPU, for oneDNN has no fast code for them, and they do
+    little of a network's arithmetic (docs/evidence/benchmarks.md, "Convolutional networks")."""
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    depthwise = [layer for layer in convolutions if layer.groups == layer.in_channels > 1]
+    for layer in depthwise:
+        # Of the instance: the class stays as it is, and copies (deepcopy, EMA, pickle) keep the behaviour.
+        layer.forward = partial(_in_float32_where_it_trains, layer)  # type: ignore[method-assign]
+    return model.to(memory_format=torch.channels_last)
+
+
+def _in_float32_where_it_trains(layer: nn.Conv2d, images: Tensor) -> Tensor:
+    kind = images.device.type
+    trains = torch.is_grad_enabled() and (images.requires_grad or layer.weight.requires_grad)
+    if kind != "cpu" or not trains or not torch.is_autocast_enabled(kind):
+        made: Tensor = type(layer).forward(layer, images)
+        return made
+    with torch.autocast(kind, enabled=False):
+        made = type(layer).forward(layer, images.float())
+    return made.to(torch.get_autocast_dtype(kind))  # what the next layer would get
 
 
 def native_size(config: ModelConfig) -> int:
