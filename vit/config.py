@@ -1,7 +1,6 @@
 """Options of a model. No torch here: `python main.py --help` imports this file."""
 
 import dataclasses
-import difflib
 import math
 import re
 import tomllib
@@ -15,6 +14,7 @@ import tyro
 
 from common.errors import OptionError
 from common.options import require, require_counts, require_finite
+from common.text import did_you_mean
 
 InFiles = tyro.conf.Fixed
 """Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
@@ -56,12 +56,7 @@ class ViTConfig:
                 f"patch_size={self.patch_size} must be 2, 4, 8, 16 or another power of 2"
             )
         if self.embed_dim % self.num_heads:
-            heads = [h for h in range(1, self.embed_dim + 1) if self.embed_dim % h == 0]
-            near = sorted(heads, key=lambda h: abs(h - self.num_heads))[:2]
-            raise OptionError(
-                f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
-                f"nearest: {', '.join(map(str, sorted(near)))}"
-            )
+            raise OptionError(f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}")
         require_counts(self, "in_channels", "num_classes", "depth", "representation_size")
         _check_probabilities(self)
 
@@ -183,10 +178,8 @@ class ModelConfig:
             )
         by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
         if self.name not in ("auto", MIXTURE, *MODEL_NAMES) and not by_prefix:
-            nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]}?" if nearest else "."
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
-            raise OptionError(f"unknown model {self.name!r}{hint} Known: {known}")
+            raise OptionError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)} Known: {known}")
         if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):
             raise OptionError(
                 f"trainable={self.trainable!r:.100} must be all, head, norms, last:K or lora:R with K, R >= 1"
