@@ -105,20 +105,19 @@ class Blueprint:
         if not self.networks:
             self.library = library(config.name)
         self._from_timm = config.name.startswith((TIMM_PREFIX, *PACKAGED_MODELS))
-        if file is not None:
-            self.weights = self._understood(file)
+        self._file = file
 
     @cached_property
     def weights(self) -> "WeightFile | None":
         """Content of the file of weights; None for training from scratch, and for a mixture, whose networks have it."""
-        path = None if self.networks else weights_path(self.config)
-        if path is None:
-            return None
-        from vit.weight_files import read_weights
+        file = self._file
+        if file is None:
+            path = None if self.networks else weights_path(self.config)
+            if path is None:
+                return None
+            from vit.weight_files import read_weights
 
-        return self._understood(read_weights(path, source=self.config.weights_source))
-
-    def _understood(self, file: "WeightFile") -> "WeightFile":
+            file = read_weights(path, source=self.config.weights_source)
         return dataclasses.replace(file, usual_source="timm") if self._from_timm else file
 
     @cached_property
@@ -165,7 +164,7 @@ class Blueprint:
         A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
         """
         spec, eps = self.image_spec, self.config.layer_norm_eps
-        if eps is None and self.weights is not None and not self.config.name.startswith(TIMM_PREFIX):
+        if eps is None and self.weights is not None and not self._from_timm:
             eps = self.weights.layer_norm_eps
         return dataclasses.replace(
             self.config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps
