@@ -47,8 +47,15 @@ def load_weights(
     layout = _layout(model)
     theirs = _network_in(file, layout)
     tensors = _to_our_names(theirs, file, layout)
-    _refuse_other_pooling(file, model)
-    notes = [*file.notes, *_left_out(theirs, file), *_fit(tensors, layout, file, class_names)]
+    if "fc_norm.weight" in theirs and isinstance(model, VisionTransformer) and model.config.pool != "mean_norm":
+        raise WeightsError(
+            f"{file.path}: its norm follows the pooling (fc_norm); build the model with pool=mean_norm, "
+            f"found pool={model.config.pool}"
+        )
+    taken = {id(tensor) for tensor in theirs.values()}
+    others = [name for name, tensor in file.held.items() if id(tensor) not in taken]
+    left_out = [f"left out: {shorten_list(others)}"] if others else []
+    notes = [*file.notes, *left_out, *_fit(tensors, layout, file, class_names)]
     _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -96,17 +103,9 @@ def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
     return {name: each for name, each in tensors.items() if name in layout.tensors or not ignored.fullmatch(name)}
 
 
-def _left_out(network: Mapping[str, Tensor], file: WeightFile) -> list[str]:
-    taken = {id(tensor) for tensor in network.values()}
-    names = [name for name, tensor in file.held.items() if id(tensor) not in taken]
-    return [f"left out: {shorten_list(names)}"] if names else []
-
-
 def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
     tensors = file.family.to_ours(theirs) if layout.positions else dict(theirs)
-    if file.family.same_order and _kinds(tensors) == _kinds(
-        layout.tensors
-    ):  # of another depth: refused by its own names
+    if file.family.same_order and _kinds(tensors) == _kinds(layout.tensors):  # else refused by its own names
         tensors = dict(zip(layout.tensors, tensors.values(), strict=True))
     if layout.stem not in tensors:
         raise WeightsError(
@@ -120,19 +119,14 @@ def _kinds(names: Iterable[str]) -> list[str]:
     return [name.rpartition(".")[2] for name in names]
 
 
-def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
-    if "fc_norm.weight" in file.tensors and isinstance(model, VisionTransformer) and model.config.pool != "mean_norm":
-        raise WeightsError(
-            f"{file.path}: its norm follows the pooling (fc_norm); build the model with pool=mean_norm, "
-            f"found pool={model.config.pool}"
-        )
-
-
 def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_names: Sequence[str] | None) -> list[str]:
     """Fit `tensors`, in place, to the model's resolution, channels, patch embedding and head; return what changed."""
     own = layout.tensors
     notes = [file.family.note] if file.family.note and layout.positions else []
-    notes += _fit_stem(tensors, own[layout.stem], layout.stem)
+    stem, one = tensors[layout.stem], own[layout.stem][0].numel()
+    if stem.dim() == 4 and stem.size(1) > 1 and stem[0, 0].numel() == one:  # a model of one channel
+        notes.append(f"stem: {stem.size(1)} input channels summed to 1")
+        tensors[layout.stem] = stem.sum(dim=1, keepdim=True)  # the same function of a grey image in each channel
     if layout.positions is not None and layout.positions in tensors:
         notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, file)
     for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
@@ -140,15 +134,6 @@ def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_na
     recorded = file.extras.get("class_names")
     others = class_names is not None and recorded is not None and list(recorded) != list(class_names)
     notes += _fit_head(tensors, own, layout.head, for_other_classes=others)
-    return notes
-
-
-def _fit_stem(tensors: dict[str, Tensor], target: Tensor, name: str) -> list[str]:
-    stem, notes = tensors[name], []
-    if stem.dim() == 4 and stem.size(1) > 1 and target[0].numel() == stem[0, 0].numel():  # one channel
-        notes.append(f"stem: {stem.size(1)} input channels summed to 1")
-        stem = stem.sum(dim=1, keepdim=True)  # the same function of a grey image repeated in each channel
-    tensors[name] = stem
     return notes
 
 

@@ -39,12 +39,11 @@ def describe(
     """Return the metadata of an export: name -> JSON. `versions`: of the programs that wrote it."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
     values |= {} if versions is None else {"versions": dict(versions)}
-    return {name: _json(value) for name, value in values.items()}
-
-
-def _json(value: object) -> str:
-    """Write JSON in UTF-8; stray bytes of a name become \\udcXX, which JSON reads back as they were."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    # Stray bytes of a name become \udcXX, which JSON reads back as they were.
+    return {
+        name: json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+        for name, value in values.items()
+    }
 
 
 def export_onnx(
