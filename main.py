@@ -26,7 +26,7 @@ COMMANDS = {
     "evaluate": "score a run's best weights again, class by class",
     "predict": "classify image files, folders or globs: CSV out",
     "explain": "show heat maps of the evidence for a class, tested for faithfulness",
-    "export": "write a model as safetensors, ONNX or pt2, and check the file",
+    "export": "write a model as safetensors or ONNX, and check the file",
     "serve": "open a page on this machine to try a model on",
     "check": "find what is wrong with a set of images, before training",
     "pack": "write a set of images as tar shards: few large files",

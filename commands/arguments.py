@@ -206,7 +206,7 @@ class WeightsOptions:
     """A trained model, and what its name or file does not say."""
 
     run: RunName
-    """Model to open: a run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model),
+    """Model to open: a run directory, `latest`, an export (.safetensors, .onnx), a weights file (with --model),
     or hf:ID."""
     model: Name = None
     """Model that a weights file from elsewhere belongs to."""
@@ -228,11 +228,9 @@ class ModelOptions(WeightsOptions):
     """A trained model, what its name does not say, and where it runs."""
 
     device: Device = "auto"
-    trust: bool = False
-    """Open a .pt2 file, which can run code that is in it."""
 
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
-        return super().open(source, device=self.device, trust=self.trust, **options)
+        return super().open(source, device=self.device, **options)
 
 
 @dataclasses.dataclass(frozen=True)

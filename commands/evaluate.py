@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
 
 
-OF_OTHERS = ("model", "class_names", "device", "trust", "path_column", "label_column", "group", "output")
+OF_OTHERS = ("model", "class_names", "device", "path_column", "label_column", "group", "output")
 """Options that have an effect with --data alone."""
 
 

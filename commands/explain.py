@@ -56,9 +56,9 @@ class Options(ModelOptions):
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    from inference.classifier import EXPORTS, is_run_name
+    from inference.classifier import is_run_name
 
-    if options.page and options.run.endswith(EXPORTS) and not is_run_name(options.run):
+    if options.page and options.run.endswith(".onnx") and not is_run_name(options.run):
         raise UsageError(
             f"{options.run} holds no attention weights for a page; name the run, or its safetensors export"
         )

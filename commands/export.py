@@ -1,4 +1,4 @@
-"""`export RUN --format safetensors|onnx|pt2`: a file that other programs run, checked against the model."""
+"""`export RUN --format safetensors|onnx`: a file that other programs run, checked against the model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Options(WeightsOptions):
     compared with the model on real images first; one that computes something else is not left behind.
     """
 
-    format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
-    """File format: safetensors holds weights, in torchvision's names where its class fits; onnx and pt2 hold the whole
+    format: Literal["safetensors", "onnx"] = "safetensors"
+    """File format: safetensors holds weights, in torchvision's names where its class fits; onnx holds the whole
     computation."""
     output: Path | None = None
     """File to write. Default: export/model.<format> in the run directory."""
@@ -42,7 +42,7 @@ class Options(WeightsOptions):
 def main(options: Options) -> int:
     from inference.export import export
 
-    if options.run.endswith((".onnx", ".pt2")):
+    if options.run.endswith(".onnx"):
         raise arguments.UsageError(f"{options.run} is an export itself; export the run or the weights it came from")
     suffix = f".{options.format}"
     if options.output is not None and options.output.suffix != suffix:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import logging
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +21,10 @@ from trainers.storage.checkpoint_file import best_of, refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
-from vit.export import OnnxModule, log_level, open_session
+from vit.export import OnnxModule, open_session
 from vit.huggingface import class_names_of
 from vit.weight_files import READERS, WeightFile, read_weights
 
-EXPORTS = (".onnx", ".pt2")
 CPU = torch.device("cpu")
 HEADS = ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel")
 
@@ -41,7 +38,7 @@ class Classifier:
     spec: ImageSpec
     class_names: Sequence[str]
     config: ModelConfig | None = None
-    """Options that rebuild the model; None for onnx and pt2, which are programs."""
+    """Options that rebuild the model; None for onnx, which is a program."""
     run_dir: Path | None = None
     """Directory of its run, below which reports are written; None if it is not from a run."""
     device: torch.device = CPU
@@ -68,22 +65,20 @@ def open_classifier(
     device: str = "auto",
     model: str | None = None,
     class_names: Path | None = None,
-    trust: bool = False,
     output_dir: Path = Path("runs"),
 ) -> Classifier:
-    """Open a run directory (or `latest`), an export (.safetensors, .onnx, .pt2), foreign weights, or hf:ID_OR_FOLDER.
+    """Open a run directory (or `latest`), an export (.safetensors, .onnx), foreign weights, or hf:ID_OR_FOLDER.
 
     Args:
         model: which model foreign weights belong to; they do not say.
         class_names: a text file, one name per line, for files that do not carry theirs.
-        trust: a .pt2 file may run code when it is opened, so it is opened only if this is True.
 
     Raises ConfigError: an option is missing or does not fit. CheckpointError, WeightsError, FileNotFoundError: nothing
     that can be opened.
     """
     place = torch.device(resolve_device(device))
     path = Path(source).expanduser()
-    if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix in EXPORTS):
+    if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix == ".onnx"):
         raise ConfigError(says_itself(source, "--model"))
     if is_run_name(source):
         if class_names is not None:
@@ -95,8 +90,8 @@ def open_classifier(
         classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
-    elif path.suffix in EXPORTS:
-        classifier = _open_onnx(path) if path.suffix == ".onnx" else _open_pt2(path, trust=trust)
+    elif path.suffix == ".onnx":
+        classifier = _open_onnx(path)
         place = CPU
     else:
         classifier = _open_weights(path, model)
@@ -114,7 +109,7 @@ def says_itself(source: str | Path, option: str) -> str:
 def is_run_name(source: str) -> bool:
     """Return whether `source` means a run directory: it is a folder, or no name of a file or a hub."""
     path = Path(source).expanduser()
-    return path.is_dir() or not (source.startswith(HF_PREFIX) or path.suffix in (*EXPORTS, *READERS))
+    return path.is_dir() or not (source.startswith(HF_PREFIX) or path.suffix in (".onnx", *READERS))
 
 
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
@@ -177,25 +172,6 @@ def _open_onnx(path: Path) -> Classifier:
     metadata = session.get_modelmeta().custom_metadata_map
     of_file = _read_metadata(metadata, path)
     return Classifier(str(path), OnnxModule(session), *of_file, answers=answers_in(metadata, path))
-
-
-def _open_pt2(path: Path, *, trust: bool) -> Classifier:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not trust:
-        raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
-    extras = {"class_names": "", "image_spec": "", "answers": ""}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch itself does not look at the checksums
-        if damaged is None:
-            with log_level("torch.export", logging.CRITICAL):  # it shows a traceback before it raises an error
-                module = torch.export.load(path, extra_files=extras).module()
-    except Exception as error:  # a damaged archive provokes many kinds
-        raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
-    if damaged is not None:
-        raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    return Classifier(str(path), module, *_read_metadata(extras, path), answers=answers_in(extras, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

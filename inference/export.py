@@ -26,7 +26,7 @@ from trainers.config import to_dict
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from vit import ImageSpec, WeightsError
-from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
+from vit.export import describe, export_onnx, export_safetensors, open_pictures
 
 if TYPE_CHECKING:
     from vit.onnx_pictures import PictureForm
@@ -71,7 +71,7 @@ def export(
     temperature: float = 1.0,
     endings: Sequence[Callable[[Any], Any]] = (),
 ) -> tuple[Parity, str]:
-    """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same on
+    """Write `classifier` to `path` as safetensors or onnx, once its file has been found to compute the same on
     `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
 
     With `pictures` an onnx file takes pictures of any size, and its probabilities are divided by the `temperature`;
@@ -93,8 +93,7 @@ def export(
         note = write_file(
             classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), answers
         )
-        # Our own bytes, written a moment ago: they can be trusted.
-        parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
+        parity = compare(classifier, open_classifier(str(aside), device="cpu").logits, batch, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
         if pictures:
@@ -134,11 +133,8 @@ def write_file(
     model = classifier.model.cpu()
     if kind == "safetensors":
         return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
-    if kind == "onnx":
-        whole, outputs = (model, ("logits",)) if answers is None else exports.with_outputs(model, answers)
-        export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
-    else:
-        export_pt2(model, classifier.spec, path, metadata=metadata)
+    whole, outputs = (model, ("logits",)) if answers is None else exports.with_outputs(model, answers)
+    export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
     return ""
 
 

@@ -22,10 +22,9 @@ UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "
 OPENERS = {"load", "read_pickle", "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list"}
 ALLOWED = {
     "vit.torch_files": "torch",
-    "inference.classifier": "torch.export",
     "trainers.multirun.worker_pool": "pickle",
 }
-"""What torch has pickled, by `weights_only`; a .pt2 file with --trust; a pipe to a process of this one's own making."""
+"""What torch has pickled, by `weights_only`; a pipe to a process of this one's own making."""
 
 
 @cache

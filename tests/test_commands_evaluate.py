@@ -202,7 +202,7 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code,
 @pytest.mark.parametrize(
     "words",
     ["--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
-     "--label-column l", "--trust", "--device cpu"],
+     "--label-column l", "--device cpu"],
 )  # fmt: skip
 def test_an_option_for_other_images_is_refused_where_a_run_scores_its_own(capsys, run, words):
     code, _out, err = call(capsys, "evaluate", run, *words.split())
@@ -222,7 +222,7 @@ def test_a_run_says_itself_what_an_option_is_given_for(capsys, run, tmp_path, co
     assert words.split()[0] in err
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "b.pt2", "c.safetensors", "d.pth"])
+@pytest.mark.parametrize("name", ["model.onnx", "c.safetensors", "d.pth"])
 def test_a_run_may_be_called_like_a_file(capsys, tmp_path, name):
     run, data = make_run(tmp_path / name), labelled_photos(tmp_path / "photos", n=1)
     assert call(capsys, "predict", run, *data.rglob("*.png"))[0] == 0

@@ -38,7 +38,7 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     assert "top-1 agrees on 100.00%" in out
     file = run / "export" / f"model.{kind}"
     ours = open_classifier(str(run), device="cpu")
-    theirs = open_classifier(str(file), device="cpu", trust=True)
+    theirs = open_classifier(str(file), device="cpu")
     assert theirs.class_names == CLASSES
     assert theirs.spec == ours.spec
     for size in BATCH_SIZES:
@@ -67,13 +67,12 @@ def pictures(tmp_path) -> list[Path]:
     return [photo(tmp_path / "pictures" / f"{number}.png", seed=number, size=(50 + number, 40)) for number in range(5)]
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
-def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
-    check(capsys, make_run(tmp_path / "run", name="vit_micro_2"), kind, pictures)
+def test_a_scratch_vit(capsys, tmp_path, pictures):
+    check(capsys, make_run(tmp_path / "run", name="vit_micro_2"), "safetensors", pictures)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["safetensors", "pt2", "onnx"])
+@pytest.mark.parametrize("kind", ["safetensors", "onnx"])
 @pytest.mark.parametrize(
     "model",
     [
@@ -159,13 +158,12 @@ def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path,
     assert names == [prediction.predicted for prediction in expected]
 
 
-@pytest.mark.parametrize("kind", ["safetensors", pytest.param("pt2", marks=pytest.mark.slow)])
-def test_an_export_may_be_read_by_whom_the_umask_lets(capsys, tmp_path, kind):
-    file = tmp_path / f"m.{kind}"
+def test_an_export_may_be_read_by_whom_the_umask_lets(capsys, tmp_path):
+    file = tmp_path / "m.safetensors"
     before = os.umask(0o027)
     try:
         run = make_run(tmp_path / "run", name="vit_micro_2")
-        assert call(capsys, "export", run, "--format", kind, "--output", file)[0] == 0
+        assert call(capsys, "export", run, "--output", file)[0] == 0
     finally:
         os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
@@ -233,19 +231,8 @@ def test_nan_is_never_parity(tmp_path):
     assert not compare(classifier, lambda batch: classifier.logits(batch) * torch.nan, images, "").good
 
 
-@pytest.mark.parametrize("command", ["predict", "explain"])
-def test_a_pt2_file_is_opened_only_when_it_is_trusted(capsys, tmp_path, command):
-    file = tmp_path / "model.pt2"
-    file.write_bytes(b"anything")
-    code, _out, err = call(capsys, command, file, photo(tmp_path / "a.png"))
-    assert code == 2
-    assert "--trust" in err
-    assert call(capsys, command, file, tmp_path / "a.png", "--trust")[0] == 3  # what the line says is understood
-
-
-@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
-def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_path, suffix):
-    file = tmp_path / f"model{suffix}"
+def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_path):
+    file = tmp_path / "model.onnx"
     file.write_bytes(b"anything")
     code, _out, err = call(capsys, "export", file)
     assert code == 2
@@ -253,18 +240,18 @@ def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_pa
 
 
 def test_a_form_of_onnx_is_refused_for_another_format(capsys):
-    code, _out, err = call(capsys, "export", "RUN", "--format", "pt2", "--input", "picture")
+    code, _out, err = call(capsys, "export", "RUN", "--format", "safetensors", "--input", "picture")
     assert code == 2
     assert "--input" in err
 
 
-@pytest.mark.parametrize("suffix", [".pt2", ".safetensors", ".pth", ".onnx"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".onnx"])
 def test_damaged_files_are_refused_in_one_line(capsys, tmp_path, suffix):
     if suffix == ".onnx":
         pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
     file = tmp_path / f"model{suffix}"
     file.write_bytes(b"not a model")
-    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"), "--trust")
+    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"))
     assert code == 3
     assert str(file) in err
     assert err.count("\n") == 1

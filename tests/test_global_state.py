@@ -12,7 +12,6 @@ from pathlib import Path
 
 import ignite.distributed as idist
 import pytest
-import torch
 from ignite.engine import Engine
 from small_run import few_digits
 
@@ -127,15 +126,3 @@ def test_signals_are_heeded_again_after_a_call_into_c_that_failed():
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
             raise RuntimeError
         assert signal.getsignal(signal.SIGTERM) == signals._receive
-
-
-def test_a_file_that_torch_cannot_open_brings_back_the_level_of_its_log(tmp_path):
-    from inference.classifier import open_classifier
-    from vit import WeightsError
-
-    (tmp_path / "model.pt2").write_bytes(b"no archive")
-    before = logging_now()
-    with pytest.raises(WeightsError, match="not a readable .pt2 file"):
-        open_classifier(str(tmp_path / "model.pt2"), device="cpu", trust=True)
-    assert logging_now() == before
-    assert torch.is_grad_enabled()

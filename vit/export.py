@@ -1,11 +1,10 @@
-"""Write a model for other programs: ONNX, torch.export (.pt2), or safetensors in torchvision's names; open ONNX files.
+"""Write a model for other programs: ONNX, or safetensors in torchvision's names; open ONNX files.
 
 B batch, C channels, S side. Each file carries the class names and the ImageSpec, as JSON, and takes any batch size.
 """
 
 import contextlib
 import dataclasses
-import io
 import json
 import logging
 import os
@@ -25,8 +24,6 @@ from vit.tensor_files import BLANK, SEAL, require_seal, seal
 
 if TYPE_CHECKING:
     from vit.onnx_pictures import PictureForm
-
-EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
 
 def describe(
@@ -62,9 +59,10 @@ def export_onnx(
     for package in ("onnx", "onnxscript"):
         import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     _onnxruntime()  # which compares the file with the model
-    with _exportable(model):
+    example = torch.zeros(2, spec.in_channels, spec.image_size, spec.image_size)  # a batch of 0 or 1 would be fixed
+    with _exportable():
         program = torch.onnx.export(
-            model, (_example(spec),), input_names=["images"], output_names=[*outputs],
+            model, (example,), input_names=["images"], output_names=[*outputs],
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
@@ -77,15 +75,6 @@ def export_onnx(
         proto.metadata_props.add(key=name, value=value)
     path.write_bytes(proto.SerializeToString())
     seal(path)
-
-
-def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
-    """Write a torch.export program, whole with its weights."""
-    with _exportable(model):
-        program = torch.export.export(model, (_example(spec),), dynamic_shapes=({0: torch.export.Dim("batch")},))
-        file = io.BytesIO()  # torch reports a full disk as an error about its zip writer
-        torch.export.save(program, file, extra_files=dict(metadata))
-    path.write_bytes(file.getbuffer())
 
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
@@ -120,32 +109,19 @@ def fits_torchvision(model: VisionTransformer) -> bool:
     )
 
 
-def _example(spec: ImageSpec) -> Tensor:
-    return torch.zeros(EXAMPLE_BATCH, spec.in_channels, spec.image_size, spec.image_size)
-
-
 @contextlib.contextmanager
-def log_level(name: str, level: int) -> Iterator[None]:
-    """Let the log of this name pass on nothing below `level` inside the block."""
-    log = logging.getLogger(name)
-    before = log.level
-    log.setLevel(level)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-
-
-@contextlib.contextmanager
-def _exportable(model: nn.Module) -> Iterator[None]:
-    """Trace plain operations on the CPU: torch's fused encoder kernel cannot be written to a file."""
-    fast = torch.backends.mha.get_fastpath_enabled()
+def _exportable() -> Iterator[None]:
+    """Trace plain operations on the CPU, in silence: torch's fused encoder kernel cannot be written to a file."""
+    fast, log = torch.backends.mha.get_fastpath_enabled(), logging.getLogger("torch.onnx")
+    level = log.level
     torch.backends.mha.set_fastpath_enabled(False)
+    log.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), log_level("torch.onnx", logging.ERROR), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # about packages that are not needed, and deprecations within torch
             yield
     finally:
+        log.setLevel(level)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -18,11 +18,11 @@ from inference.certainty.unknown import RobustScale, Unlikeness
 
 def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
     """Return what an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers
-    are not repeated; a .pt2 file gives logits alone, so that nothing can be said of unknowns."""
+    are not repeated."""
     if kind == "safetensors":
         return {RECORD: to_text(answers)}
     bare = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, RobustScale(0.0, 1.0)))
-    return {RECORD: to_text(bare if kind == "onnx" else dataclasses.replace(bare, thresholds={}))}
+    return {RECORD: to_text(bare)}
 
 
 def answers_in(metadata: Mapping[str, Any], source: object) -> Answers | None:

@@ -53,7 +53,7 @@ def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
 def occlusion(subject: Subject) -> Tensor:
     """Measure what each cell is worth (Zeiler and Fergus 2014, section 4.2): by how much the log odds of the class fall
     without a window of 2 x 2 cells, the mean over the windows that a cell is in. It needs no gradients, so it is a map
-    of a program, too (ONNX, .pt2); it takes a pass for each window."""
+    of a program, too (ONNX); it takes a pass for each window."""
     side = cells(subject.images.size(-1))
     instead, windows = blurred(subject.images), _windows(side)  # (W, N, N)
     maps = []
