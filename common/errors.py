@@ -68,7 +68,7 @@ def report_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        ours = hasattr(error, "exit_code") and not isinstance(error, OptionError)  # which a file may hold as any value
+        ours = hasattr(error, "exit_code") and type(error) is not OptionError  # options are values of the file here
         if ours or isinstance(error, OSError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]

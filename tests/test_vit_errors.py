@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from common.errors import MissingPackage, import_optional
+from common.errors import MissingPackage, import_optional, report_damage
 
 HINT = "models named timm:... need the package timm: pip install timm"
 
@@ -44,6 +44,11 @@ def test_a_package_that_is_there_and_broken_says_so_itself(package, code, words)
         import_optional(package(code), HINT)
     assert str(refused.value).startswith(f"fragile_package is installed, but importing it fails: {words}")
     assert str(refused.value).endswith(f"; {HINT}")
+
+
+def test_a_file_is_not_called_damaged_where_a_package_is_missing(tmp_path):
+    with pytest.raises(MissingPackage, match="^models named"), report_damage(tmp_path / "best.safetensors"):
+        import_optional("fragile_package", HINT)
 
 
 def test_a_bug_in_a_package_is_no_missing_package(package):
