@@ -31,6 +31,7 @@ from vit.freezing import freeze
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 from vit.torch_files import read_torch_file
+from vit.weight_files import READERS
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and
 # H/14 also in torchvision's table). A registered model without a row fails below.
@@ -456,7 +457,7 @@ def test_a_file_of_weights_is_opened_once_for_options_preprocessing_and_model(
         opened.append(path)
         return read_torch_file(path)
 
-    monkeypatch.setattr("vit.weight_files.read_torch_file", counted)
+    monkeypatch.setitem(READERS, ".pth", counted)
     blueprint = Blueprint(ModelConfig(name="vit_micro_2", weights=str(tmp_path / "w.pth"), image_size=8))
     assert not opened
     resolved, spec = blueprint.resolved, blueprint.image_spec

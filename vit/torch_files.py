@@ -4,6 +4,7 @@ import re
 import warnings
 import zipfile
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -25,10 +26,10 @@ PLAIN: list[Any] = [Namespace, np.ndarray, np.dtype, *_DTYPES, *((made, name) fo
 """Plain data of training scripts: options of argparse, numbers and arrays of numpy, paths."""
 
 
-def read_torch_file(path: Path) -> Any:
+def read_torch_file(path: Path) -> dict[str, Any]:
     """Return the tensors and plain data of a torch file; tensors of a zip stay in the file until they are read.
 
-    Raises WeightsError: damaged, or holding a Python object, which is not made.
+    Raises WeightsError: damaged, no table of names, or holding a Python object, which is not made.
     """
     damaged = None
     try:
@@ -39,7 +40,7 @@ def read_torch_file(path: Path) -> Any:
         if damaged is None:
             with warnings.catch_warnings(), torch.serialization.safe_globals(PLAIN):
                 warnings.simplefilter("ignore")
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except Exception as error:  # bytes that are no torch file provoke many kinds; none of them ran code
         refused = re.search(r"GLOBAL (\S+)", str(error))
         if refused:
@@ -48,4 +49,8 @@ def read_torch_file(path: Path) -> Any:
                 "Save `model.state_dict()` or convert it to .safetensors"
             ) from None
         raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
-    raise WeightsError(f"{path}: damaged: the checksum of {damaged} in it does not match")
+    if damaged is not None:
+        raise WeightsError(f"{path}: damaged: the checksum of {damaged} in it does not match")
+    if not isinstance(content, Mapping):
+        raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
+    return dict(content)

@@ -147,7 +147,7 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
         raise WeightsError(
             f"{path}: no tensors found; expected a state dict, found keys {', '.join(map(str, content))[:80]}"
         )
-    if READERS[path.suffix] is _read_torch:  # they lie in a mapped file, which another program may write anew
+    if READERS[path.suffix] is read_torch_file:  # they lie in a mapped file, which another program may write anew
         size = path.stat().st_size
         for name, tensor in tensors.items():
             if tensor.numel() * tensor.element_size() > size:  # a view that repeats a few numbers
@@ -173,13 +173,6 @@ def find_weights(path: Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")
     return path
-
-
-def _read_torch(path: Path) -> dict[str, Any]:
-    content = read_torch_file(path)
-    if not isinstance(content, Mapping):
-        raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
-    return dict(content)
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -209,7 +202,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 READERS = {
     ".safetensors": _read_safetensors,
     ".npz": _read_npz,
-    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt", ".tar"), _read_torch),
+    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt", ".tar"), read_torch_file),
 }
 
 
