@@ -63,8 +63,7 @@ class CheckpointError(ValueError):
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Re-raise any exception of the block as one line about a damaged file. Raises CheckpointError, which names `path`;
-    our own classes and the operating system's pass unchanged."""
+    """Re-raise exceptions of the block as a CheckpointError that names `path`; ours and the system's pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -115,22 +114,20 @@ _OUT_OF_MEMORY = (
 
 def out_of_memory(error: Exception) -> bool:
     """Return whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
-    of_a_library = isinstance(error, RuntimeError | OSError | ImportError) and any(
-        w in str(error) for w in _OUT_OF_MEMORY
-    )
-    return isinstance(error, MemoryError) or of_a_library
+    if isinstance(error, RuntimeError | OSError | ImportError):
+        return any(words in str(error) for words in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError)
 
 
 def first_line(error: Exception) -> str:
-    """An error's own words in one line; of one that a loader process met, whose traceback torch puts around them."""
+    """Return an error's own words in one line, without the traceback that torch puts around a loader's."""
     lines = str(error).strip().splitlines() or [""]
     met_elsewhere = re.match(r"Caught \w+ in DataLoader worker process", lines[0])
     return lines[-1 if met_elsewhere else 0].rstrip(". ") or "no reason given"
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code of an exception. Our own classes say it themselves; any other is a bug, but for those of the
-    operating system."""
+    """Return the exit code of an exception: its own, that of the system's errors, or 1, for any other is a bug."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:
         return own

@@ -20,10 +20,10 @@ NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write to, in the folder of `path`, whose file takes the place of `path` when the block ends well.
+    """Yield a name to write to, whose file takes the place of `path` when the block ends well.
 
-    A link stays one, and the file that it names is replaced. A pipe or a device, such as /dev/stdout, is written to
-    directly. What a killed process left there is removed once it is a day old.
+    A link stays one, and the file that it names is replaced. A pipe or a device is written to directly. What a killed
+    process left there is removed once it is a day old.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -60,7 +60,7 @@ def flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside `folder`, to be filled and renamed in the block, at whose end it is gone."""
+    """Yield a hidden folder next to `folder`, to fill and rename in the block, at whose end it is gone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(".*.tmp*"))
     aside = temporary_path(folder)
@@ -86,8 +86,7 @@ def remove_leftovers(asides: Iterable[Path]) -> None:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return a stamp that changes with the names in a folder, or with a file: times in nanoseconds, number, bytes; []
-    of none."""
+    """Return times in nanoseconds, inode and bytes, which change with a file or the names in a folder; [] of none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -103,8 +102,9 @@ def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 @contextmanager
 def text_file(path: Path, *, errors: str = "surrogateescape") -> Iterator[TextIO]:
-    """An open file that takes the place of `path` when the block ends well; UTF-8, with line ends as they are given,
-    and with the very bytes of a file name that is none."""
+    """Open a file that takes the place of `path` when the block ends well.
+
+    UTF-8, with line ends as they are given, and with the very bytes of a file name that is none."""
     with replacing(path) as aside, open(aside, "w", newline="", encoding="utf-8", errors=errors) as file:
         yield file
 

@@ -26,8 +26,7 @@ class ImageSpec:
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     in_channels: int = 3
     crop_fraction: float = 1.0
-    """Fraction for `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is
-    kept."""
+    """Share kept by `crop`: the middle of a picture whose shorter side is `image_size / crop_fraction` pixels."""
     fit: Literal["crop", "pad", "squash"] = "crop"
     """Way in which a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
     proportions are given up (squash)."""

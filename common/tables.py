@@ -24,8 +24,9 @@ _ABOVE_HEADER = re.compile(r'(#(?![,;|\t]).*|"?sep=.?"?)?', re.IGNORECASE)
 
 
 def csv_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> Iterator[str]:
-    """The lines of a CSV table, the header first, each ended by a line feed. They are made one by one and without
-    pandas, whose import takes 0.4 s, for a run writes tables before its first step."""
+    """Yield the lines of a CSV table, the header first, each ended by a line feed.
+
+    Without pandas, whose import takes 0.4 s: a run writes tables before its first step."""
     # With its own end of line the writer quotes a carriage return in a cell, too.
     writer: Any = csv.writer(SimpleNamespace(write=lambda line: line.removesuffix("\r\n") + "\n"))
     for row in chain((header,), rows):
@@ -37,21 +38,20 @@ def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 
 
 def frame_of(header: Iterable[object], rows: Iterable[Iterable[object]]) -> pd.DataFrame:
-    """A DataFrame of Python's own objects: the text of pandas cannot hold a file name that is no Unicode where pyarrow
-    is installed."""
+    """Make a DataFrame of Python's own objects, for pandas' text cannot hold a file name that is no Unicode."""
     import pandas as pd
 
     return pd.DataFrame(map(list, rows), columns=pd.Index(list(header), dtype=object), dtype=object)
 
 
 def frame_text(frame: pd.DataFrame) -> str:
-    """A DataFrame as a CSV table without its index: floats in full precision, cells that are missing empty."""
+    """Write a DataFrame as CSV without its index: floats in full precision, missing cells empty."""
     known = frame.astype(object).where(frame.notna(), None)
     return csv_text([*known], known.itertuples(index=False))
 
 
 def escape_formula(cell: object) -> object:
-    """A cell as it is written: text that a spreadsheet would run gets an apostrophe, which `read_table` takes off."""
+    """Put an apostrophe, which `read_table` takes off, before text that a spreadsheet would run."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in _SIGNS and _FORMULA.match(cell) else cell
 
 
@@ -60,8 +60,7 @@ def unguarded(cell: str) -> str:
 
 
 def cells_of(file: IO[str] | Path, **how: Any) -> pd.DataFrame:
-    """The cells of a table as text, kept as they are, empty where a row is short. Raises DataError: it is no table; the
-    message says why, without its name."""
+    """Read the cells of a table as text, empty where a row is short. Raises DataError: it is no table."""
     import pandas as pd
 
     kept: dict[str, Any] = {"dtype": object, "keep_default_na": False, "na_filter": False, "index_col": False}
@@ -89,8 +88,9 @@ def opened_as(path: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.DataFrame:
-    """A table of ours: all cells text, by the names of its columns; those that are `needed` are there. Raises
-    FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
+    """Read a table of ours as text, by the names of its columns, of which `needed` must be there.
+
+    Raises FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
     import pandas as pd
 
     if not path.is_file():
@@ -110,5 +110,5 @@ def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.
 
 
 def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list[dict[str, str]]:
-    """The rows of `read_table` as dictionaries."""
+    """Read the rows of `read_table` as dictionaries."""
     return read_table(path, needed, what=what).to_dict("records")  # type: ignore[return-value]

@@ -16,8 +16,7 @@ from common.shell import PROGRAM
 
 WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NOT_SURELY_WESTERN = re.compile(rb"[\x80-\xbf\xd7\xf7]|[\x80-\xff]{3}")
-"""Bytes that are no letter of Western Europe in Windows-1252, or letters that no word there has side by side: text of
-another code page."""
+"""Bytes of another code page: no letters of Western Europe in Windows-1252, or three of them in a row."""
 _STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
@@ -55,20 +54,19 @@ def normal(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: `; did you mean X?` with a known one that begins with it,
-    else the nearest, whatever their hyphens; or a full stop."""
+    """End a sentence about an unknown name with `; did you mean X?`, or a full stop where no known one is near."""
     word, words = name.lower().lstrip("-"), {other.lstrip("-"): other for other in known}
     near = [other for other in words if other.startswith(word)] or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {words[near[0]]}?" if near else "."
 
 
 def printable(text: str) -> str:
-    """The text on one line: what cannot be printed becomes its code, such as `\\n` or `\\udcff`."""
+    """Put text on one line: what cannot be printed becomes its code, such as `\\n` or `\\udcff`."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def format_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
-    """A table for a terminal, a line per row: the columns `left` begin at their left edge, others end at the right."""
+    """Yield the lines of a table for a terminal: the columns `left` begin at the left, others end at the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -76,13 +74,13 @@ def format_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,))
 
 
 def pluralise(number: float, noun: str) -> str:
-    """A number with its noun: `1 image`, `2,000 images`, `2.5 epochs`, `1 class`."""
+    """Join a number and its noun: `1 image`, `2,000 images`, `2.5 epochs`, `1 class`."""
     digits = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{digits} {noun}" if number == 1 else f"{digits} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def shorten_list(names: Sequence[str], limit: int = 3) -> str:
-    """The first few of a list of names, and how many more."""
+    """Quote the first few of a list of names, and count the others."""
     shown = ", ".join(map(repr, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 

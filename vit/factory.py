@@ -287,8 +287,7 @@ def local_pretrained_models() -> Iterator[ModelConfig]:
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return as many values as channels; where the counts differ, their mean (a grey image is the mean of its
-    colours)."""
+    """Return as many values as channels; where the counts differ, their mean, for grey is the mean of colours."""
     if len(values) == channels:
         return tuple(values)
     return (sum(values) / len(values),) * channels

@@ -305,7 +305,7 @@ PATCH_EMBEDDINGS = {"conv": PatchEmbed, "stem": ConvStem, "stem_bn": ConvStem}
 
 @torch.no_grad()
 def initialise(model: VisionTransformer) -> None:
-    """Initial weights of the paper's code (google-research/vision_transformer, `models_vit.py`).
+    """Set the initial weights of the paper's code (google-research/vision_transformer, `models_vit.py`).
 
     Class token and head are zero: every class starts equally likely, the first loss is ln(classes), and the first
     gradient reaches the head alone. Positions are truncated-normal with std .02. Linears of the blocks are

@@ -42,8 +42,8 @@ class WeightFile:
     """Tensors of the network, and those that its trainer kept with it."""
     extras: dict[str, Any] = field(default_factory=dict)
     """Everything else in the file: class_names, image_spec, ... of our own runs."""
-    told_source: str | None = None
-    """Library whose parameter names it has, if a person said it."""
+    given_source: str | None = None
+    """Library whose parameter names it has, if an option says it."""
     usual_source: str | None = None
     """Library to assume where no family's signature is among the names."""
     notes: tuple[str, ...] = ()
@@ -73,12 +73,12 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Family of its parameter names: as told, or recognised by a signature. Raises WeightsError: unknown."""
+        """Family of its parameter names: as given, or recognised by a signature. Raises WeightsError: unknown."""
         known = ", ".join(WEIGHT_SOURCES)
-        if self.told_source is not None:
-            if self.told_source not in FAMILIES:
-                raise WeightsError(f"{self.path}: weights source {self.told_source!r} is unknown; known: {known}")
-            return self.told_source
+        if self.given_source is not None:
+            if self.given_source not in FAMILIES:
+                raise WeightsError(f"{self.path}: weights source {self.given_source!r} is unknown; known: {known}")
+            return self.given_source
         usual = "ours" if "config" in self.extras else self.usual_source  # ours: a run of another library's model
         signed = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
         sources = signed or ([usual] if usual else [])
