@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cas
 import tyro
 
 from commands.first_screen import ASKED, FirstScreen, is_fixed
-from common.errors import OPTION_ERRORS
+from common.errors import OptionError
 from common.files import text_file
 from common.options import flag, require_counts
 from common.text import did_you_mean
@@ -114,7 +114,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         if not stop.code:
             raise
         raise UsageError(one_line(complaint.getvalue())) from None
-    except OPTION_ERRORS as error:  # a value that an options class refuses
+    except OptionError as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
 
 

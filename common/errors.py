@@ -15,16 +15,6 @@ class OptionError(ValueError):
     exit_code = 2
 
 
-class ConfigError(ValueError):
-    """An option of a run, or a combination of options, that cannot work."""
-
-    exit_code = 2
-
-
-OPTION_ERRORS = (ConfigError, OptionError)
-"""Classes of errors for an option that cannot work."""
-
-
 class NoAttention(OptionError):
     """A model without attention weights, or with some that are no map over the patches of an image."""
 

@@ -68,7 +68,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
-    these options; `jobs` None is then all of them at once. They come out the same. Raises ConfigError, DataError,
+    these options; `jobs` None is then all of them at once. They come out the same. Raises OptionError, DataError,
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
     """
     with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
@@ -91,7 +91,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
 @console.model_log()
 def plan_arms(request: Request) -> tuple[Path, list[str]]:
     """Write what the runs of a comparison need, and train none: a file of commands, and its lines. The same request to
-    `compare_arms` collects the runs. Raises ConfigError, DataError, WeightsError: before anything is written."""
+    `compare_arms` collects the runs. Raises OptionError, DataError, WeightsError: before anything is written."""
     with ExitStack() as holding:
         plan = ComparisonPlan(request, jobs=sys.maxsize)
         settle_time(plan)

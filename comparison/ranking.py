@@ -17,7 +17,7 @@ from scipy.stats import norm, sem, t
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from common.files import write_bytes, write_text
 from common.shell import command
 from common.tables import csv_text
@@ -86,7 +86,7 @@ class RankedBackbone:
 
 def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[RankedBackbone]:
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
-    first. Raises ConfigError: a class has fewer training images than `shots`."""
+    first. Raises OptionError: a class has fewer training images than `shots`."""
     names, base = {config.model: arm for arm, config in arms.items()}, next(iter(arms.values()))
     starts, unseen, rows = dict.fromkeys(start for arm in arms.values() for start in starts_of(arm.model)), None, []
     for model, setup in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
@@ -119,7 +119,7 @@ def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:
     least = int(counts.min())
     if max(shots, default=0) > least:
         name = setup.data.class_names[counts.argmin()]
-        raise ConfigError(f"--shots {max(shots)}: class {name} has {least} training images; at most --shots {least}")
+        raise OptionError(f"--shots {max(shots)}: class {name} has {least} training images; at most --shots {least}")
     return sorted(set(shots)) or [shot for shot in SHOTS if shot <= least]
 
 

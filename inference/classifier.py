@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import ConfigError, report_damage
+from common.errors import OptionError, report_damage
 from common.shell import command
 from common.text import pluralise, read_text
 from inference.certainty.answers import read_answers
@@ -73,16 +73,16 @@ def open_classifier(
         model: which model foreign weights belong to; they do not say.
         class_names: a text file, one name per line, for files that do not carry theirs.
 
-    Raises ConfigError: an option is missing or does not fit. CheckpointError, WeightsError, FileNotFoundError: nothing
+    Raises OptionError: an option is missing or does not fit. CheckpointError, WeightsError, FileNotFoundError: nothing
     that can be opened.
     """
     place = torch.device(resolve_device(device))
     path = Path(source).expanduser()
     if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix == ".onnx"):
-        raise ConfigError(says_itself(source, "--model"))
+        raise OptionError(says_itself(source, "--model"))
     if is_run_name(source):
         if class_names is not None:
-            raise ConfigError(says_itself(source, "--class-names"))
+            raise OptionError(says_itself(source, "--class-names"))
         run_dir = find_run(source, output_dir)
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
@@ -115,7 +115,7 @@ def is_run_name(source: str) -> bool:
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     names = tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
     if len(names) != expected:
-        raise ConfigError(f"{path} names {pluralise(len(names), 'class')}; the model has {expected}")
+        raise OptionError(f"{path} names {pluralise(len(names), 'class')}; the model has {expected}")
     return names
 
 
@@ -132,12 +132,12 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
     names, options = (file.extras.get(key) for key in ("class_names", "config"))
     if names and isinstance(options, Mapping):
         if model is not None:
-            raise ConfigError(says_itself(path, "--model"))
+            raise OptionError(says_itself(path, "--model"))
         with report_damage(path):
             refuse_earlier_mixture(path, options["model"])
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
-        raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
+        raise OptionError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     head = next((file.tensors[name] for name in HEADS if name in file.tensors), None)
     if head is None:
         training = command("train", "--model", model, "--weights", path, "--data", "FOLDER")

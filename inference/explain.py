@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from common.errors import CheckpointError, ConfigError, DataError, NoAttention
+from common.errors import CheckpointError, DataError, NoAttention, OptionError
 from common.text import printable
 from datasets.fitting import Box, view_of
 from datasets.images import image_size, read_image, to_array
@@ -99,10 +99,10 @@ class Explanation:
 def explain(
     classifier: Classifier, file: ImageFile, *, target: str | None = None, method: str = "auto"
 ) -> Explanation | Unreadable:
-    """Explain one image: why it could be of class `target`, by default the predicted one. Raises ConfigError: a class
+    """Explain one image: why it could be of class `target`, by default the predicted one. Raises OptionError: a class
     the model does not have. OptionError: no such method, or it has no map for this model (NoMap)."""
     if target is not None and target not in classifier.class_names:
-        raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
+        raise OptionError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)
     read = read_both(file, pipeline)
     if isinstance(read, Unreadable):

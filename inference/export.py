@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.errors import ConfigError, DataError, OptionError, import_optional
+from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
 from common.text import printable
 from datasets.bundle import BatchKey, ImageSet, image_set
@@ -77,11 +77,11 @@ def export(
     With `pictures` an onnx file takes pictures of any size, and its probabilities are divided by the `temperature`;
     `endings` add outputs to it (`vit.onnx_pictures`).
 
-    Returns its parity with the model, and what a person should know. Raises ConfigError: this kind of classifier has no
+    Returns its parity with the model, and what a person should know. Raises OptionError: this kind of classifier has no
     parameters to export. WeightsError: the file computes something else; nothing is left behind.
     """
     if classifier.config is None:
-        raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
+        raise OptionError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
     metadata = metadata_of(classifier, temperature if pictures else None)
     answers = classifier.answers

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigError, Interrupted
+from common.errors import Interrupted, OptionError
 from trainers.system.signals import signals
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class LocalServer(ThreadingHTTPServer):
     request_queue_size = 256  # connections that the system keeps until a thread takes them; 5 by default
 
     def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        """Raises ConfigError: the port is taken, or no such address."""
+        """Raises OptionError: the port is taken, or no such address."""
         try:
             super().__init__((host, port), handler)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+            raise OptionError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
         self.only_loopback = host in LOOPBACK
 
     def serve_until_interrupted(self, *lines: str) -> None:

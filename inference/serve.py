@@ -29,7 +29,7 @@ class Server(LocalServer):
     with what the model makes of it, as it learned, as a page of its own."""
 
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
-        """Raises ConfigError: the port is taken, or no such address."""
+        """Raises OptionError: the port is taken, or no such address."""
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
         self.one_at_a_time = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITING)

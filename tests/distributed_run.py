@@ -11,7 +11,7 @@ import torch
 from ignite.engine import Events
 
 import main
-from common.errors import ConfigError, Interrupted, TrainingError
+from common.errors import Interrupted, OptionError, TrainingError
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.system import distributed, process
@@ -48,7 +48,7 @@ def train_or_resume(folder: Path) -> int:
         (resume(run_dir) if run_dir.exists() else train(config(folder), before_steps=slow_validation))
     except Interrupted as stop:
         return main.complain(str(stop), stop.exit_code)
-    except (ConfigError, TrainingError) as error:
+    except (OptionError, TrainingError) as error:
         return main.complain(str(error), error.exit_code)
     return 0
 

@@ -4,14 +4,14 @@ import multiprocessing
 import os
 import signal
 
-from common.errors import ConfigError, Interrupted
+from common.errors import Interrupted, OptionError
 
 
 def do(item: str) -> tuple[str, int]:
     if item == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if item == "refuse":
-        raise ConfigError("an option that cannot work")
+        raise OptionError("an option that cannot work")
     if item == "stop":
         raise Interrupted(signal.SIGTERM)
     if item == "break":

@@ -10,7 +10,7 @@ from PIL import Image
 from small_run import call
 from test_trainers_start import tiny_run
 
-from common.errors import OPTION_ERRORS
+from common.errors import OptionError
 from common.image_spec import MAX_SIDE, ImageSpec
 from datasets import DataConfig, DataError
 from datasets.loaders import open_samples
@@ -154,7 +154,7 @@ def data_for(folder: Path, processes: int) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_python_is_an_error_that_says_what_would_work(folder, mistaken, said):
-    with pytest.raises((DataError, *OPTION_ERRORS), match=re.escape(said)):
+    with pytest.raises((DataError, OptionError), match=re.escape(said)):
         mistaken(folder)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import main
 from commands.arguments import UsageError, options_of
-from common.errors import ConfigError, DataError
+from common.errors import DataError, OptionError
 from datasets.checking.inspection import inspect_file
 from datasets.images import read_image
 from trainers.config import load_config, to_dict
@@ -59,7 +59,7 @@ def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
 def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("train:\n  lr: 0.1\n")
-    with pytest.raises(ConfigError, match=r"YAML is not read; the same as TOML: \[train\], then a line lr = 0.001"):
+    with pytest.raises(OptionError, match=r"YAML is not read; the same as TOML: \[train\], then a line lr = 0.001"):
         load_config(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 from fake_sets import Spec, class_folders, save
 from small_comparison import arm_of
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError, OptionError
 from common.tables import csv_lines, frame_of, frame_text
 from common.tables import read_table as read_own
 from common.text import read_text
@@ -297,7 +297,7 @@ def test_a_path_of_windows_between_double_quotes_is_refused_with_what_helps(tmp_
     if quote == "'":
         assert load_config(file).data.source == path
         return
-    with pytest.raises(ConfigError, match="single quotes"):
+    with pytest.raises(OptionError, match="single quotes"):
         load_config(file)
 
 

@@ -13,7 +13,7 @@ from killed_runs import Crash, assert_same_content, crash, run_content
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from common.errors import ConfigError, WeightsError
+from common.errors import OptionError, WeightsError
 from datasets import DataConfig, DataError, build_dataloaders
 from trainers.auto_resume import train_or_resume
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -120,7 +120,7 @@ def test_what_only_the_program_can_make_again_is_said(tmp_path):
     result = train(options(tmp_path), model=net(), dataloaders=splits())
     with pytest.raises(WeightsError, match="own:Sequential was defined in your own program"):
         load(result.run_dir)
-    with pytest.raises(ConfigError, match="freeze a module of your own by requires_grad_"):
+    with pytest.raises(OptionError, match="freeze a module of your own by requires_grad_"):
         train(options(tmp_path, model={"trainable": "head"}), model=net(), dataloaders=splits())
 
 

@@ -28,7 +28,7 @@ from torch.utils.data import (
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import ToTensor
 
-from common.errors import OPTION_ERRORS, ConfigError, DataError
+from common.errors import DataError, OptionError
 from datasets.config import DataConfig
 from datasets.own_dataset import own_dataloaders
 from trainers.budget.pace import measure
@@ -336,7 +336,7 @@ class Wrapped(nn.Module):
 )
 def test_a_module_is_tried_on_one_image_before_anything_is_written(tmp_path, model, line):
     module = model().train()
-    with pytest.raises(ConfigError, match=line):
+    with pytest.raises(OptionError, match=line):
         train(options(tmp_path), model=module, dataloaders=splits())
     assert not list(tmp_path.iterdir())
     assert all(part.training for part in module.modules())
@@ -369,7 +369,7 @@ def test_trying_a_module_leaves_its_modes_and_its_numbers_alone(tmp_path):
     ],
 )
 def test_an_option_of_another_name_is_answered_with_ours(make, line):
-    with pytest.raises(OPTION_ERRORS, match=line):
+    with pytest.raises(OptionError, match=line):
         make()
 
 
@@ -473,10 +473,10 @@ class Watch:
     ids=lambda value: str(value)[:9],
 )
 def test_handlers_that_are_no_functions_of_the_trainer_are_refused_before_anything_is_written(tmp_path, handler):
-    with pytest.raises(ConfigError, match="attach"):
+    with pytest.raises(OptionError, match="attach"):
         train(options(tmp_path), model=net(), dataloaders=splits(), handlers=[handler])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match="attach"):
+    with pytest.raises(OptionError, match="attach"):
         resume(tmp_path, handlers=[handler])
 
 
@@ -495,7 +495,7 @@ def pooled():
 )
 def test_an_image_alone_is_refused_where_a_batch_norm_needs_two(tmp_path, batch_size, accumulate, better):
     config = options(tmp_path, epochs=1, accumulate=accumulate).changed(data={"batch_size": batch_size})
-    with pytest.raises(ConfigError, match=rf"--batch-size {better}\b"):
+    with pytest.raises(OptionError, match=rf"--batch-size {better}\b"):
         train(config, model=pooled(), dataloaders=splits())
     assert not list(tmp_path.iterdir())
     train(config.changed(data={"batch_size": better}), model=pooled(), dataloaders=splits())

@@ -8,7 +8,7 @@ import pytest
 
 from commands import compare, serve
 from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
-from common.errors import ConfigError
+from common.errors import OptionError
 from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import RunConfig, TrainConfig, from_dict, load_config, to_dict
@@ -67,7 +67,7 @@ def test_command_line_beats_file_beats_defaults(tmp_path):
 def test_a_config_file_is_read_strictly(tmp_path, values, message):
     path = tmp_path / "options.json"
     path.write_text(json.dumps(values))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         load_config(path)
 
 
@@ -96,7 +96,7 @@ def test_a_file_names_options_as_the_command_line_does(tmp_path):
 def test_a_wrong_option_in_a_flat_file_is_named(tmp_path, text, message):
     path = tmp_path / "options.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         load_config(path)
 
 
@@ -125,7 +125,7 @@ def test_no_option_of_any_class_takes_what_is_no_finite_number(value):
 def test_an_infinite_learning_rate_is_one_line_in_a_file_and_on_the_command_line(tmp_path):
     path = tmp_path / "options.json"
     path.write_text('{"train": {"lr": Infinity}}')
-    with pytest.raises(ConfigError, match=r"config .*options.json: lr=inf must be finite"):
+    with pytest.raises(OptionError, match=r"config .*options.json: lr=inf must be finite"):
         load_config(path)
     with pytest.raises(UsageError, match="lr=nan must be finite"):
         parse("--lr", "nan")
@@ -135,9 +135,9 @@ def test_an_infinite_learning_rate_is_one_line_in_a_file_and_on_the_command_line
 def test_a_broken_config_file_is_named(tmp_path, text):
     path = tmp_path / "options.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"config .*options\.json"):
+    with pytest.raises(OptionError, match=r"config .*options\.json"):
         load_config(path)
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(OptionError, match="No such file"):
         load_config(tmp_path / "missing.json")
 
 

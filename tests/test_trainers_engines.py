@@ -8,7 +8,7 @@ from ignite.engine import Events
 from ignite.handlers import FastaiLRFinder
 from torch import nn
 
-from common.errors import ConfigError, TrainingError
+from common.errors import OptionError, TrainingError
 from trainers.engine.engines import Slices, StepOptions, create_evaluator, create_trainer
 from trainers.engine.handlers import attach_learning_rate
 from trainers.engine.optim import build_optimizer
@@ -276,5 +276,5 @@ def test_soft_targets_are_learned_and_hits_counted_against_the_likeliest():
 def test_batches_that_are_no_images_and_labels_are_refused_by_both_engines(batch):
     trainer, _ = trainer_for(small_model())
     for engine in (trainer, create_evaluator(small_model(), CPU)):
-        with pytest.raises(ConfigError, match="images, labels"):
+        with pytest.raises(OptionError, match="images, labels"):
             engine.run([batch])

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 from small_run import few_digits
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from trainers.budget.kept import better, on_validation
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
@@ -99,5 +99,5 @@ def test_the_last_epoch_is_kept_whatever_it_scores(tmp_path):
 
 
 def test_the_last_epoch_cannot_be_waited_for():
-    with pytest.raises(ConfigError, match="leave out --patience"):
+    with pytest.raises(OptionError, match="leave out --patience"):
         TrainConfig(select="last", patience=2)

@@ -14,7 +14,7 @@ from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_pre
 from small_run import few_digits
 
 from commands.train import with_weights
-from common.errors import ConfigError, MissingPackage
+from common.errors import MissingPackage, OptionError
 from datasets.opened import OpenedImages
 from trainers import cached_features
 from trainers.budget import local_weights, ridge
@@ -155,5 +155,5 @@ def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, caps
 
 
 def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
+    with pytest.raises(OptionError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
         with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages(), one_network=True)

@@ -15,7 +15,7 @@ from ignite.engine import Events
 from killed_runs import ROOT
 from test_trainers_start import tiny_run
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import folder_lock
@@ -24,7 +24,7 @@ from trainers.system import folder_lock
 def hold_and_release(folder):
     with folder_lock.held(folder):
         assert folder_lock.path_of(folder).is_file()
-        with pytest.raises(ConfigError, match="is in use by (process|another)"), folder_lock.held(folder):
+        with pytest.raises(OptionError, match="is in use by (process|another)"), folder_lock.held(folder):
             pass
     assert not folder_lock.path_of(folder).exists()
 
@@ -33,7 +33,7 @@ def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
     run_dir, refused = tmp_path / "digits" / "r", []
 
     def resume_meanwhile() -> None:
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises(OptionError) as error:
             resume(run_dir)
         refused.append(str(error.value))
 
@@ -56,7 +56,7 @@ def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody
     command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "r")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "taken\n"
-    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), folder_lock.held(tmp_path / "r"):
+    with pytest.raises(OptionError, match=f"in use by process {process.pid} on"), folder_lock.held(tmp_path / "r"):
         pass
     process.send_signal(signal.SIGKILL)
     time.sleep(0.2)
@@ -89,7 +89,7 @@ def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
                 assert len(inside) == 1
                 time.sleep(0.001)
                 inside.pop()
-        except ConfigError:
+        except OptionError:
             return 0
         return 1
 
@@ -110,7 +110,7 @@ def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, mon
     with monkeypatch.context() as patch, ExitStack() as holding:
         patch.setattr(folder_lock, "held", made_meanwhile)
         assert not folder_lock.hold(folder, holding)
-    with held(folder), ExitStack() as holding, pytest.raises(ConfigError, match="in use by"):
+    with held(folder), ExitStack() as holding, pytest.raises(OptionError, match="in use by"):
         folder_lock.hold(folder, holding)
     folder.rmdir()
     with held(folder), ExitStack() as holding:

@@ -14,7 +14,7 @@ from small_run import few_digits
 from torch import nn
 
 import main
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
@@ -185,7 +185,7 @@ def test_recomputed_activations_give_the_same_logits_and_gradients_dropout_inclu
 
 def test_a_model_with_batch_norm_refuses_to_recompute(tmp_path):
     config = run_config(tmp_path, checkpoint_activations=True)
-    with pytest.raises(ConfigError, match="batch norm would count every batch's statistics twice"):
+    with pytest.raises(OptionError, match="batch norm would count every batch's statistics twice"):
         prepare(dataclasses.replace(config, model=ModelConfig(name="resnet18", image_size=32, weights="none")))
 
 
@@ -320,7 +320,7 @@ def test_an_option_without_effect_is_named(tmp_path, changes, message):
 
 
 def test_more_parts_than_images_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="batch_size=2 images cannot be cut into 3 parts"):
+    with pytest.raises(OptionError, match="batch_size=2 images cannot be cut into 3 parts"):
         prepare(run_config(tmp_path, data={"batch_size": 2}, accumulate=3))
 
 

@@ -10,7 +10,7 @@ from fake_sets import class_folders, zip_folder
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import call
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from comparison.analysis.runs import read_run
 from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
@@ -238,7 +238,7 @@ def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_a
     now = with_present_places(then, tmp_path)
     assert [network.weights for network in now.model.networks] == [None, str(tmp_path / "runs/a"), "runs/gone"]
     refuse_an_edited_config(tmp_path, now, {"config": to_dict(then)})
-    with pytest.raises(ConfigError, match="seed"):
+    with pytest.raises(OptionError, match="seed"):
         refuse_an_edited_config(tmp_path, now.changed(train={"seed": 7}), {"config": to_dict(then)})
 
 

@@ -17,7 +17,7 @@ from small_run import few_digits
 
 import main
 import trainers.run
-from common.errors import ConfigError
+from common.errors import OptionError
 from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
@@ -319,10 +319,10 @@ def test_a_plan_keeps_the_last_epoch_unless_a_person_chose_otherwise(train, kept
 
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):
     config = RunConfig(train=TrainConfig(epochs=3))
-    with pytest.raises(ConfigError, match="leave out --epochs 3, or --minutes"):
+    with pytest.raises(OptionError, match="leave out --epochs 3, or --minutes"):
         next(planned(config, minutes=5, until=0.0))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="with torchrun give --epochs"):
+    with pytest.raises(OptionError, match="with torchrun give --epochs"):
         next(planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0))
 
 

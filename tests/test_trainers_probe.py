@@ -10,7 +10,7 @@ from ignite.engine import Events
 from killed_runs import Crash, crash, signal_in
 from small_run import few_digits
 
-from common.errors import CheckpointError, ConfigError, Interrupted
+from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import cached_features, checkpointing
@@ -69,7 +69,7 @@ def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused
     batch = torch.zeros(2, 1).expand(2, 10**6)  # 4 MB an image, and none of it is there
     monkeypatch.setattr(feature_sets, "available_memory", lambda: 5 * 10**9)
     feature_sets._require_memory(batch, 1000)
-    with pytest.raises(ConfigError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use --cache-features")):
+    with pytest.raises(OptionError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use --cache-features")):
         feature_sets._require_memory(batch, 1250)
 
 
@@ -143,7 +143,7 @@ def test_auto_caches_whenever_the_images_stay_the_same_and_only_then():
     ],
 )
 def test_caching_what_cannot_be_cached_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(OptionError, match=message):
         prepare(probe_config("unused", cache_features="on", **options))
 
 

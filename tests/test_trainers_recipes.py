@@ -6,7 +6,7 @@ from small_run import few_digits
 
 import main
 from commands.arguments import parse_train_options
-from common.errors import ConfigError
+from common.errors import OptionError
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, recipe_config
@@ -92,7 +92,7 @@ def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
 
 
 def test_an_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(OptionError) as refusal:
         recipe_config("probe")
     assert str(refusal.value) == f"unknown recipe 'probe'; known: {', '.join(RECIPES)}"
 

@@ -29,7 +29,7 @@ from killed_runs import (
     stopped_in_validation,
 )
 
-from common.errors import CheckpointError, ConfigError, Interrupted
+from common.errors import CheckpointError, Interrupted, OptionError
 from common.files import temporary_path
 from trainers import checkpointing, run
 from trainers.auto_resume import train_or_resume, was_asked_for
@@ -210,7 +210,7 @@ def test_more_epochs_replan_the_learning_rate_and_say_so(crashed, capsys):
 
 
 def test_fewer_epochs_than_done_are_refused(crashed):
-    with pytest.raises(ConfigError, match=r"epochs=1 is less than the 1\.\d epochs the run has done"):
+    with pytest.raises(OptionError, match=r"epochs=1 is less than the 1\.\d epochs the run has done"):
         resume(crashed, epochs=1)
 
 

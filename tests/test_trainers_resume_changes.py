@@ -12,7 +12,7 @@ from killed_runs import ROOT, Crash, crash_after
 from small_run import call
 from test_trainers_start import tiny_run
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets import DataError
 from trainers.resume import open_run, resume
 from trainers.run import train
@@ -44,7 +44,7 @@ def test_changed_options_are_refused_by_name(crashed):
     values = read_json(crashed / "config.json")
     values["train"]["lr"] = 0.5
     write_json(crashed / "config.json", values)
-    with pytest.raises(ConfigError, match=r"train\.lr from 0\.003 to 0\.5"):
+    with pytest.raises(OptionError, match=r"train\.lr from 0\.003 to 0\.5"):
         resume(crashed)
 
 

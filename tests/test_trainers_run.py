@@ -13,7 +13,7 @@ from killed_runs import TIMING_FIELDS
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import ConfigError, DataError, TrainingError
+from common.errors import DataError, OptionError, TrainingError
 from inference.evaluate import evaluate_run
 from trainers import run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
@@ -212,7 +212,7 @@ def test_a_taken_run_name_is_refused_before_training(tmp_path):
     config = short_run(tmp_path, epochs=1)
     config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine", tb="scalars"))
     (tmp_path / "digits" / "mine").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="mine exists already"):
+    with pytest.raises(OptionError, match="mine exists already"):
         train(config)
 
 

@@ -18,7 +18,7 @@ from other_process import do
 from small_run import few_digits
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
-from common.errors import ConfigError, Interrupted, TrainingError
+from common.errors import Interrupted, OptionError, TrainingError
 from trainers.budget import sharing
 from trainers.config import RunConfig, TrainConfig
 from trainers.multirun.worker_pool import side_by_side
@@ -43,7 +43,7 @@ def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
     ("item", "error", "message"),
     [
         ("die", TrainingError, "the process of die ended by signal SIGKILL; if memory ran out"),
-        ("refuse", ConfigError, "an option that cannot work"),
+        ("refuse", OptionError, "an option that cannot work"),
         ("stop", Interrupted, "interrupted by SIGTERM"),
     ],
 )

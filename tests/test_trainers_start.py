@@ -10,7 +10,7 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash, crash_after, run_content
 from small_run import few_digits
 
-from common.errors import CheckpointError, ConfigError, TrainingError
+from common.errors import CheckpointError, OptionError, TrainingError
 from trainers import checkpointing
 from trainers.auto_resume import train_or_resume
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -181,7 +181,7 @@ def test_the_same_train_starts_a_run_over_that_was_killed_in_its_start(any_momen
 
 
 def test_the_same_train_does_not_start_a_run_over_that_has_a_checkpoint(finished, any_moment):
-    with pytest.raises(ConfigError, match=r"digits/r exists already; add --auto-resume to go on"):
+    with pytest.raises(OptionError, match=r"digits/r exists already; add --auto-resume to go on"):
         train_or_resume(tiny_run(finished.parent.parent))
 
 

@@ -7,7 +7,7 @@ import pytest
 from killed_runs import Crash, crash_after
 from small_run import call, few_digits
 
-from common.errors import ConfigError, MissingPackage
+from common.errors import MissingPackage, OptionError
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
@@ -182,7 +182,7 @@ def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tr
 
 def test_a_tracker_that_cannot_be_opened_is_one_line_and_leaves_no_run(store, tracker, tmp_path):
     store.broken = True
-    with pytest.raises(ConfigError, match="no such server$"):
+    with pytest.raises(OptionError, match="no such server$"):
         train(config_of(tmp_path, tracker))
     assert not list(tmp_path.glob("digits/r*"))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from common.errors import ConfigError, OptionError
+from common.errors import OptionError
 from inference.classifier import Classifier
 from inference.export import export
 from trainers.config import from_dict, to_dict
@@ -43,9 +43,9 @@ def test_a_name_alone_is_no_mixture(options):
 
 def test_a_mixture_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
     assert from_dict(ModelConfig, to_dict(WITH_STAGES)) == WITH_STAGES
-    with pytest.raises(ConfigError, match="networks in the config lacks image_size"):
+    with pytest.raises(OptionError, match="networks in the config lacks image_size"):
         from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8"}]})
-    with pytest.raises(ConfigError, match="unknown option 'networks.size' in the config"):
+    with pytest.raises(OptionError, match="unknown option 'networks.size' in the config"):
         from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8", "size": 32}]})
 
 

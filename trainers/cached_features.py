@@ -31,7 +31,7 @@ from vit.tensor_files import bytes_of, read_tree, write_tree
 def with_cached_features(setup: RunSetup) -> tuple[RunSetup, str]:
     """The setup that trains the head alone on what the frozen backbone, which sees each image once, makes of the
     images; and one line about it. Order, batches and labels stay as they are. Where there is a folder for features they
-    are left there, and taken from it. Raises ConfigError: they do not fit into memory."""
+    are left there, and taken from it. Raises OptionError: they do not fit into memory."""
     start, data = time.perf_counter(), setup.data
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 
-from common.errors import OPTION_ERRORS, ConfigError
+from common.errors import OptionError
 from common.options import flag, require, require_finite
 from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
@@ -109,7 +109,7 @@ class TrainConfig:
         ):
             require(self, wanted, holds, *names)
         if self.select == "last" and self.patience:
-            raise ConfigError("--select last keeps the last epoch: leave out --patience, which waits for a better one")
+            raise OptionError("--select last keeps the last epoch: leave out --patience, which waits for a better one")
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class OutputConfig:
             object.__setattr__(self, "output_dir", Path(self.output_dir))
         for option, name in (("--output-dir", str(self.output_dir)), ("--run-name", self.run_name or "")):
             if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
-                raise ConfigError(f"{option} {printable(name)} is not UTF-8, and TensorBoard opens no other folder")
+                raise OptionError(f"{option} {printable(name)} is not UTF-8, and TensorBoard opens no other folder")
         if self.run_name is not None and {"", ".", ".."} & {*self.run_name.split("/")}:
-            raise ConfigError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
+            raise OptionError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class RunConfig:
             if not isinstance(value, section):  # type: ignore[arg-type]
                 given = f"**{value!r}" if isinstance(value, Mapping) else f"{first}={value!r}"
                 meant = f"{f.name}={section.__name__}({given})"  # type: ignore[union-attr]
-                raise ConfigError(f"{f.name}={value!r:.100} is no section of options; did you mean {meant:.200}?")
+                raise OptionError(f"{f.name}={value!r:.100} is no section of options; did you mean {meant:.200}?")
 
     def changed(self, **sections: Mapping[str, Any]) -> Self:
         """Return the options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
@@ -170,7 +170,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
-    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises ConfigError:
+    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises OptionError:
     an unknown key (the nearest known one is named) or a value of the wrong type."""
     known = {f.name: f for f in dataclasses.fields(config_class)}
     hints = typing.get_type_hints(config_class)
@@ -179,10 +179,10 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
         label = f"{where}{key}"
         if key not in known:
             hint = f"{did_you_mean(key, known)} Known: {', '.join(known)}"
-            raise ConfigError(f"unknown option {label!r} in the config{hint}")
+            raise OptionError(f"unknown option {label!r} in the config{hint}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
-                raise ConfigError(f"{label} must be a table of options, not {value!r}")
+                raise OptionError(f"{label} must be a table of options, not {value!r}")
             changes[key] = from_dict(hints[key], value, base=getattr(base, key, None), where=f"{label}.")
         else:
             changes[key] = _coerce(value, hints[key], label)
@@ -190,7 +190,7 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
         return dataclasses.replace(base, **changes)
     required = {f.name for f in known.values() if f.default is f.default_factory is dataclasses.MISSING}
     if missing := required - changes.keys():
-        raise ConfigError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
+        raise OptionError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
     return config_class(**changes)
 
 
@@ -200,7 +200,7 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
     small = not isinstance(value, int) or abs(value) < 2**63
     if origin in (typing.Union, types.UnionType):
         for option in arguments:
-            with suppress(ConfigError):
+            with suppress(OptionError):
                 return _coerce(value, option, label)
     elif origin is Literal:
         if value in arguments:
@@ -218,7 +218,7 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
     elif isinstance(hint, type) and isinstance(value, hint) and small and (hint is bool or not isinstance(value, bool)):
         return value
     choices = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{label}={value!r:.100} in the config must be {choices}")
+    raise OptionError(f"{label}={value!r:.100} in the config must be {choices}")
 
 
 SECTIONS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "output": OutputConfig}
@@ -246,19 +246,19 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Read a JSON or TOML file of options, by section. Raises ConfigError: it is neither, or cannot be read."""
+    """Read a JSON or TOML file of options, by section. Raises OptionError: it is neither, or cannot be read."""
     if path.suffix in (".yaml", ".yml"):
-        raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
+        raise OptionError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
         text = decode_text(path.read_bytes())[0]
         if path.suffix == ".toml" and (found := _BACKSLASH.search(text)):
             where = f"line {text.count(chr(10), 0, found.end()) + 1}: \\ between double quotes is no plain sign"
-            raise ConfigError(rf"{where}; write single quotes, such as 'C:\photos' or '(p\d+)_'")
+            raise OptionError(rf"{where}; write single quotes, such as 'C:\photos' or '(p\d+)_'")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"config {path}: {error}") from error
+        raise OptionError(f"config {path}: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
+        raise OptionError(f"config {path} must hold a table of options, not {type(values).__name__}")
     return by_section(values)
 
 
@@ -269,10 +269,10 @@ def set_in(path: Path) -> list[str]:
 
 
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
-    """Read a file of options over `base`. Raises ConfigError: not a readable file, an unknown key, or a wrong value."""
+    """Read a file of options over `base`. Raises OptionError: not a readable file, an unknown key, or a wrong value."""
     values = read_options(path)
     try:
         config: RunConfig = from_dict(RunConfig, values, base=base)
-    except OPTION_ERRORS as error:
-        raise ConfigError(f"config {path}: {error}") from error
+    except OptionError as error:
+        raise OptionError(f"config {path}: {error}") from error
     return config

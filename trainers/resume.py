@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common.errors import CheckpointError, ConfigError
+from common.errors import CheckpointError, OptionError
 from common.files import remove_leftovers
 from datasets import DataBundle
 from datasets.loaders import dataloaders_of, split_samples
@@ -62,7 +62,7 @@ def resume(
 
     Raises:
         DataError: the images, or their split.csv, are not those the run started with. CheckpointError: no whole
-        checkpoint. ConfigError: `epochs` below what is done, a config.json that was edited since, another number of
+        checkpoint. OptionError: `epochs` below what is done, a config.json that was edited since, another number of
         processes.
     """
     refuse_other_handlers(handlers)
@@ -76,7 +76,7 @@ def resume(
     with distributed.joined(config.train.device):
         done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir)
         if done and epochs in (None, config.train.epochs):
-            with suppress(ConfigError, OSError), folder_lock.held(run_dir):
+            with suppress(OptionError, OSError), folder_lock.held(run_dir):
                 pass  # which takes away the file of a process that was killed at its very end
             if data is not None:
                 distributed.broadcast(lambda: record_place(run_dir, config))
@@ -197,7 +197,7 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
-        raise ConfigError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
+        raise OptionError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
 
 
 def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
     then, now = meta.get("processes", 1), distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
-        raise ConfigError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
+        raise OptionError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
 
 
 def announce_changes(then: dict[str, Any], setup: RunSetup) -> None:
@@ -222,7 +222,7 @@ def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
     if epochs == planned:
         return
     if setup.total_steps < done:
-        raise ConfigError(
+        raise OptionError(
             f"epochs={epochs} is less than the {done / setup.steps_per_epoch:.1f} epochs the run has done"
         )
     before = dataclasses.replace(setup, config=setup.config.changed(train={"epochs": planned}))

@@ -10,7 +10,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common.errors import ConfigError, Interrupted, TrainingError
+from common.errors import Interrupted, OptionError, TrainingError
 from common.files import write_text
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.copies import units_of
@@ -64,7 +64,7 @@ def train(
         images: those that the program has opened already; other runs may share them.
 
     Raises:
-        ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
+        OptionError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: a signal; the run can be resumed.
     """
@@ -86,7 +86,7 @@ def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
     for handler in handlers:
         kind = handler if isinstance(handler, type) else type(handler)
         if not callable(handler) or kind.__module__.startswith("ignite."):
-            raise ConfigError(
+            raise OptionError(
                 f"handlers: {kind.__name__} is no function that gets the trainer and attaches something, such as"
                 " `lambda trainer: ProgressBar().attach(trainer)`"
             )

@@ -33,7 +33,7 @@ VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "
 @contextmanager
 def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path]:
     """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
-    Raises ConfigError: `--run-name` is taken."""
+    Raises OptionError: `--run-name` is taken."""
     with ExitStack() as holding:
         yield Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding))))
 

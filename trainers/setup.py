@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from common.errors import OPTION_ERRORS, CheckpointError, ConfigError, DataError
+from common.errors import CheckpointError, DataError, OptionError
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples
 from datasets.fitting import chosen_fit
@@ -110,19 +110,16 @@ def prepare(
 
     With the checkpoint of the run in `run_dir`, that run's weights and preprocessing are used, and its images are split
     as it split them; no initial weights are looked for. `images`: those that the command has opened already.
-    Raises ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
+    Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
-    try:
-        return _prepare(with_user_names(given, config), checkpoint, run_dir, given, images or OpenedImages())
-    except OPTION_ERRORS as error:  # a value that one of the parts refuses, such as an image size
-        raise ConfigError(str(error)) from error
+    return _prepare(with_user_names(given, config), checkpoint, run_dir, given, images or OpenedImages())
 
 
 def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
     """The options with the names of what a program gives instead."""
     if given.model is not None:
         if config.model.trainable != "all":
-            raise ConfigError(
+            raise OptionError(
                 f"--trainable {config.model.trainable}: freeze a module of your own by requires_grad_(False)"
             )
         name = f"{OWN_PREFIX}{type(given.model).__name__}"
@@ -251,13 +248,13 @@ def read_data(
         data = data if samples is data.samples else with_table(data, samples)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
-        raise ConfigError(
+        raise OptionError(
             f"a step of batch_size={config.data.batch_size} images cannot be cut into {slices} parts"
             f" ({processes} processes x accumulate={config.train.accumulate})"
         )
     for split, size in data.dataset_sizes.items():
         if size < processes:
-            raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
+            raise OptionError(f"the {split} split has {size} images, too few for {processes} processes")
     return data, seen
 
 

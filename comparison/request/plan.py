@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from comparison.names import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
@@ -212,7 +212,7 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     names = arm_names([to_dict(setup.config) for setup in jobs])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:
-        raise ConfigError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
+        raise OptionError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
     arms = []
     for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
@@ -224,13 +224,13 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
 def refuse_what_cannot_be_shared(request: Request) -> None:
     """Options that make no sense for several runs on one split."""
     if len(request.arms) < 2:
-        raise ConfigError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
+        raise OptionError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
     if request.base.data.folds is not None:
-        raise ConfigError("compare scores all arms on one test split; leave out --folds")
+        raise OptionError("compare scores all arms on one test split; leave out --folds")
     if request.labels != (None,) and request.base.data.fraction is not None:
-        raise ConfigError("--fraction and --labels-per-class both choose the training images; give one of them")
+        raise OptionError("--fraction and --labels-per-class both choose the training images; give one of them")
     if len(request.images_seen) not in (0, 1, len(request.labels)):
-        raise ConfigError(
+        raise OptionError(
             f"--images-seen has {len(request.images_seen)} numbers, --labels-per-class {len(request.labels)}: give one "
             "for all of them, or one for each"
         )
@@ -239,9 +239,9 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         ("--patience", request.base.train.patience > 0),
     ):
         if given:
-            raise ConfigError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")
+            raise OptionError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")
     if world_size() > 1:
-        raise ConfigError("compare starts the processes that it needs (--jobs); start it without torchrun")
+        raise OptionError("compare starts the processes that it needs (--jobs); start it without torchrun")
 
 
 def with_labels(data: DataConfig, labels: int | None) -> DataConfig:

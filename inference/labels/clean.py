@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError, OptionError
 from common.files import write_bytes
 from common.shell import command, quoted
 from common.text import ellipsis, format_table, pluralise, printable
@@ -110,10 +110,10 @@ def cross_validate_features(
 
 def read_fold_predictions(run_dir: Path, config: RunConfig) -> HeldOutPredictions:
     """Read the predictions that the runs of `train --folds K` left of the images they were not trained on; of test
-    images the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed
+    images the mean over the runs. Raises OptionError: the run is no fold of several. DataError: the images changed
     since."""
     if config.data.fold is None or config.data.folds is None:
-        raise ConfigError(f"{run_dir} is not one of several folds: train --folds 5 leaves a prediction of every image")
+        raise OptionError(f"{run_dir} is not one of several folds: train --folds 5 leaves a prediction of every image")
     base = run_dir.name.removesuffix(f"_fold{config.data.fold}")
     folders = [run_dir.with_name(f"{base}_fold{fold}") for fold in range(1, config.data.folds + 1)]
     samples = read_samples(config.data)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import DataConfig
@@ -82,7 +82,7 @@ class Round:
 
 
 def choose_round(opened: LabellingState, extracted: ExtractedFeatures, folder: Path, count: int) -> Round:
-    """Choose `count` pictures and write picks.csv into `folder`. Raises ConfigError: no picture is left."""
+    """Choose `count` pictures and write picks.csv into `folder`. Raises OptionError: no picture is left."""
     pool = opened.pool
     for fault in extracted.faults[:LISTED]:
         say(f"left out, cannot be read: {printable(fault)}", label="note")
@@ -92,7 +92,7 @@ def choose_round(opened: LabellingState, extracted: ExtractedFeatures, folder: P
     usable[taken] = False
     free = free_rows(extracted.groups, usable, taken)
     if not len(free):
-        raise ConfigError(f"every picture of {pool.samples.name} has a label, or a copy with one: none is left")
+        raise OptionError(f"every picture of {pool.samples.name} has a label, or a copy with one: none is left")
     learnt = np.array(
         [row for row, label in pool.labels.items() if extracted.readable[row] and not in_test(label)], int
     )

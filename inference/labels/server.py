@@ -27,7 +27,7 @@ class Review(LocalServer):
     """Answers GET / with the page, /rows with all of them, /picture?N with a sample, and POST /decide."""
 
     def __init__(self, table: Reviewed[Any], *, port: int) -> None:
-        """Raises ConfigError: the port is taken. DataError: as `table.read`."""
+        """Raises OptionError: the port is taken. DataError: as `table.read`."""
         self.table, self.samples = table, table.samples
         self.rows: list[Any] = []
         self.known = b""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ConfigError, MissingPackage, WeightsError
+from common.errors import MissingPackage, OptionError, WeightsError
 from common.text import format_table
 from datasets.bundle import image_set
 from datasets.copies import units_of
@@ -93,7 +93,7 @@ def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> 
     """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
     Raises MissingPackage: there are no local weights; the line says what to install."""
     if config.model.name != "auto":
-        raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
+        raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
     rows = rank(config, images=images)
     if not rows:
         raise MissingPackage(f"no pretrained weights are on this machine; {HINT}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from common.text import pluralise
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
@@ -57,7 +57,7 @@ def planned(
 
     Where the model was left open and there are weights at hand, the networks that suit the images come first, frozen
     and side by side; a model that is trained follows where it may do better, and then a mixture of both. With
-    `one_network` the best linear probe comes first, and one of the two runs is kept. Raises ConfigError: epochs are
+    `one_network` the best linear probe comes first, and one of the two runs is kept. Raises OptionError: epochs are
     given too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises.
     """
     require_one_run(config)
@@ -93,13 +93,13 @@ def planned(
 
 
 def require_one_run(config: RunConfig) -> None:
-    """Raises ConfigError: the epochs are given, or there are several runs or processes."""
+    """Raises OptionError: the epochs are given, or there are several runs or processes."""
     if config.train.epochs is not None:
-        raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
+        raise OptionError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("--minutes measures the pace of one process; with torchrun give --epochs")
+        raise OptionError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
-        raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
+        raise OptionError("--minutes plans one run; with --folds give --epochs, or one --fold")
 
 
 def better_of_two(
@@ -168,7 +168,7 @@ def without_packages() -> bool:
 
 def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
     """`--weights auto`: the networks at hand that suit the training images best, frozen and side by side; with
-    `one_network` the best one, as a linear probe. Raises ConfigError: a model is named, too. MissingPackage: there are
+    `one_network` the best one, as a linear probe. Raises OptionError: a model is named, too. MissingPackage: there are
     no weights at hand; the line says what to install."""
     if one_network or without_packages() or config.model.name != "auto":
         return with_best_weights(config, images)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets.bundle import DataBundle
 from datasets.sampling import batch_sampler
 from trainers.engine.own_module import evaluating, one_image
@@ -25,7 +25,7 @@ def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.devi
     better = next((other for other in near if 2 <= other <= n and not leaves_one(other)), None)
     remedy = f"--batch-size {better} leaves none" if better else "give more images"
     parts = f" in {slices} parts" if slices > 1 else ""
-    raise ConfigError(
+    raise OptionError(
         f"{n} training images in steps of --batch-size {size}{parts} leave an image alone, and a batch norm of this"
         f" model needs two at this image size: {remedy}"
     )

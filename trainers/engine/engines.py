@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from common.errors import ConfigError, Diverged
+from common.errors import Diverged, OptionError
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
@@ -166,13 +166,13 @@ class TrainStep:
 
 
 def moved(batch: Any, device: torch.device, *, extra: bool = False) -> list[Tensor]:
-    """Return the parts of a batch on a device. Raises ConfigError: they are not images and labels, or more without
+    """Return the parts of a batch on a device. Raises OptionError: they are not images and labels, or more without
     `extra`."""
     count = len(batch) if isinstance(batch, tuple | list) else 0
     if (count == 2 or (extra and count > 2)) and all(isinstance(part, Tensor) for part in batch):
         return [part.to(device, non_blocking=True) for part in batch]
     kinds = ", ".join(map(repr, batch) if isinstance(batch, Mapping) else (type(part).__name__ for part in batch))
-    raise ConfigError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
+    raise OptionError(f"a batch is a {type(batch).__name__} of {kinds}: give pairs of tensors, (images, labels)")
 
 
 def create_trainer(

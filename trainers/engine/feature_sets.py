@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
@@ -89,7 +89,7 @@ def weights_cast_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[N
 def _require_memory(batch: Tensor, images: int) -> None:
     need, free = batch[0].numel() * batch.element_size() * images, available_memory()
     if need > 0.8 * free:
-        raise ConfigError(
+        raise OptionError(
             f"the features of {images:,} images need {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
             "use --cache-features off"
         )

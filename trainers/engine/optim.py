@@ -9,7 +9,7 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from common.errors import ConfigError
+from common.errors import OptionError
 
 COOLDOWN = 0.3
 """Share of the steps in which the schedule of that name falls."""
@@ -54,7 +54,7 @@ def learning_rate(
     the run (Zhai et al. 2022, section 3.5), so that a longer run can go on from before the fall.
     """
     if warmup_steps >= total_steps:
-        raise ConfigError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
+        raise OptionError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
     total_epochs = math.ceil(total_steps / steps_per_epoch)
     drops = [round(share * total_epochs) * steps_per_epoch for share in (0.6, 0.85)]
 

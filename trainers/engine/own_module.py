@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.errors import ConfigError, exit_code, first_line
+from common.errors import OptionError, exit_code, first_line
 from datasets.bundle import BatchKey, DataBundle, image_set
 
 
@@ -31,7 +31,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a program's own module see one image, before anything is written. Raises ConfigError: it cannot take the
+    """Let a program's own module see one image, before anything is written. Raises OptionError: it cannot take the
     image, or has not one output for each class."""
     classes = len(data.class_names)
     images = one_image(data)
@@ -43,11 +43,11 @@ def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, na
         if exit_code(error) != 1:  # out of memory, say
             raise
         shape = tuple(images.shape[1:])
-        raise ConfigError(f"{name} cannot take images of shape {shape}: {first_line(error)}") from error
+        raise OptionError(f"{name} cannot take images of shape {shape}: {first_line(error)}") from error
     if not isinstance(outputs, Tensor):
-        raise ConfigError(f"{name} gives a {type(outputs).__name__}: its forward must return logits (B, {classes})")
+        raise OptionError(f"{name} gives a {type(outputs).__name__}: its forward must return logits (B, {classes})")
     if outputs.shape != (1, classes):
         found = f"logits of shape {tuple(outputs.shape)}"
-        raise ConfigError(
+        raise OptionError(
             f"{name} gives {found} for one image, and there are {classes} classes: (1, {classes}) would do"
         )

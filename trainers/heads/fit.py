@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets.bundle import image_set
 from datasets.copies import units_of
 from trainers.engine.temperature import Floats, losses, sharpness
@@ -52,10 +52,10 @@ class Fitted(NamedTuple):
 @torch.no_grad()
 def fit_head(setup: RunSetup, *, keep: Keep) -> Fitted:
     """Give the setup's model its head; what it is made of. `keep`: where that of the frozen networks is left. Raises
-    ConfigError: its head is more than one layer."""
+    OptionError: its head is more than one layer."""
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
-        raise ConfigError("--start-head fit: this model has more than one layer in its head; leave it out")
+        raise OptionError("--start-head fit: this model has more than one layer in its head; leave it out")
     [head] = linears
     mixture = setup.network if isinstance(setup.network, SideBySide) else None
     names = [setup.config.model.name] if mixture is None else [str(network) for network in mixture.networks]

@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError, OptionError
 from datasets.bundle import Samples, image_set
 from datasets.opened import OpenedImages
 from datasets.shared_split import PRETRAINED_ON, have_seen
@@ -36,7 +36,7 @@ Bools = NDArray[np.bool_]
 def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[Samples, Ints, NDArray[np.float32]]:
     """A set, which of its samples are in use, and what frozen backbones make of these, side by side (N, D): of the two
     networks that suit the training images best (of fewer images than features: of the best), by one look at up to 3,000
-    with each that the time for all `images` allows for. Raises ConfigError: it is too short for any."""
+    with each that the time for all `images` allows for. Raises OptionError: it is too short for any."""
     looked_at = min(images, MOST_IMAGES)
     share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
     say(
@@ -46,7 +46,7 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     opened = OpenedImages()
     ranking = rank(config, seconds=seconds * share, images=opened)
     if not ranking:
-        raise ConfigError(
+        raise OptionError(
             f"{duration(seconds)} are too short for any pretrained network on this machine: give more --minutes"
         )
     networks = dict.fromkeys(ranked.options["model"]["name"] for ranked in ranking)

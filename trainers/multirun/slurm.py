@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Interrupted, TrainingError, first_line, import_optional
+from common.errors import Interrupted, OptionError, TrainingError, first_line, import_optional
 from trainers.budget.sharing import Sharing
 from trainers.multirun.worker_pool import side_by_side
 from trainers.reporting.console import say
@@ -47,12 +47,12 @@ def runner(
 @contextmanager
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `sequential_map` that does up to `jobs` items at a time as jobs, with these
-    options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. ConfigError: no Slurm."""
+    options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. OptionError: no Slurm."""
     submitit = import_optional("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
     try:
         executor = submitit.SlurmExecutor(folder)
     except RuntimeError as error:
-        raise ConfigError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
+        raise OptionError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
     defaults = {"requeue": True, "time": "1-00:00:00"}
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
     home = Path(__file__).parents[__name__.count(".")]  # from which this module is imported

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from datasets.augmentation import PRESETS
 from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
@@ -78,7 +78,7 @@ def resolve_model(config: RunConfig) -> RunConfig:
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Fill in every value that does not depend on the images; `resolve_for` does the rest. Raises ConfigError: a
+    """Fill in every value that does not depend on the images; `resolve_for` does the rest. Raises OptionError: a
     device that this machine does not have, or a precision that the device cannot compute in."""
     config = resolve_model(config)
     chosen, train = lookup(config), config.train
@@ -93,7 +93,7 @@ def resolve(config: RunConfig) -> RunConfig:
     )
     config = config.changed(train={"cache_features": resolve_cache(config)})
     if train.start_head == "fit" and config.train.cache_features != "on":
-        raise ConfigError("--start-head fit needs features that stay: --trainable head --augment none, without MixUp")
+        raise OptionError("--start-head fit needs features that stay: --trainable head --augment none, without MixUp")
     return config
 
 
@@ -111,7 +111,7 @@ def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
     }
     reasons = [reason for reason, holds in obstacles.items() if holds]
     if train.cache_features == "on" and reasons:
-        raise ConfigError(f"--cache-features on is not possible: {reasons[0]}")
+        raise OptionError(f"--cache-features on is not possible: {reasons[0]}")
     return "off" if train.cache_features == "off" or reasons else "on"
 
 
@@ -133,7 +133,7 @@ def resolve_for(config: RunConfig, data: DataBundle) -> RunConfig:
     labels = np.concatenate([image_set(loader).labels for loader in (train_loader, data.dataloaders["val"])])
     config = config.changed(train=length | {"select": resolve_select(config.train.select, labels)})
     if (config.train.warmup_epochs or 0) >= epochs:
-        raise ConfigError(f"warmup_epochs={config.train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
+        raise OptionError(f"warmup_epochs={config.train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
     return config
 
 
@@ -156,9 +156,9 @@ def resolve_device(name: str) -> str:
         device = torch.device(name)
         there = kinds[device.type]
     except (RuntimeError, KeyError):
-        raise ConfigError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps") from None
+        raise OptionError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps") from None
     if (device.index or 0) >= there:
-        raise ConfigError(f"device {name!r} is not there: torch sees {there} of its kind; try --device cpu")
+        raise OptionError(f"device {name!r} is not there: torch sees {there} of its kind; try --device cpu")
     return name
 
 
@@ -167,7 +167,7 @@ def resolve_amp(config: RunConfig, device: str) -> str:
     program's own module nobody knows whether it gains."""
     amp, model = config.train.amp, config.model
     if amp == "fp16" and device == "cpu":
-        raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
+        raise OptionError("--amp fp16 needs a GPU; on this device use bf16 or off")
     gains = model.name != "vit_micro_2" and not model.name.startswith(OWN_PREFIX)
     return amp if amp != "auto" else "bf16" if gains and computes_in_bf16(device) else "off"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from trainers.config import RunConfig, from_dict, to_dict
 
 
@@ -35,7 +35,7 @@ RECIPES: dict[str, Recipe] = {
 def recipe_config(name: str) -> RunConfig:
     """The defaults with a recipe's options over them."""
     if name not in RECIPES:
-        raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+        raise OptionError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
     return config
 

@@ -9,7 +9,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 from ignite.handlers import clearml_logger, mlflow_logger, wandb_logger
 
-from common.errors import ConfigError, first_line, import_optional
+from common.errors import OptionError, first_line, import_optional
 from datasets.config import data_name
 from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import UNTRAINED
@@ -66,7 +66,7 @@ class Tracker:
     """A run in a tracker, as a context manager. What the tracker does not take is said once, and the run goes on."""
 
     def __init__(self, config: RunConfig, run_dir: Path) -> None:
-        """Raises MissingPackage: the tracker is not installed. ConfigError: it cannot be used as it is set up."""
+        """Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used as it is set up."""
         self.name, self.failed = str(config.output.tracker), False
         require(self.name)
         folder = data_folder(config.output, config.data.source)
@@ -84,7 +84,7 @@ class Tracker:
             )
         except Exception as error:  # their errors share no class
             anew = f"; without {run_dir / FILE} the run begins anew there" if known else ""
-            raise ConfigError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
+            raise OptionError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
         write_json(run_dir / FILE, {self.name: found})
 
     def __enter__(self) -> "Tracker":

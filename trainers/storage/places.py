@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, DataError
+from common.errors import DataError, OptionError
 from common.shell import command
 from datasets.config import DATASETS, HUB_PREFIX, DataConfig
 from trainers.config import RunConfig
@@ -93,11 +93,11 @@ def require_images(run_dir: Path, config: RunConfig) -> None:
 
 
 def moved_to(config: RunConfig, place: str) -> RunConfig:
-    """The options of a run whose images are at another place now. Raises ConfigError: one is a built-in set, or of the
+    """The options of a run whose images are at another place now. Raises OptionError: one is a built-in set, or of the
     hub, which have names."""
     for source in (config.data.source, place):
         if is_a_set(source):
-            raise ConfigError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
+            raise OptionError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
     return config.changed(data={"source": str(Path(place).expanduser().absolute())})
 
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from common.errors import CheckpointError, ConfigError
+from common.errors import CheckpointError, OptionError
 from common.files import write_text
 from common.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
@@ -29,13 +29,13 @@ def tuning(output: OutputConfig) -> OutputConfig:
 
 def free_folder(output: OutputConfig, source: str, name: str) -> Path:
     """A folder of its own: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so that a
-    wrong input leaves nothing behind. Raises ConfigError: `--run-name` is taken."""
+    wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
     parent = data_folder(output, source)
     if output.run_name is not None:
         folder = parent / output.run_name
         if folder.exists():
             going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
-            raise ConfigError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
+            raise OptionError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
         return folder
     taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
     names = (name if number == 1 else f"{name}_{number}" for number in count(1))

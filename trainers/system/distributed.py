@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from common.errors import ConfigError, FailedElsewhere, Interrupted, exit_code
+from common.errors import FailedElsewhere, Interrupted, OptionError, exit_code
 from trainers.system.process import variable
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes
@@ -40,7 +40,7 @@ def joined(device: str) -> Iterator[None]:
         return
     on_gpus = torch.cuda.is_available() and device.split(":")[0] in {"auto", "cuda"}
     if on_gpus and int(os.environ["LOCAL_RANK"]) >= torch.cuda.device_count():
-        raise ConfigError(
+        raise OptionError(
             f"{os.environ['LOCAL_WORLD_SIZE']} processes on {torch.cuda.device_count()} GPUs: start one for each GPU,"
             " or use --device cpu"
         )

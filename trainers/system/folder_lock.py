@@ -15,13 +15,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from common.errors import ConfigError
+from common.errors import OptionError
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold the folder while the block runs: no other process gets past this line. It need not be there yet.
-    Raises ConfigError: another process holds it."""
+    Raises OptionError: another process holds it."""
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
@@ -30,7 +30,7 @@ def held(folder: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")  # of a disk without locks
             lock.acquire(timeout=0)
     except Timeout:
-        raise ConfigError(
+        raise OptionError(
             f"{folder} is in use by {holder(path)}: wait for it or stop it; if it is gone, remove {path}"
         ) from None
     try:
@@ -46,11 +46,11 @@ def held(folder: Path) -> Iterator[None]:
 
 def hold(folder: Path, holding: ExitStack) -> bool:
     """Hold a folder until `holding` is closed. False where it has come or gone meanwhile: then look for it again.
-    Raises ConfigError: another process works in it."""
+    Raises OptionError: another process works in it."""
     there = folder.exists()
     try:
         holding.enter_context(held(folder))
-    except ConfigError:
+    except OptionError:
         if there:
             raise
         time.sleep(0.1)  # the other process is about to make it

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from common.errors import ConfigError
+from common.errors import OptionError
 from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
@@ -47,7 +47,7 @@ def dry_run(config: RunConfig) -> RunResult:
         )
         steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.epochs]
         if recorded != [0, steps, 2 * steps]:
-            raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
+            raise OptionError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
     console.say(
         f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
         f" epoch {console.duration(pace.epoch)} with its validation, and {pluralise(epochs, 'epoch')} with their"

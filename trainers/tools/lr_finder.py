@@ -8,7 +8,7 @@ from pathlib import Path
 from ignite.handlers import FastaiLRFinder
 from matplotlib.figure import Figure
 
-from common.errors import ConfigError, TrainingError
+from common.errors import OptionError, TrainingError
 from datasets.loaders import stop_workers
 from trainers.config import RunConfig
 from trainers.engine.handlers import endless_batches
@@ -26,10 +26,10 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
 
     `number` counts the runs of one command; from the second on it is in the figure's name.
 
-    Raises ConfigError: the run takes no steps, or the loss falls at no rate.
+    Raises OptionError: the run takes no steps, or the loss falls at no rate.
     """
     if config.train.start_head == "fit":
-        raise ConfigError("--find-lr: the head is fitted at once, and no step follows for which a rate could be found")
+        raise OptionError("--find-lr: the head is fitted at once, and no step follows for which a rate could be found")
     console.say(f"trying {STEPS} learning rates, one step each")
     finder = range_test(config)
     history = finder.get_results()
@@ -37,7 +37,7 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
     try:
         suggestion = finder.lr_suggestion()
     except RuntimeError:
-        raise ConfigError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
+        raise OptionError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
     suggestion = suggestion[0] if isinstance(suggestion, list) else suggestion
     name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
     path = claimed_folder(config.output, config.data.source) / name
