@@ -25,7 +25,7 @@ from datasets.sources.reading import Reading
 from datasets.suspect import suspect_groups
 
 SPLIT_ORDER = ("", *SPLITS)
-"""Of two pictures that are the same the one in the later split is out of place."""
+"""Order of the splits: the later one of two equal pictures is out of place."""
 
 
 @dataclass(frozen=True)
