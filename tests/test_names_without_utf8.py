@@ -25,6 +25,12 @@ def books(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def others(tmp_path_factory) -> Path:
+    """Images of the same classes that the run has not been trained on."""
+    return class_folders(tmp_path_factory.mktemp("names") / os.fsdecode(b"M\xe4nner"), {CHEESE: 12, "brot": 12})
+
+
+@pytest.fixture(scope="module")
 def run(books, tmp_path_factory) -> Path:
     import main
 
@@ -47,7 +53,7 @@ def test_what_training_writes_can_be_read_by_other_programs(run, books):
     "words",
     [
         ["evaluate", "RUN"],
-        ["evaluate", "RUN", "--data", "DATA"],
+        ["evaluate", "RUN", "--data", "OTHERS"],
         ["predict", "RUN", "DATA"],
         ["predict", "RUN", "DATA", "--output", "OUT/p.csv", "--grid", "OUT/grid.png"],
         ["explain", "RUN", "DATA/CHEESE/000.png", "--output", "OUT/maps"],
@@ -56,13 +62,13 @@ def test_what_training_writes_can_be_read_by_other_programs(run, books):
         ["resume", "RUN"],
         ["resume", "RUN", "--epochs", 2],
         ["compare", "RUN", "RUN", "--output-dir", "OUT/runs"],
-        ["rank", "DATA", "--models", "RUN", "fashion_mnist", "--output-dir", "OUT/runs"],
+        ["rank", "OTHERS", "--models", "RUN", "fashion_mnist", "--output-dir", "OUT/runs"],
         ["train", "--data", "DATA", "--split", "RUN/split.csv", *TINY, "--output-dir", "OUT/runs"],
     ],
     ids=lambda words: " ".join(map(str, words[:3])),
 )
-def test_every_command_takes_such_a_run_and_such_images(words, run, books, tmp_path, capsys):
-    places = {"RUN": str(run), "DATA": str(books), "OUT": str(tmp_path), "CHEESE": CHEESE}
+def test_every_command_takes_such_a_run_and_such_images(words, run, books, others, tmp_path, capsys):
+    places = {"RUN": str(run), "DATA": str(books), "OTHERS": str(others), "OUT": str(tmp_path), "CHEESE": CHEESE}
     argv = []
     for word in map(str, words):
         for name, place in places.items():

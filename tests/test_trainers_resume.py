@@ -367,7 +367,7 @@ def test_summary_of_a_running_run_says_so(tmp_path):
 
 
 def test_what_a_killed_process_had_begun_to_write_goes_after_a_day_and_of_checkpoints_at_once(crashed):
-    old, fresh, begun = (temporary_path(crashed / name) for name in ("eval/x", "metrics.csv", "checkpoints/step_2"))
+    old, fresh, begun = (temporary_path(crashed / name) for name in ("eval/x", "eval/y", "checkpoints/step_2"))
     for path in (old, fresh, begun):
         path.parent.mkdir(exist_ok=True)
         path.touch()
