@@ -84,6 +84,10 @@ class Known:
         right = self.logits(parts_of(kept, rows[TEST])).argmax(dim=1).numpy()
         self.accuracy = float((self.head.classes_[right] == labels[rows[TEST]]).mean())
 
+    def false_alarms(self) -> float:
+        """Return the share of test images that are called unknown; NaN with too few validation images."""
+        return float("nan") if self.threshold is None else float((self.test["built in"] > self.threshold).mean())
+
     def logits(self, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
         scaled = (features[-1].double().numpy() - self.mean) / self.deviation / self.length
         found = scaled @ self.head.coef_.T + self.head.intercept_
@@ -121,7 +125,7 @@ def left_out(kept: Kept, every: int) -> dict[str, Any]:
         near[str(kept["classes"][label])] = known.areas(
             parts_of(kept, np.flatnonzero((kept["labels"] == label) & (kept["splits"] == TEST)))
         )
-        alarms.append(float((known.test["built in"] > known.threshold).mean()))
+        alarms.append(known.false_alarms())
         accuracies.append(known.accuracy)
     table = {name: [areas[name] for areas in near.values()] for name in next(iter(near.values()))}
     best = np.max([values for name, values in table.items()], axis=0)
@@ -154,7 +158,7 @@ def main() -> None:
         "model": args.model, "size": args.size,
         "near_median": {name: float(np.median([areas[name] for areas in every_class])) for name in names},
         "far_median_and_least": medians,
-        "false_alarms": {name: float((k.test["built in"] > k.threshold).mean()) for name, k in whole.items()},
+        "false_alarms": {name: known.false_alarms() for name, known in whole.items()},
         "near": near, "far": far,
     }  # fmt: skip
     print(json.dumps({"environment": describe("numpy", "scikit-learn", "timm"), "found": found}, indent=1))
