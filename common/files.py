@@ -77,11 +77,11 @@ def temporary_path(place: Path) -> Path:
     return place.with_name(f".{place.name}.{os.getpid()}.tmp{place.suffix}")
 
 
-def remove_leftovers(asides: Iterable[Path]) -> None:
-    """Remove files and folders that killed processes had begun to write: those at least a DAY old."""
+def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
+    """Remove files and folders that killed processes had begun to write, if at least `age` seconds old."""
     for aside in asides:
         with suppress(OSError):
-            if time.time() - aside.stat().st_mtime >= DAY:
+            if time.time() - aside.stat().st_mtime >= age:
                 shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
 
 

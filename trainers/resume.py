@@ -84,12 +84,17 @@ def resume(
             return read_result(run_dir)
         with ExitStack() as holding:
             distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
-            distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
+            distributed.broadcast(lambda: remove_leftovers(begun_by_runs(run_dir), age=0))
             setup, checkpoint = open_run(run_dir, config, epochs, UserObjects(model, dataloaders, spec), images)
             if data is not None:
                 distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
             announce(setup, run_dir, defaults_source="as resolved when the run started", images=images)
             return execute(setup, run_dir, checkpoint, handlers=handlers)
+
+
+def begun_by_runs(run_dir: Path) -> list[Path]:
+    """List what a killed run had begun to write; in eval/ another command may be writing at this moment."""
+    return [path for path in run_dir.rglob(".*.tmp*") if path.parent.name != "eval"]
 
 
 def open_run(

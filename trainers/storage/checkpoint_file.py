@@ -122,9 +122,9 @@ def require_format(path: Path, found: int) -> None:
         )
 
 
-def refuse_earlier_mixture(path: Path, model: Mapping[str, Any]) -> None:
+def refuse_earlier_mixture(path: Path, model: Any) -> None:
     """Raise CheckpointError where the options of a model name a mixture as format 2 did, before it was a list."""
-    if str(model.get("name")).startswith("mix:"):
+    if isinstance(model, Mapping) and str(model.get("name")).startswith("mix:"):
         require_format(path, 2)
 
 

@@ -98,7 +98,7 @@ def read_given_config(folder: Path) -> RunConfig:
     options = read_if_whole(path)
     if options is None:
         raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
-    refuse_earlier_mixture(path, options.get("model") or {})
+    refuse_earlier_mixture(path, options.get("model"))
     return load_config(path)
 
 
