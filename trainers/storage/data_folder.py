@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def claimed_folder(output: OutputConfig, source: str) -> Path:
     """Make the folder of a set, and mark it as that of this set."""
     folder = data_folder(output, source)
     folder.mkdir(parents=True, exist_ok=True)
-    says = {"source": data_place(source), "listing": listing_of(source)}
+    says = {"source": data_place(source), "listing": _listing_at_first(source)}
     if _read(folder / MARKER) != says:
         write_text(folder / MARKER, json.dumps(says, indent=2) + "\n")
     return folder
@@ -75,6 +76,12 @@ def listing_of(source: str) -> str:
         return _digest([*names, *inside])
     except OSError:
         return ""
+
+
+@cache
+def _listing_at_first(source: str) -> str:
+    """Return the listing of a set when this process first asked: a plan marks the folder for each of its runs."""
+    return listing_of(source)
 
 
 def _digest(parts: list[object]) -> str:
