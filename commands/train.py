@@ -150,7 +150,7 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
             run = runs.send(result)
         except StopIteration:
             break
-        result = train_or_resume(run.config, before_steps=run.before_steps, images=images)
+        result = train_or_resume(run.config, handlers=run.handlers, images=images)
         trained.append(result)
         if kept is None:
             kept = result
@@ -194,7 +194,7 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.budget.pace import say_forecast
     from trainers.system.distributed import is_main_process
 
-    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
+    result = train_or_resume(config, handlers=[lambda trainer: say_forecast(trainer.state.run.setup)], images=images)
     if is_main_process():
         report(result)
     return 0

@@ -32,9 +32,10 @@ def config(folder: Path, *, data: str = "digits", **options) -> RunConfig:
     )
 
 
-def slow_validation(run) -> None:
+def slow_validation(trainer) -> None:
     """Where a test asks for it, each batch of a validation takes a second, and the first one says that it has come."""
     if "SLOW_VALIDATION" in os.environ:
+        run = trainer.state.run
         begun = run.run_dir.parent / "validating"
         run.evaluator.add_event_handler(Events.ITERATION_COMPLETED, lambda: (begun.touch(), time.sleep(1)))
 
@@ -45,7 +46,7 @@ def train_or_resume(folder: Path) -> int:
 
     run_dir = folder / "digits" / "r"
     try:
-        (resume(run_dir) if run_dir.exists() else train(config(folder), before_steps=slow_validation))
+        (resume(run_dir) if run_dir.exists() else train(config(folder), handlers=[slow_validation]))
     except Interrupted as stop:
         return main.complain(str(stop), stop.exit_code)
     except (OptionError, TrainingError) as error:

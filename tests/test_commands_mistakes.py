@@ -20,8 +20,9 @@ from inference.evaluate import evaluate_run
 from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
 from trainers.run import train
-from trainers.setup import UserObjects, read_data
+from trainers.setup import read_data
 from trainers.system import distributed
+from trainers.user_objects import UserObjects
 from vit.config import ModelConfig
 
 OPEN = "train --data digits --labels-per-class 3 --epochs 1 --output-dir {folder}/out "
@@ -134,7 +135,7 @@ def data_for(folder: Path, processes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "world_size", lambda: processes)
         config = tiny_run(folder).changed(data={"batch_size": processes})
-        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), lambda samples: (samples, ()))
+        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), None)
 
 
 @pytest.mark.parametrize(

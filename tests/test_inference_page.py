@@ -27,7 +27,6 @@ from inference.page import perturbations as changes
 from inference.page.snapshots import snapshots_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
-from trainers.run_engines import Run
 from vit import build_model
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
 from vit.config import ModelConfig, ViTConfig
@@ -202,14 +201,13 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]
         output=OutputConfig(output_dir=folder, run_name="r"),
     )
 
-    def watch(run: Run) -> None:
+    def watch(trainer: Engine) -> None:
+        @trainer.on(Events.STARTED | Events.EPOCH_COMPLETED)
         def keep(engine: Engine) -> None:
-            state = run.network.state_dict()
+            state = engine.state.run.network.state_dict()
             weights[engine.state.epoch] = {name: value.clone() for name, value in state.items()}
 
-        run.trainer.add_event_handler(Events.STARTED | Events.EPOCH_COMPLETED, keep)
-
-    return train(config, before_steps=watch).run_dir, weights
+    return train(config, handlers=[watch]).run_dir, weights
 
 
 def test_its_snapshots_are_the_model_as_it_was(trained):

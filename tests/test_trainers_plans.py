@@ -156,7 +156,7 @@ def test_where_there_is_time_for_neither_a_probe_nor_a_pass_the_probe_is_kept(mo
     config = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(threads=1, device="cpu"))
     [run] = planned(config, minutes=minutes, until=time.monotonic() + 60 * minutes, one_network=True)
     assert run.config.model.trainable == ("head" if kept == "frozen" else "all")
-    assert (run.before_steps is None) == (kept == "frozen")
+    assert (not run.handlers) == (kept == "frozen")
 
 
 def test_what_a_loader_imports_once_does_not_count_as_reading(monkeypatch):
@@ -343,7 +343,7 @@ def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6):
         def step(engine):
             clock[0] += seconds_of(engine.state.iteration)
 
-    return train(config, handlers=[tick], before_steps=lambda run: DeadlineHandler(run, deadline)), clock
+    return train(config, handlers=[lambda trainer: DeadlineHandler(trainer.state.run, deadline), tick]), clock
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch
     (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(RunConfig())}))
     monkeypatch.setattr(fine_tuning, "find_same_options", lambda config, planned: tmp_path)
     run = fine_tuning.plan_fine_tuning(RunConfig(), CANDIDATES, time.monotonic() + 300, OpenedImages())
-    assert run.before_steps is not None
+    assert run.handlers
 
 
 def read_metrics(run_dir):

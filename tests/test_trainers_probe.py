@@ -148,11 +148,12 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
-    from trainers.cached_features import with_cached_features
+    from trainers.cached_features import cache_features
 
     setup = prepare(probe_config(tmp_path))
-    cached, _line = with_cached_features(setup)
-    images, features = (one.data.dataloaders["train"].dataset for one in (setup, cached))
+    images = setup.data.dataloaders["train"].dataset
+    cache_features(setup)
+    features = setup.data.dataloaders["train"].dataset
     rows = torch.tensor([5, 0, 17]).numpy()
     (pictures, labels), (numbers, same) = (
         images.__getitems__(BatchKey(3, rows)),
@@ -160,9 +161,10 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     )
     assert torch.equal(labels, same)
     expected = []
-    parts(setup.model).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
+    assert setup.whole is not None
+    parts(setup.whole).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
     with torch.no_grad():
-        setup.model.eval()(pictures)
+        setup.whole.eval()(pictures)
     torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)
     assert features.path(5) == images.path(5)
 

@@ -17,9 +17,9 @@ from datasets import DataError
 from trainers.resume import open_run, resume
 from trainers.run import train
 from trainers.run_start import processor_name
-from trainers.setup import UserObjects
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import read_json, write_json
+from trainers.user_objects import UserObjects
 
 
 @pytest.fixture(scope="module")

@@ -173,7 +173,7 @@ def test_a_resumed_run_goes_on_in_the_run_that_is_there(store, tracker, tmp_path
 
 
 def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tracker, tmp_path, capsys):
-    result = train(config_of(tmp_path, tracker), before_steps=lambda run: setattr(store, "broken", True))
+    result = train(config_of(tmp_path, tracker), handlers=[lambda trainer: setattr(store, "broken", True)])
     assert result.epochs[-1]["epoch"] == 2
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("no such server") == 1

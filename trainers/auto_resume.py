@@ -1,13 +1,11 @@
 """`--auto-resume` and a command given again: take up the run that was started with the same options, else start one."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainers.config import RunConfig, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
-from trainers.run_engines import Run
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import command_line, read_if_whole
@@ -17,16 +15,14 @@ from trainers.system.signals import signals
 
 
 @signals.heeded()
-def train_or_resume(
-    config: RunConfig, *, before_steps: Callable[[Run], object] | None = None, **given: Any
-) -> RunResult:
+def train_or_resume(config: RunConfig, **given: Any) -> RunResult:
     """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
     one of the same `--run-name` where it was stopped before its first checkpoint. `given`: as for
     `train`."""
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
         if not earlier:
-            return train(config, before_steps=before_steps, **given)
+            return train(config, **given)
         from trainers.resume import resume
 
         return resume(Path(earlier), **given)

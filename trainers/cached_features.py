@@ -28,10 +28,11 @@ from vit.parts import parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
 
 
-def with_cached_features(setup: RunSetup) -> tuple[RunSetup, str]:
-    """The setup that trains the head alone on what the frozen backbone, which sees each image once, makes of the
-    images; and one line about it. Order, batches and labels stay as they are. Where there is a folder for features they
-    are left there, and taken from it. Raises OptionError: they do not fit into memory."""
+def cache_features(setup: RunSetup) -> str:
+    """Let a setup train its head alone, on features that the frozen backbone computes once from each image.
+
+    Order, batches and labels stay as they are. Where there is a folder for features they are left there, and taken from
+    it. Returns one line about it. Raises OptionError: they do not fit into memory."""
     start, data = time.perf_counter(), setup.data
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():
@@ -40,8 +41,9 @@ def with_cached_features(setup: RunSetup) -> tuple[RunSetup, str]:
     stop_workers(data.dataloaders.values())
     images, seconds = sum(data.dataset_sizes.values()), time.perf_counter() - start
     line = f"cached: {features[0].numel():,} features of each of {images:,} images, computed once in {seconds:.1f} s"
-    cached = DataBundle(loaders, data.class_names, data.dataset_sizes)
-    return dataclasses.replace(setup, data=cached, model=head_of(setup.model), whole=setup.model), line
+    setup.data = DataBundle(loaders, data.class_names, data.dataset_sizes)
+    setup.model, setup.whole = head_of(setup.model), setup.model
+    return line
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
 from trainers.seen import as_begun
-from trainers.setup import RunSetup, UserObjects, prepare, schedule
+from trainers.setup import RunSetup, prepare, schedule
 from trainers.storage.checkpoint_file import (
     best_of,
     checkpoints,
@@ -36,6 +36,7 @@ from trainers.storage.run_folder import META, read_if_whole, write_json, write_r
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
+from trainers.user_objects import UserObjects
 from vit import ImageSpec
 from vit.config import Network
 

@@ -26,17 +26,18 @@ from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
-from trainers.setup import RunSetup, UserObjects, prepare
+from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
+from trainers.user_objects import UserObjects
 from vit import ImageSpec
 from vit.parts import count_parameters
 
-Handler = Callable[[Engine], None]
+Handler = Callable[[Engine], object]
 
 
 @signals.heeded()
@@ -47,7 +48,6 @@ def train(
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
     handlers: Sequence[Handler] = (),
-    before_steps: Callable[[Run], object] | None = None,
     images: OpenedImages | None = None,
 ) -> RunResult:
     """Train one model and leave everything it found in a run directory.
@@ -60,7 +60,6 @@ def train(
         handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
             `add_event_handler`; it then comes after the run's own handlers. `trainer.state.run` has all the rest:
             evaluator, optimizer, history, setup.
-        before_steps: is called with the run as it is put together, before all of that.
         images: those that the program has opened already; other runs may share them.
 
     Raises:
@@ -78,7 +77,7 @@ def train(
         with new_run_directory(setup, requested=config) as run_dir:
             console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source, images=images)
             console.say_what_has_no_effect(setup)
-            return execute(setup, run_dir, created=True, handlers=handlers, before_steps=before_steps)
+            return execute(setup, run_dir, created=True, handlers=handlers)
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
@@ -99,7 +98,6 @@ def execute(
     *,
     created: bool = False,
     handlers: Sequence[Handler] = (),
-    before_steps: Callable[[Run], object] | None = None,
 ) -> RunResult:
     """Train to the end, from the start or from a checkpoint, and conclude. What fails early removes a directory only
     where it was `created` just now.
@@ -123,15 +121,12 @@ def execute(
 
             console.say(fit_head(setup), label="head")
         if setup.config.train.cache_features == "on":
-            from trainers.cached_features import with_cached_features
+            from trainers.cached_features import cache_features
 
-            setup, line = with_cached_features(setup)
-            console.say(line)
+            console.say(cache_features(setup))
         if checkpoint is None and setup.config.train.start_head == "fit":
             fitted_head(setup, run_dir)
         run = Run(setup, run_dir, loggers=loggers, record=record)
-        if before_steps is not None:
-            before_steps(run)
         for attach in handlers:
             attach(run.trainer)
         if checkpoint is not None:

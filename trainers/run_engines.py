@@ -4,7 +4,6 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,10 +103,9 @@ class Run:
 
     def lengthen(self, config: RunConfig) -> None:
         """Go on with other epochs, on which no step so far depends."""
-        self.setup = dataclasses.replace(self.setup, config=config)
+        self.setup.config = config
         self.rate, self.expected_steps = schedule(self.setup), self.setup.total_steps
         self.trainer.state.max_epochs = self.setup.last_epoch
-        self.record.setup = dataclasses.replace(self.record.setup, config=config)
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
 

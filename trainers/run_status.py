@@ -60,7 +60,7 @@ class RunStatus:
         if not distributed.is_main_process():
             return
         setup, result = self.setup, self.result
-        total, trainable = count_parameters(setup.model)
+        total, trainable = count_parameters(setup.network)
         best = handlers.best_row(self.history, setup.config.train.select)
         epochs = self.history[-1]["epoch"] if self.history else 0
         values = {

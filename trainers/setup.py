@@ -1,7 +1,7 @@
 """Setup of a run, built from its options before anything is written, so that whatever can be wrong is wrong here."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,8 @@ import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
 
-from common.errors import CheckpointError, DataError, OptionError
+from common.errors import CheckpointError, OptionError
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples
 from datasets.fitting import chosen_fit
@@ -29,8 +28,9 @@ from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
 from trainers.seen import as_begun, seen_lines, starts_of, without_seen
 from trainers.system import distributed
+from trainers.user_objects import NOTHING_GIVEN, UserObjects
 from vit import Blueprint, ImageSpec
-from vit.config import HF_PREFIX, OWN_PREFIX
+from vit.config import HF_PREFIX
 from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
@@ -38,9 +38,11 @@ from vit.parts import parts, recompute_activations
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunSetup:
-    """Resolved options of one run, and everything built from them."""
+    """Resolved options of one run, and everything built from them: one object from its start to its end.
+
+    Two things may change it: cached features take the place of images, and `--minutes` moves the last epoch."""
 
     config: RunConfig
     spec: ImageSpec
@@ -88,22 +90,12 @@ class RunSetup:
         return AMP_DTYPES[self.config.train.amp]
 
 
-@dataclass(frozen=True)
-class UserObjects:
-    """Objects that a program gives a run in place of options: a module, a Dataset or DataLoader for each split (or the
-    bundle of `build_dataloaders`), and how its images are prepared, for `predict` and `export` to do the same."""
-
-    model: nn.Module | None = None
-    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None
-    spec: ImageSpec | None = None
-
-
 def prepare(
     config: RunConfig,
     *,
     checkpoint: dict[str, Any] | None = None,
     run_dir: Path | None = None,
-    given: UserObjects = UserObjects(),
+    given: UserObjects = NOTHING_GIVEN,
     images: OpenedImages | None = None,
 ) -> RunSetup:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
@@ -112,63 +104,25 @@ def prepare(
     as it split them; no initial weights are looked for. `images`: those that the command has opened already.
     Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
-    return _prepare(with_user_names(given, config), checkpoint, run_dir, given, images or OpenedImages())
-
-
-def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
-    """The options with the names of what a program gives instead."""
-    if given.model is not None:
-        if config.model.trainable != "all":
-            raise OptionError(
-                f"--trainable {config.model.trainable}: freeze a module of your own by requires_grad_(False)"
-            )
-        name = f"{OWN_PREFIX}{type(given.model).__name__}"
-        config = config.changed(model={"name": name, "weights": "none"})
-    if given.dataloaders is not None and not isinstance(given.dataloaders, DataBundle):
-        from datasets.own_dataset import own_name, splits_of
-
-        source = own_name(splits_of(given.dataloaders)["train"]).lower()
-        config = config.changed(data={"source": source, "augment": "none"})
-    return config
-
-
-def spec_of(given: UserObjects, config: RunConfig) -> ImageSpec:
-    """Preprocessing for a module of one's own: as its Dataset gives the images, else by the application's values."""
-    size = config.model.image_size
-    if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
-        return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
-    from datasets.own_dataset import first_image, splits_of
-
-    image = first_image("train", splits_of(given.dataloaders)["train"])
-    shape = tuple(getattr(image, "shape", ()))
-    if len(shape) != 3:
-        kind = f"{type(image).__name__} {shape or ''}".rstrip()
-        raise DataError(f"images of {config.data.source} are {kind}, not tensors (C, H, W), such as ToTensor() makes")
-    channels, height, _width = shape
-    return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
-
-
-def _prepare(
-    config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: UserObjects, images: OpenedImages
-) -> RunSetup:
-    config = defaults.resolve(config)
+    images = images or OpenedImages()
+    config = defaults.resolve(given.named(config))
     if config.train.threads is None and checkpoint is None:
         config = config.changed(train={"threads": torch.get_num_threads()})
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     if given.model is not None:
-        blueprint, spec = None, given.spec or spec_of(given, config)
+        blueprint, spec = None, given.spec or given.spec_of_module(config)
     elif checkpoint is None:
         blueprint = Blueprint(config.model)  # reads a file of weights once
         config, spec = dataclasses.replace(config, model=blueprint.resolved), given.spec or blueprint.image_spec
     else:
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    look = partial(to_score, config=config, run_dir=None if checkpoint is None else run_dir)
     if checkpoint is None and given.spec is None:
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
-    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
+    begun = run_dir if checkpoint is not None else None
+    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun))
     config = defaults.resolve_for(config, data)
     device = distributed.own_device(config.train.device)
     if given.model is not None:
@@ -216,35 +170,26 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
-Look = Callable[[Samples], tuple[Samples, tuple[str, ...]]]
-"""Function from images with their splits to those that are scored, and lines about the others."""
-
-
-def to_score(samples: Samples, *, config: RunConfig, run_dir: Path | None) -> tuple[Samples, tuple[str, ...]]:
-    """Leave out what the starts of a new run were trained on, or what the run in `run_dir` left out when it began."""
-    if run_dir is None or not (run_dir / "split.csv").is_file():
-        return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
-    said = tuple(seen_lines(run_dir))
-    return as_begun(samples, run_dir).note(*said), said
-
-
 def read_data(
-    config: RunConfig, spec: ImageSpec, given: UserObjects, images: OpenedImages, look: Look
+    config: RunConfig, spec: ImageSpec, given: UserObjects, images: OpenedImages, begun: Path | None
 ) -> tuple[DataBundle, tuple[str, ...]]:
-    """Build the loaders of this process, with its share of every batch and split; return the lines of `look`, too."""
+    """Build the loaders of this process, with its share of every batch and split.
+
+    Also return lines about images that are not scored, because the model started from weights that were trained on
+    them. `begun`: folder of a run that is taken up, which leaves out what it left out at first."""
     processes, seed = distributed.world_size(), config.train.seed
     share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
-        samples, seen = look(images.split(config.data))
+        samples, seen = scored(images.split(config.data), config, begun)
         data = dataloaders_of(samples, config.data, spec, seed=seed, share=share)
-    elif isinstance(given.dataloaders, DataBundle):
-        data = given.dataloaders
     else:
-        from datasets.own_dataset import own_dataloaders
+        if isinstance(given.dataloaders, DataBundle):
+            data = given.dataloaders
+        else:
+            from datasets.own_dataset import own_dataloaders
 
-        data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share)
-    if given.dataloaders is not None:
-        samples, seen = look(data.samples)
+            data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share)
+        samples, seen = scored(data.samples, config, begun)
         data = data if samples is data.samples else with_table(data, samples)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
@@ -256,6 +201,14 @@ def read_data(
         if size < processes:
             raise OptionError(f"the {split} split has {size} images, too few for {processes} processes")
     return data, seen
+
+
+def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Samples, tuple[str, ...]]:
+    """Leave out what the starts of a new run were trained on, or what the run in `begun` left out when it began."""
+    if begun is None or not (begun / "split.csv").is_file():
+        return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
+    said = tuple(seen_lines(begun))
+    return as_begun(samples, begun).note(*said), said
 
 
 def head_of(model: nn.Module) -> nn.Module:

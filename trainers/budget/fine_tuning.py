@@ -1,9 +1,8 @@
 """The training that fits the time best: the richest candidate that sees the images often enough, and for how long."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from datasets.opened import OpenedImages
 from trainers.auto_resume import find_same_options
@@ -13,7 +12,7 @@ from trainers.budget.pace import Pace, measure
 from trainers.config import RunConfig, from_dict
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
-from trainers.run_engines import Run
+from trainers.run import Handler
 from trainers.setup import RunSetup, prepare
 from trainers.storage.run_folder import read_json
 
@@ -23,10 +22,10 @@ LEAST_STEPS = 100
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The options of a run, and what is to be called with it before its steps (see `trainers.run.train`)."""
+    """The options of a run, and its handlers (see `trainers.run.train`)."""
 
     config: RunConfig
-    before_steps: Callable[[Run], object] | None = None
+    handlers: Sequence[Handler] = ()
     favoured: bool = False
     """True if it is kept where the validation images cannot tell it from the run before it."""
     mixes: bool = False
@@ -83,7 +82,8 @@ def plan_fine_tuning(
         return None
     console.say("; ".join(plan.reasons), label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    return PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
+    deadline = Deadline(until, pace, most=plan.candidate.most)
+    return PlannedRun(chosen, [lambda trainer: DeadlineHandler(trainer.state.run, deadline)])
 
 
 def plan_for(

@@ -26,7 +26,8 @@ from trainers.engine.intervals import design_of, wilson
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
-from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
+from trainers.setup import RunSetup, prepare, resolve_fit
+from trainers.user_objects import UserObjects
 from vit import ModelConfig
 from vit.factory import image_spec, local_pretrained_models
 
