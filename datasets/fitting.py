@@ -27,7 +27,7 @@ MANY = 0.25
 ALIKE = 1.5
 """Factor within which nine tenths of the pictures' proportions must lie: squashing then distorts all of them alike."""
 MILD = 2.2
-"""Largest ratio of the sides at which pictures are squashed: docs/evidence/benchmarks.md, "Whole pictures"."""
+"""Largest ratio of the sides at which pictures are squashed: docs/results.md."""
 
 
 class Box(NamedTuple):

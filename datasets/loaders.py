@@ -172,7 +172,7 @@ def split_opened(samples: Samples, config: DataConfig) -> Samples:
 def class_weights(bundle: DataBundle) -> torch.Tensor:
     """Weigh each class by 1 / its training images, float32 (classes,), with a mean over the images of 1.
 
-    No weight is more than IMBALANCE times another: docs/evidence/benchmarks.md, "Unequal classes"."""
+    No weight is more than IMBALANCE times another: docs/results.md."""
     counts = bundle.samples.counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()

@@ -46,7 +46,7 @@ def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> Non
     folder = Path(environment.__file__).parent
     files = [
         *folder.parent.glob("*.md"),
-        *(path for room in ROOMS.split() for path in (folder.parent / room).rglob("*") if "evidence" not in path.parts),
+        *(path for room in ROOMS.split() for path in (folder.parent / room).rglob("*")),
     ]
     named: set[str] = set()
     for path in (path for path in files if path.suffix in {".md", ".py", ".toml", ".ipynb"}):

@@ -273,7 +273,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
 
 
 def test_batches_say_the_same_as_one_image_at_a_time(run, tmp_path):
-    """How much faster they are: docs/evidence/benchmarks.md."""
+    """How much faster they are: docs/results.md."""
     paths = [photo(tmp_path / f"{number}.jpg", seed=number) for number in range(40)]
     model, spec, class_names = load(run)
     with torch.inference_mode():

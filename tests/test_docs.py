@@ -117,23 +117,6 @@ def test_a_heading_is_found_by_its_words(heading: str, name: str) -> None:
     assert headings(f"```\n# no heading\n```\n## {heading}\n") == [heading]
 
 
-@pytest.mark.clone
-def test_the_evidence_that_a_docstring_names_stands_under_that_heading() -> None:
-    named = [
-        (str(path), page, heading)
-        for path in DOCS.parent.rglob("*.py")
-        if not {"tests", ".venv", "docs"} & {*path.relative_to(DOCS.parent).parts}
-        for page, heading in re.findall(r'docs/(evidence/[\w-]+\.md),\s+"([^"]+)"', path.read_text(encoding="utf-8"))
-    ]
-    assert named
-    wrong = [
-        (path, heading)
-        for path, page, heading in named
-        if heading not in headings((DOCS / page).read_text(encoding="utf-8"))
-    ]
-    assert wrong == []
-
-
 def lens_of(page: str) -> tuple[list[int], list[np.ndarray]]:
     """Read of the one run on a page the place of each label among the classes shown of its picture; and of each
     snapshot the logit lens (pictures, blocks + 1, classes + 1), float32, the last of which normalises."""
@@ -181,7 +164,6 @@ def test_every_option_that_is_named_exists() -> None:
         for file in (DOCS.parent / folder).glob("*.py")
         for word in option.findall(file.read_text())
     )
-    # Evidence names commands as they were given, with options of scripts that were removed since.
     pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "vit").rglob("*.md")]
     unknown = {
         f"{page.name}: {word}" for page in pages for word in option.findall(page.read_text()) if word not in known

@@ -17,7 +17,6 @@ from comparison.reporting import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
-"""The pages for users; docs/evidence/ is for those who check numbers."""
 PRIVATE = (
     "told apart",
     "tells apart",

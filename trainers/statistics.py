@@ -149,7 +149,7 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
     """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
 
     The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
-    How often equal arms are called different: docs/evidence/comparisons.md, "Equal arms".
+    How often equal arms are called different: docs/results.md.
     """
     differences = minus(correct_a, correct_b)
     mean, found = float(differences.mean()), estimate(differences, clusters)

@@ -50,7 +50,7 @@ def freeze(model: nn.Module, trainable: str) -> None:
 def keep_statistics(model: nn.Module) -> None:
     """Normalise by the statistics that the weights came with: a fitted head knows no other features.
 
-    Those of few small images are so unlike them that features are worth less (docs/evidence/fine-tuning.md)."""
+    Those of few small images are so unlike them that features are worth less (docs/results.md)."""
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             module.train = partial(_stay_in_evaluation, module)  # type: ignore[assignment]

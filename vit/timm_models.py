@@ -62,7 +62,7 @@ def quick_on_processors(model: nn.Module) -> nn.Module:
     """Put channels last in memory, and train depthwise convolutions in float32 whatever autocast says.
 
     Their gradients in bf16 take several times as long on a CPU, for oneDNN has no fast code for them, and they do
-    little of a network's arithmetic (docs/evidence/benchmarks.md, "Convolutional networks")."""
+    little of a network's arithmetic (docs/results.md)."""
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     depthwise = [layer for layer in convolutions if layer.groups == layer.in_channels > 1]
     for layer in depthwise:

@@ -25,7 +25,7 @@ LARGER_VIT = Network("vit_stem_16", 128)
 """The embedded ViT once more, on larger pictures: it sees other things in them."""
 CONVOLUTIONAL = ("efficientnet", "resnet")
 """Beginnings of the names of networks whose stages give features, too, and what those of a ViT's blocks would bring:
-docs/evidence/minutes.md, "Features of the stages"."""
+docs/results.md."""
 SMALL = 40
 """Pixels: only images with a shorter side of so many are shown to networks that learnt from as small ones."""
 QUICK = 5e8

@@ -1,4 +1,4 @@
-"""The ways to train that a plan chooses from; docs/evidence/minutes.md says what each threshold was chosen by."""
+"""The ways to train that a plan chooses from; docs/results.md says what each threshold was chosen by."""
 
 import math
 from collections.abc import Iterator, Sequence

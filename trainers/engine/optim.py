@@ -33,7 +33,7 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -
 def leave_out_the_compiler() -> None:
     """Let an optimizer be made without torch.compile's compiler: torch hides `add_param_group` from it at the first
     call, and imports it for that."""
-    # Private to torch, and worth a second of a start (docs/evidence/benchmarks.md, "Thresholds"):
+    # Private to torch, and worth a second of a start (docs/results.md):
     # test_trainers_process.py fails where torch does without.
     method = Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
     if "torch._dynamo" not in sys.modules:

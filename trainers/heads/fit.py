@@ -26,7 +26,7 @@ from vit.mixture import SideBySide
 
 FEW = 6.0
 """One over the temperature of a ridge regression that no image is left to calibrate:
-docs/evidence/minutes.md, "Few labels"."""
+docs/results.md."""
 
 
 def images_of(setup: RunSetup, split: str) -> Images:

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from trainers.engine.temperature import Floats, Ints, losses
 
 PULL = 10.0
-"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/evidence/minutes.md."""
+"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/results.md."""
 NEGLIGIBLE = 0.02
 """Weights, as shares of their sum, that are left out."""
 

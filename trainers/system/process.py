@@ -37,7 +37,7 @@ def choose_waiting(words: Sequence[str]) -> None:
     and every bit of a result stay.
 
     They spin by default, and so hold the processor that the one they wait for needs where another process takes its
-    part: then `predict` takes several times as long (docs/evidence/benchmarks.md). The training commands sleep only
+    part: then `predict` takes several times as long (docs/results.md). The training commands sleep only
     where others compute at their start: alone, waking up costs a step of the smallest models half its time again.
     """
     if any(name in os.environ for name in WAITING):
@@ -71,7 +71,7 @@ def end_with_torchrun() -> None:
 
 def leave_out_zero_redundancy() -> None:
     """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with: importing it takes
-    half a second, for sympy and distributed tensors (docs/evidence/benchmarks.md, "Thresholds"). Whoever asks for
+    half a second, for sympy and distributed tensors (docs/results.md). Whoever asks for
     anything else of that module gets the real one; test_trainers_process.py fails where Ignite does without it.
     """
     name = "torch.distributed.optim"
@@ -110,7 +110,7 @@ def keep_freed_memory() -> None:
     """Let malloc keep what is freed for the next step, which needs the same again.
 
     By default glibc gives large blocks back to the system at once, and the next step waits for fresh pages, zeroed one
-    by one (docs/evidence/benchmarks.md: what that costs; the most that a run holds stays about the same). Whoever set a
+    by one (docs/results.md: what that costs; the most that a run holds stays about the same). Whoever set a
     MALLOC_ variable has chosen; other C libraries are left alone.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):

@@ -39,7 +39,7 @@ METHODS: dict[str, Method] = {
     "occlusion": Method(occlusion, "occlusion", "Zeiler and Fergus 2014"),
 }
 BEST_FIRST = ("integrated-attnlrp", "integrated-layercam", "occlusion")
-"""`auto` is the first of these that has a map for the model: by the tables of docs/evidence/heat-maps.md."""
+"""`auto` is the first of these that has a map for the model: by the tables of docs/results.md."""
 
 
 @dataclass(frozen=True)
