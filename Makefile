@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test test-all test-installed wheel lint format clean
+.PHONY: run test test-all wheel lint format clean
 
 run: .venv/app.stamp
 	$(BIN)/python main.py
@@ -16,11 +16,6 @@ test: .venv/dev.stamp
 
 test-all: .venv/dev.stamp
 	$(PYTEST) -m "slow or not slow"
-
-# The fast tests once more, against the package as pip installs it.
-test-installed: .venv/dev.stamp
-	folder=$$(mktemp -d) && $(BIN)/python tests/installed_suite.py $$folder -n 2 --dist loadscope --no-loadscope-reorder; \
-	status=$$?; rm -rf $$folder; exit $$status
 
 wheel: .venv/dev.stamp
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

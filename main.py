@@ -1,15 +1,17 @@
 """The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
 
 import errno
-import importlib
 import io
 import os
 import sys
 import traceback
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, cast
 
+import commands
 from common.errors import Interrupted, exit_code, first_line, out_of_memory
+from common.shell import PROGRAM, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
@@ -35,20 +37,30 @@ COMMANDS = {
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 
-USAGE = """usage: python main.py [COMMAND] [OPTIONS]
+ALONE = {
+    "COMMAND -h": "shows a command's options",
+    "COMMAND --debug": "shows the traceback of an error",
+    "--version": "names the program's version and its libraries",
+    "--completion": "prints the completion for bash and zsh:",
+    "": 'eval "$(vit-train --completion)"',
+}
+"""What stands below the commands in the help."""
+
+
+def usage() -> str:
+    """Return the help of the whole program."""
+    listed = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    rest = "\n".join(f"{f'{PROGRAM} {words}' if words else '':<34}{text}" for words, text in ALONE.items())
+    return f"""usage: {PROGRAM} [COMMAND] [OPTIONS]
 
 Train Vision Transformers and compare them; TensorBoard shows the runs. Without
 a command: a ViT from scratch against the same one pretrained, on 1,797 scanned
 digits, in about two minutes.
 
 commands:
-{commands}
+{listed}
 
-python main.py COMMAND -h         shows a command's options
-python main.py COMMAND --debug    shows the traceback of an error
-python main.py --version          names the program's version and its libraries
-python main.py --completion       prints the completion for bash and zsh; to use
-                                  it: eval "$(vit-train --completion)\""""
+{rest}"""
 
 
 def main(argv: list[str]) -> int:
@@ -80,10 +92,10 @@ def main(argv: list[str]) -> int:
 def answer(argv: list[str]) -> int:
     """Do what the words ask for: the exit code."""
     if argv[:1] in (["--help"], ["-h"], ["help"]):
-        print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
+        print(usage())
         return 0
     if find_spec("torch") is None:
-        return complain(f"{sys.executable} has no torch; try .venv/bin/python main.py, which `make run` sets up", 2)
+        return complain(f"{sys.executable} has no torch; try .venv/bin/{PROGRAM}, which `make run` sets up", 2)
     if argv in (["--version"], ["-V"]):
         from importlib.metadata import version
 
@@ -99,7 +111,7 @@ def answer(argv: list[str]) -> int:
         from commands.compare import STORY
 
         argv = ["compare", *STORY]
-        print(f"python main.py {' '.join(argv)}\n")
+        print(f"{command(*argv)}\n")
     name = argv[0]
     if name not in COMMANDS:
         from common.text import did_you_mean
@@ -107,13 +119,13 @@ def answer(argv: list[str]) -> int:
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     from commands.arguments import options_of
 
-    command = module_of(name)
-    return command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
+    module = module_of(name)
+    return module.main(options_of(module, argv[1:], prog=command(name)))
 
 
 def module_of(name: str) -> "Command":
     """The module of a row of `COMMANDS`."""
-    return cast("Command", importlib.import_module(f"commands.{name}"))
+    return cast("Command", import_module(f"{commands.__name__}.{name}"))
 
 
 def reason(error: Exception) -> str:

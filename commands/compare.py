@@ -15,6 +15,7 @@ from commands.arguments import SeveralRuns, UsageError, flags, sections
 from commands.first_screen import FirstScreen
 from commands.json_output import JsonOption, json_document
 from common.options import flag, require, require_counts, require_finite
+from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS, DataConfig
 from trainers.config import RunConfig, TrainConfig
@@ -158,7 +159,7 @@ def compared(options: Options) -> ComparisonReport:
         return compare_runs(options.runs, options.output)
     report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
-        print(f"{'next':>9}  python main.py compare --data FOLDER")
+        print(f"{'next':>9}  {command('compare', '--data', 'FOLDER')}")
         print("           the same on your own photographs, a folder for each class; nothing")
         print("           is downloaded")
     return report

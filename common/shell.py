@@ -3,12 +3,16 @@
 import os
 import shlex
 
-PROGRAM = "python main.py"
-"""Words that start this application; where it is installed, its command."""
+INSTALLED = __name__ != "common.shell"
+"""True in the package that pip installs, where every name has `vit_train.` before it."""
+PROGRAM = "vit-train" if INSTALLED else "python main.py"
+"""Words that start this application."""
+EXTRAS = "pip install 'vit-train[all]'" if INSTALLED else "pip install -r requirements-extras.txt"
+"""Words that install the optional packages."""
 
 
 def command(*words: object) -> str:
-    """Return a command of this application that can be pasted: `python main.py` and these words."""
+    """Return a command of this application that can be pasted: `PROGRAM` and these words."""
     return f"{PROGRAM} {typed(*words)}"
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
+from common.shell import EXTRAS
 from common.text import printable
 from datasets.bundle import BatchKey, ImageSet, image_set
 from datasets.images import picture_of, read_image, to_mode
@@ -115,7 +116,7 @@ def form_of(
 ) -> "PictureForm | None":
     if not pictures:
         return None
-    import_optional("onnx", "--format onnx needs the package onnx: pip install -r requirements-extras.txt")
+    import_optional("onnx", f"--format onnx needs the package onnx: {EXTRAS}")
     from vit.onnx_pictures import PictureForm
 
     return PictureForm(tuple(classifier.class_names), temperature, tuple(endings))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from installed_suite import ROOT, environment
+from installed import ROOT, environment
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:

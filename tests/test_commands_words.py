@@ -35,7 +35,6 @@ def test_version_names_the_application_and_what_it_stands_on(capsys):
     assert capsys.readouterr().out.startswith(f"vit-train {VERSION}, torch 2.")
 
 
-@pytest.mark.clone
 @pytest.mark.parametrize("words", [[], ["train"], ["--version"]], ids=["bare", "train", "version"])
 def test_a_python_without_the_libraries_is_told_which_one_has_them(words):
     bare = [sys.executable, "-S", str(ROOT / "main.py"), *words]  # -S: no site-packages

@@ -22,7 +22,6 @@ def listed(folder: Path) -> list[list[str]]:
     return [shlex.split(line)[2:] for line in lines]
 
 
-@pytest.mark.clone  # the lines begin with `python main.py`
 def test_a_plan_is_a_command_for_each_run_and_nothing_trained(tmp_path, capsys):
     out = compare(capsys, tmp_path, "--tune-lr", "off", "--plan-only")
     assert "4 runs" in out

@@ -300,7 +300,6 @@ def test_workers_of_the_pool_do_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-@pytest.mark.clone
 def test_every_kind_is_explained_and_reported_by_some_code():
     source = "".join(path.read_text() for path in Path("datasets").rglob("*.py"))
     for kind, (severity, meaning) in KINDS.items():

@@ -41,7 +41,6 @@ def snippets(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.clone
 def test_every_snippet_prints_what_the_page_says() -> None:
     test = doctest.DocTestParser().get_doctest(
         snippets(WALKTHROUGH.read_text(encoding="utf-8")), {}, "walkthrough", str(WALKTHROUGH), 0
@@ -72,7 +71,6 @@ def test_every_equation_of_the_paper_is_numbered_once() -> None:
     assert sorted(map(int, re.findall(r"\\tag\{(\d)\}", text))) == list(range(1, 9))
 
 
-@pytest.mark.clone
 def test_every_link_and_figure_leads_to_a_file() -> None:
     targets = [
         (page, target)
@@ -136,7 +134,6 @@ def lens_of(page: str) -> tuple[list[int], list[np.ndarray]]:
     return places, found
 
 
-@pytest.mark.clone
 def test_the_answers_about_the_small_vit_are_those_of_its_page() -> None:
     places, lenses = lens_of((DOCS / "pages" / "small_vit.html").read_text(encoding="utf-8"))
     leads = [[int(c) for c in (lens[..., :-1].argmax(-1) == np.array(places)[:, None]).sum(0)] for lens in lenses]
@@ -171,7 +168,6 @@ def test_every_option_that_is_named_exists() -> None:
     assert not unknown
 
 
-@pytest.mark.clone
 def test_what_contributing_names_stands_in_the_file_that_it_names() -> None:
     text = (DOCS / "contributing.md").read_text(encoding="utf-8")
     pairs = re.findall(r"`([A-Za-z_]+)`\s+(?:in|of)\s+\[`[^`]+`\]\(([^)]+)\)", text)

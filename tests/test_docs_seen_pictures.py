@@ -36,7 +36,6 @@ def test_an_accuracy_on_pictures_of_imagenet_says_that_they_are() -> None:
     assert not missing
 
 
-@pytest.mark.clone
 def test_a_recipe_that_gives_such_an_accuracy_says_so_too() -> None:
     recipes = tomllib.loads((ROOT / "trainers/options/recipes.toml").read_text(encoding="utf-8"))
     results = [result for recipe in recipes.values() for result in recipe.get("results", ())]

@@ -8,12 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from installed_suite import environment, pip_install, wheel
+from installed import environment, pip_install, wheel
 from test_architecture import FLOORS
 
-import hatch_build
 import vit_train
-from hatch_build import NOT_INSTALLED, PACKAGE, Mover, extras, files_of, modules_of, move, requirements, rooms
+from hatch_build import NOT_INSTALLED, PACKAGE, extras, files_of, move, moved, packages, requirements
 from trainers.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +20,7 @@ NOT_CODE_OF_THE_APPLICATION = {*NOT_INSTALLED, "docs", "examples"}
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory):
+def installed(tmp_path_factory):
     """The package as it is installed."""
     folder = tmp_path_factory.mktemp("installed") / PACKAGE
     move(ROOT, folder)
@@ -32,37 +31,28 @@ def test_every_folder_of_the_application_is_installed():
     """A new feature's folder needs an `__init__.py` and a floor; then the build finds it."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     with_code = {name.partition("/")[0] for name in listed if name.endswith(".py") and "/" in name}
-    assert set(rooms(ROOT)) == with_code - NOT_CODE_OF_THE_APPLICATION == set(FLOORS)
+    assert set(packages(ROOT)) == with_code - NOT_CODE_OF_THE_APPLICATION == set(FLOORS)
     assert all((ROOT / path).parent.joinpath("__init__.py").is_file() for path in files_of(ROOT) if len(path.parts) > 1
                and path.suffix == ".py")  # fmt: skip
 
 
-def test_data_files_come_along_as_they_are(moved):
+def test_data_files_come_along_as_they_are(installed):
     data = {path for path in files_of(ROOT) if path.suffix != ".py"}
     assert {path.suffix for path in data} >= {".toml", ".html", ".jinja", ".css", ".js", ".safetensors"}
     for path in data:
-        same = (moved / path).read_bytes() == (ROOT / path).read_bytes()
-        assert same or path.suffix in hatch_build.TEXTS, path
-    assert (moved / "py.typed").is_file()
-    listed = subprocess.run(["git", "ls-files", *rooms(ROOT)], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert (installed / path).read_bytes() == (ROOT / path).read_bytes()
+    assert (installed / "py.typed").is_file()
+    listed = subprocess.run(["git", "ls-files", *packages(ROOT)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {Path(name) for name in listed.stdout.splitlines() if (ROOT / name).is_file()} <= set(files_of(ROOT))
 
 
-def test_no_module_is_named_without_the_package(moved):
-    modules, tops = modules_of(ROOT), {*rooms(ROOT), "main"}
-    for path in moved.rglob("*.py"):
+def test_no_package_is_imported_without_the_name(installed):
+    tops = {*packages(ROOT), "main"}
+    for path in installed.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            names += [node.value] if isinstance(node, ast.Constant) and node.value in modules - tops else []
             assert not [name for name in names if name.partition(".")[0] in tops], f"{path}: {names}"
-
-
-def test_what_is_installed_speaks_of_its_command_alone(moved):
-    for path in (path for path in moved.rglob("*") if path.suffix in {".py", *hatch_build.TEXTS}):
-        text = path.read_text(encoding="utf-8")
-        assert "python main.py" not in text, path
-        assert "requirements-extras.txt" not in text, path
 
 
 CASES = {
@@ -75,35 +65,16 @@ CASES = {
     "import visual": "import visual",
     "def f():\n    import main; main.main([])": "def f():\n    from vit_train import main; main.main([])",
     "é = 'é'; from vit import freeze": "é = 'é'; from vit_train.vit import freeze",
-    'MODELS = {"a": "vit.scratch_models"}': 'MODELS = {"a": "vit_train.vit.scratch_models"}',
-    'b = r"vit.model:attend"': 'b = r"vit_train.vit.model:attend"',
-    'import_module(f"commands.{name}")': 'import_module(f"vit_train.commands.{name}")',
-    'file = f"vit.{suffix}"; name = "vit"; other = "vit.pt"': None,
+    "from vit import (\n    model,\n    parts,\n)": "from vit_train.vit import (\n    model,\n    parts,\n)",
+    'MODELS = {"a": "vit.scratch_models"}': None,
     'print("from vit import model")': None,
     "# from vit import model": None,
 }
 
 
 @pytest.mark.parametrize("source", CASES)
-def test_a_name_is_moved_and_nothing_else(source):
-    expected = CASES[source] or source
-    if source.startswith("file"):  # the beginning of a module's name where the room is a package
-        expected = expected.replace('f"vit.{', 'f"vit_train.vit.{')
-    assert Mover(ROOT).source(source) == expected
-
-
-def test_a_program_in_a_test_is_moved():
-    source = 'run("import vit; from datasets import x; from importlib import vit")\nset("trainers.run.score_split")'
-    expected = (
-        'run("from vit_train import vit; from vit_train.datasets import x; from importlib import vit")\n'
-        'set("vit_train.trainers.run.score_split")'
-    )
-    assert Mover(ROOT).source(source, programs=True) == expected
-    assert Mover(ROOT).program(r"x\nfrom vit import y\nimport vit") == (
-        r"x\nfrom vit_train.vit import y\nfrom vit_train import vit"
-    )
-    several = Mover(ROOT).program("import sys, common.text; import os, json")
-    assert several == "import sys; import vit_train.common.text; from vit_train import common; import os, json"
+def test_an_import_is_moved_and_nothing_else(source):
+    assert moved(source, {*packages(ROOT), "main"}) == (CASES[source] or source)
 
 
 def test_requirements_files_are_the_one_list():
@@ -116,12 +87,6 @@ def test_requirements_files_are_the_one_list():
     assert sorted(row.partition(">")[0] for row in found["all"]) == sorted(optional)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"version", "dependencies", "optional-dependencies"} == {*project["dynamic"]}
-
-
-def test_a_requirement_without_an_extra_is_refused(tmp_path):
-    (tmp_path / "requirements-extras.txt").write_text("# Only for x.\nx==1\n")
-    with pytest.raises(ValueError, match="no line `# \\[EXTRA\\] ...` stands above x>=1"):
-        extras(tmp_path)
 
 
 def test_the_doors_of_the_package_lead_to_what_they_name():

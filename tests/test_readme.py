@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.clone
 def test_every_linked_file_exists():
     links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
     assert len(links) >= 6
@@ -46,7 +45,6 @@ def commands() -> list[str]:
     return [line for line in lines if "main.py" in line]
 
 
-@pytest.mark.clone
 def test_there_are_commands_to_run():
     assert len(commands()) >= 4
 

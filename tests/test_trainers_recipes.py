@@ -31,7 +31,7 @@ def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
     assert recipe.cost
     assert f"--recipe {name}" in recipe.command
     assert recipe.purpose in card(name)
-    words = recipe.command.removeprefix("python main.py train ").split()
+    words = recipe.command.removeprefix("train ").split()
     config = defaults.resolve(parse(*words).run)
     for section, options in recipe.options.items():
         for option, value in options.items():

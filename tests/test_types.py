@@ -12,7 +12,7 @@ import pytest
 
 import datasets
 import vit
-from hatch_build import Mover, move
+from hatch_build import move, moved, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOORS = """
@@ -41,7 +41,7 @@ def place(request, tmp_path_factory):
     if request.param == "clone":
         return folder, ROOT, str
     move(ROOT, folder / "site" / "vit_train")
-    return folder, folder / "site", Mover(ROOT).source
+    return folder, folder / "site", lambda source: moved(source, {*packages(ROOT)})
 
 
 def revealed(pattern: str, output: str) -> list[str]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from common.errors import WeightsError, first_line, import_optional
 from common.image_spec import ImageSpec
+from common.shell import EXTRAS
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, require_seal, seal
@@ -57,7 +58,7 @@ def export_onnx(
     `outputs`: names of what the model returns. `form`: the file takes pictures (`vit.onnx_pictures`).
     """
     for package in ("onnx", "onnxscript"):
-        import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
+        import_optional(package, f"--format onnx needs the package {package}: {EXTRAS}")
     _onnxruntime()  # which compares the file with the model
     example = torch.zeros(2, spec.in_channels, spec.image_size, spec.image_size)  # a batch of 0 or 1 would be fixed
     with _exportable():
@@ -147,7 +148,7 @@ def open_session(path: Path) -> Any:
     session = open_pictures(path)
     if session.get_inputs()[0].name != "picture":
         return session
-    import_optional("onnx", "an .onnx file of pictures needs the package onnx: pip install -r requirements-extras.txt")
+    import_optional("onnx", f"an .onnx file of pictures needs the package onnx: {EXTRAS}")
     from vit.onnx_pictures import tensor_part
 
     try:
@@ -179,4 +180,4 @@ def _session(model: Path | bytes) -> Any:
 
 def _onnxruntime() -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it reports the models that it opens to its maker
-    return import_optional("onnxruntime", "ONNX files need onnxruntime: pip install -r requirements-extras.txt")
+    return import_optional("onnxruntime", f"ONNX files need onnxruntime: {EXTRAS}")

@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 # name -> the module that makes it, imported on use: a scratch ViT needs neither torchvision nor transformers.
 MODELS: dict[str, str] = {
-    **dict.fromkeys(VIT_SHAPES, "vit.scratch_models"),
-    **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
-    **dict.fromkeys(PACKAGED_MODELS, "vit.timm_models"),
+    **dict.fromkeys(VIT_SHAPES, "scratch_models"),
+    **dict.fromkeys(TORCHVISION_MODELS, "torchvision_models"),
+    **dict.fromkeys(PACKAGED_MODELS, "timm_models"),
 }
-PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
+PREFIXES = {HF_PREFIX: "huggingface", TIMM_PREFIX: "timm_models"}
 
 
 class Library(Protocol):
@@ -68,7 +68,7 @@ def library(name: str) -> Library:
     if name.startswith(OWN_PREFIX):
         raise WeightsError(f"{name} was defined in your own program: open it there (docs/from_python.md)")
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
-    return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
+    return cast("Library", import_module(f"{__package__}.{next(prefixed, None) or MODELS[name]}"))
 
 
 @cache

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from common.errors import DataError, import_optional
 from common.files import require_writable_data_root
+from common.shell import EXTRAS
 from common.text import shorten_list
 from datasets.config import HUB_PREFIX
 
@@ -26,7 +27,7 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     if folder.is_dir():
         return folder
     require_writable_data_root(folder)
-    hint = f"{source} needs huggingface_hub: pip install -r requirements-extras.txt"
+    hint = f"{source} needs huggingface_hub: {EXTRAS}"
     hub = import_optional("huggingface_hub", hint)
     aside = folder.with_name(f"{folder.name}.part")
     try:

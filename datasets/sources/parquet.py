@@ -10,6 +10,7 @@ from typing import Any
 
 from common.errors import DataError, import_optional
 from common.files import folder_aside, require_writable_data_root
+from common.shell import EXTRAS
 from common.text import normal
 from datasets.config import Columns, by_column, column_of
 from datasets.sources.archives import mark_of
@@ -36,7 +37,7 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
     Raises MissingPackage: no pyarrow. DataError: a file is no such table, or the folder cannot be written.
     """
     require_writable_data_root(folder)
-    pyarrow = import_optional("pyarrow", f"{files[0]} needs pyarrow: pip install -r requirements-extras.txt")
+    pyarrow = import_optional("pyarrow", f"{files[0]} needs pyarrow: {EXTRAS}")
     place = folder
     try:
         with folder_aside(folder) as aside:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Interrupted, OptionError, TrainingError, first_line, import_optional
+from common.shell import EXTRAS
 from trainers.budget.sharing import Sharing
 from trainers.multirun.worker_pool import side_by_side
 from trainers.reporting.console import say
@@ -48,7 +49,7 @@ def runner(
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `sequential_map` that does up to `jobs` items at a time as jobs, with these
     options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. OptionError: no Slurm."""
-    submitit = import_optional("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
+    submitit = import_optional("submitit", f"--on slurm needs submitit: {EXTRAS}")
     try:
         executor = submitit.SlurmExecutor(folder)
     except RuntimeError as error:

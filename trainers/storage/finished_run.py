@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from common.errors import CheckpointError, report_damage
 from common.files import NO_DOWNLOADS
+from common.shell import command
 from common.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
@@ -33,7 +34,7 @@ def find_run(name: str, output_dir: Path | str = "runs") -> Path:
         tried = output_dir / "tuning"  # runs that only tried a rate lie deeper in it than those of a set of its name
         runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
         if not runs:
-            raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
+            raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
         return kept_instead(max(runs, key=lambda run: (run / "config.json").stat().st_mtime_ns))
     folder = Path(name)
     if not (folder / "config.json").is_file():
