@@ -217,28 +217,6 @@ def test_ranks_save_and_end_with_torchrun_whatever_ends_it(tmp_path, signum):
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
 
 
-TOLD_TWICE = """
-import os, signal
-from trainers.system import process
-from trainers.system.signals import signals
-process.settle()
-with signals.heeded(), signals.held_back():
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
-    print("saved")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
-def test_a_rank_saves_though_each_thread_of_torchrun_that_ends_tells_it_so():
-    done = subprocess.run(
-        [sys.executable, "-c", TOLD_TWICE], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        env=environment(TORCHELASTIC_RUN_ID="none"),
-    )  # fmt: skip
-    assert done.stdout == "saved\n"
-    assert "Interrupted" in done.stderr
-
-
 WAITING = """
 from trainers.system import process
 from trainers.system.distributed import joined
@@ -304,10 +282,9 @@ from trainers.system.signals import signals
 module.ONE_REQUEST = float(sys.argv[1])
 try:
     with signals.heeded(), signals.held_back():  # as in a step
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+            time.sleep(0.05)
         print("the step is done")
 except Interrupted as stop:
     sys.exit(stop.exit_code)
@@ -315,11 +292,17 @@ except Interrupted as stop:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no groups of processes")
-@pytest.mark.parametrize(("seconds", "code", "said"), [(10.0, 143, "the step is done\n"), (0.01, -15, "")])
-def test_a_signal_to_the_process_and_to_its_group_is_one_and_a_later_one_ends_it_at_once(seconds, code, said):
-    """`timeout` sends both, so a step was cut off, nothing was saved, and nobody said how to go on."""
+@pytest.mark.parametrize(
+    ("name", "seconds", "code", "said"),
+    [
+        ("SIGINT", 10.0, 130, "the step is done\n"),  # to the process and to its group
+        ("SIGINT", 0.01, -2, ""),  # an impatient person
+        ("SIGTERM", 0.01, 143, "the step is done\n"),  # from each thread of torchrun that ends
+    ],
+)
+def test_only_a_second_ctrl_c_after_a_while_ends_a_process_before_its_step_is_done(name, seconds, code, said):
     done = subprocess.run(
-        [sys.executable, "-c", TWICE, str(seconds)], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", TWICE, str(seconds), name], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (code, said)
 

@@ -127,7 +127,6 @@ def queue_that_answers() -> set[str]:
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
     """Leave, in a job, the error of the function, or that there was none, in a file of its number. Interrupted, it
     leaves none, and comes again where it was warned."""
-    signals.sent_again += ("SIGTERM", *WARNED)
     process.settle()
     os.environ["TQDM_DISABLE"] = "1"
     from submitit import JobEnvironment

@@ -132,7 +132,6 @@ def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
     those of the first one do; spawned ones would have semaphores that outlive a kill."""
     multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()
-    signals.sent_again += ("SIGTERM",)  # to the whole group, and by the first process
     with suppress(Interrupted, EOFError, OSError), signals.heeded(OWN_SIGNALS):
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

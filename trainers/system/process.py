@@ -1,4 +1,4 @@
-"""The process as a whole: its garbage collector, its memory, its end. Imports nothing heavy."""
+"""Set up the process as a whole: garbage collector, memory, waiting threads, exit. Imports nothing heavy."""
 
 import ctypes
 import gc
@@ -13,32 +13,32 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from datasets.processes import end_with_parent, ignore_odd_pictures
-from trainers.system.signals import signals
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 TRAINING = ("train", "resume", "compare")
 """Commands whose steps a quiet machine takes faster with threads that spin."""
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Variables by which OpenMP is told how its threads wait; it reads them once, when torch is imported."""
+"""Variables that say how OpenMP's threads wait; it reads them once, when torch is imported."""
 
 
 def settle() -> None:
     """Prepare for one long computation instead of many short requests."""
-    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take half a second
+    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take 0.4 s
     keep_freed_memory()
-    end_with_torchrun()
     leave_out_zero_redundancy()
     ignore_odd_pictures()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)  # if torchrun is killed; else this process would train on
 
 
 def choose_waiting(words: Sequence[str]) -> None:
-    """Let OpenMP's threads sleep while they wait for each other, unless the environment says how: the number of threads
-    and every bit of a result stay.
+    """Let OpenMP's threads sleep while they wait for each other, unless the environment says how.
 
-    They spin by default, and so hold the processor that the one they wait for needs where another process takes its
-    part: then `predict` takes several times as long (docs/results.md). The training commands sleep only
-    where others compute at their start: alone, waking up costs a step of the smallest models half its time again.
+    The number of threads and every bit of a result stay. By default they spin, and on a busy machine hold the processor
+    that the thread they wait for needs: `predict` then takes several times as long (docs/results.md). The
+    training commands sleep only on a busy machine: on a quiet one, waking up makes a step of the smallest models half
+    as long again.
     """
     if any(name in os.environ for name in WAITING):
         return
@@ -48,8 +48,7 @@ def choose_waiting(words: Sequence[str]) -> None:
 
 
 def others_compute() -> bool:
-    """Return whether other processes keep a processor busy that this one may use: over the last minute, and now. False
-    where the system does not say (it is not Linux)."""
+    """Return whether other processes use this one's processors, over the last minute and now; False if not on Linux."""
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             minute, _, _, running, *_ = file.read().split()
@@ -59,27 +58,19 @@ def others_compute() -> bool:
     return min(float(minute), int(running.partition("/")[0]) - 1) > spare + 0.5
 
 
-def end_with_torchrun() -> None:
-    """Tell one of several processes to stop and save when torchrun ends: else it would train on.
-
-    Linux tells it once for each thread of torchrun that had become its parent when that thread ended in its turn.
-    """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)
-        signals.sent_again += ("SIGTERM",)
-
-
 def leave_out_zero_redundancy() -> None:
-    """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with: importing it takes
-    half a second, for sympy and distributed tensors (docs/results.md). Whoever asks for
-    anything else of that module gets the real one; test_trainers_process.py fails where Ignite does without it.
+    """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with.
+
+    Importing it takes 0.5 to 0.6 s, for sympy and distributed tensors (docs/results.md).
+    Whatever else is asked of its module comes from the real one. test_trainers_process.py fails where Ignite does
+    without it.
     """
     name = "torch.distributed.optim"
     stand_in: Any = ModuleType(name)
     stand_in.ZeroRedundancyOptimizer = type("ZeroRedundancyOptimizer", (), {})
 
     def of_the_real_one(attribute: str) -> Any:
-        if attribute.startswith("__"):  # whoever walks through all modules asks for these
+        if attribute.startswith("__"):  # asked of every module by tools that list them
             raise AttributeError(attribute)
         sys.modules.pop(name, None)
         return getattr(importlib.import_module(name), attribute)
@@ -91,55 +82,49 @@ def leave_out_zero_redundancy() -> None:
 @contextmanager
 def variable(name: str, value: str | None) -> Iterator[None]:
     """Give a variable of the environment another value inside the block, or none."""
-
-    def put(value: str | None) -> None:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-    before = os.environ.get(name)
-    put(value)
+    before = os.environ.pop(name, None)
     try:
+        if value is not None:
+            os.environ[name] = value
         yield
     finally:
-        put(before)
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 def keep_freed_memory() -> None:
     """Let malloc keep what is freed for the next step, which needs the same again.
 
     By default glibc gives large blocks back to the system at once, and the next step waits for fresh pages, zeroed one
-    by one (docs/results.md: what that costs; the most that a run holds stays about the same). Whoever set a
-    MALLOC_ variable has chosen; other C libraries are left alone.
+    by one (docs/results.md has the cost; peak memory stays about the same). A MALLOC_ variable that is set
+    switches this off; other C libraries are left alone.
     """
-    if any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    mallopt = _from_glibc("mallopt")
-    if mallopt is not None:
+    mallopt = of_glibc("mallopt")
+    if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def give_back_freed_memory() -> None:
-    """Give memory back between two runs of one process: the second shall not seem to need what the first one did."""
+    """Return freed memory to the system between two runs, so that the second does not report that of the first."""
     gc.collect(1)  # the engines of the last run, which refer to each other; not what lives on since the imports
-    malloc_trim = _from_glibc("malloc_trim")
+    malloc_trim = of_glibc("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)
 
 
-def _from_glibc(name: str) -> Any:
-    """A function of malloc.h, or None in other C libraries."""
+def of_glibc(name: str) -> Any:
+    """Return a function of malloc.h, or None in other C libraries."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def leave(code: int) -> NoReturn:
-    """Exit with this code, without a last search through 400,000 objects for garbage: it would take a second.
+    """Exit with this code, without a last search for garbage, which would take a second.
 
     Loader processes that are left are killed: they ignore the signal by which the interpreter would end them. One of
-    several processes leaves on the spot: threads of its process group still run, and one that lets go of a tensor
-    while the interpreter is being taken down aborts the process.
+    several processes leaves on the spot: a thread of its process group that lets go of a tensor while the interpreter
+    is taken down aborts the process.
     """
     if hasattr(signal, "SIGCHLD"):  # not Windows; torch would raise an error about each loader process that is killed
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

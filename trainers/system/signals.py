@@ -1,4 +1,4 @@
-"""Signals: one place for the whole command, from its first line to its report. Imports nothing heavy."""
+"""Handle signals of a whole command, from its first line to its report. Imports nothing heavy."""
 
 import os
 import signal
@@ -11,49 +11,44 @@ from types import FrameType
 from common.errors import Interrupted
 from datasets.processes import STOPPING
 
-SENT_AGAIN = ("SIGHUP", "SIGXCPU")
-"""A terminal that closes sends the first twice, a limit on processor time the second every second: no impatience."""
-
 ONE_REQUEST = 1.0
-"""Seconds within which signals are one request: `timeout` and schedulers tell the process, then all of its group."""
+"""Seconds within which Ctrl-C counts once: a terminal and torchrun, or `timeout -s INT`, send it twice."""
 
 
 class Signals:
-    """The first signal raises Interrupted, in steps when they are done; a later one stops the process at once."""
+    """The first signal raises Interrupted, in a step when it is done; a second Ctrl-C ends the process at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.since = 0.0
-        self.heeding = self.waiting = False
-        self.sent_again: tuple[str, ...] = SENT_AGAIN
+        self.waiting = False
 
     @contextmanager
     def heeded(self, signums: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
-        """Inside, signals are heeded. The innermost commands ask for it too, as they are also called from Python."""
-        if self.heeding or threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        """Handle signals inside the block, and in blocks within it; does nothing outside of the main thread."""
+        if self._handled() or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {signum: signal.getsignal(signum) for signum in signums}
         if hasattr(signal, "SIGHUP") and before.get(signal.SIGHUP) == signal.SIG_IGN:
             del before[signal.SIGHUP]  # started by nohup, to outlive its terminal
-        self.heeding = True
         try:
             for signum in before:
                 signal.signal(signum, self._receive)
             yield
             self.check()
         except Exception as error:
-            if self.received is not None and not hasattr(error, "exit_code"):  # made of it by a library on the way
+            if self.received is not None and not hasattr(error, "exit_code"):  # a library made it of Interrupted
                 raise Interrupted(self.received) from error
             raise
         finally:
             for signum, handler in before.items():
-                signal.signal(signum, handler or signal.SIG_DFL)  # None: one that Python did not set
-            self.received, self.heeding = None, False
+                signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler that Python did not set
+            self.received = None
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Inside, a signal waits until someone checks, when weights, sums and counters agree; at most to the end."""
+        """Let signals wait for `check`, which is called where weights, sums and counters agree, or for the end."""
         self.waiting = True
         try:
             yield
@@ -63,7 +58,7 @@ class Signals:
 
     @contextmanager
     def hinting(self, hint: str) -> Iterator[None]:
-        """Inside, this is how to go on."""
+        """Add to Interrupted how to go on."""
         try:
             yield
         except Interrupted as stop:
@@ -72,8 +67,8 @@ class Signals:
 
     @contextmanager
     def left_to_the_system(self) -> Iterator[None]:
-        """Inside, a signal ends the process: for a call into C that waits, where no handler would run."""
-        ours = [signum for signum in STOPPING if signal.getsignal(signum) == self._receive]
+        """Let a signal end the process: for a call into C that waits, in which no handler of Python runs."""
+        ours = self._handled()
         for signum in ours:
             signal.signal(signum, signal.SIG_DFL)
         try:
@@ -83,15 +78,19 @@ class Signals:
                 signal.signal(signum, self._receive)
 
     def check(self) -> None:
+        """Raise Interrupted if a signal was received."""
         if self.received is not None:
             raise Interrupted(self.received)
+
+    def _handled(self) -> list[signal.Signals]:
+        return [signum for signum in STOPPING if signal.getsignal(signum) == self._receive]
 
     def _receive(self, signum: int, _frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self.since = signum, time.monotonic()
             if not self.waiting:
                 self.check()
-        elif signal.Signals(signum).name not in self.sent_again and time.monotonic() - self.since > ONE_REQUEST:
+        elif signum == signal.SIGINT and time.monotonic() - self.since > ONE_REQUEST:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 
