@@ -56,5 +56,5 @@ def train_or_resume(folder: Path) -> int:
 
 if __name__ == "__main__":
     if "WAITS" in os.environ:
-        distributed.MOST_WAITED = timedelta(seconds=int(os.environ["WAITS"]))
+        distributed.STEP_TIMEOUT = timedelta(seconds=int(os.environ["WAITS"]))
     process.leave(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))

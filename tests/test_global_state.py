@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ignite.distributed as idist
 import pytest
 from ignite.engine import Engine
 from small_run import few_digits
@@ -19,7 +18,7 @@ import main
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import slurm
 from trainers.run import train
-from trainers.system import distributed, process
+from trainers.system import process
 from trainers.system.signals import Signals
 from vit.config import ModelConfig
 
@@ -95,18 +94,6 @@ def test_a_variable_is_another_for_a_while(monkeypatch):
         assert (os.environ.get("THERE"), os.environ["NOT_THERE"]) == (None, "new")
         raise ZeroDivisionError
     assert (os.environ["THERE"], os.environ.get("NOT_THERE")) == ("old", None)
-
-
-def test_slurms_job_is_hidden_from_ignite_alone(monkeypatch):
-    """Ignite's own clean-up puts back what it found, the job's number not among it."""
-    seen = []
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "SLURM_JOB_ID": "7"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(idist, "initialize", lambda *_, **__: seen.append(os.environ.get("SLURM_JOB_ID")))
-    monkeypatch.setattr(idist, "finalize", lambda: os.environ.pop("SLURM_JOB_ID", None))
-    with distributed.joined("cpu"):
-        assert os.environ["SLURM_JOB_ID"] == "7"
-    assert (seen, os.environ["SLURM_JOB_ID"]) == ([None], "7")
 
 
 def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):

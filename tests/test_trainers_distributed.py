@@ -16,6 +16,7 @@ from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from slurm_node import lives
 from small_images import image_folder
 
+from common.errors import OptionError
 from inference.evaluate import evaluate_run
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
@@ -76,7 +77,7 @@ def train_as_first(place, config):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**place, "RANK": "0", "LOCAL_RANK": "0"}.items():
             patch.setenv(name, value)
-        patch.setattr(distributed, "MOST_WAITED", timedelta(minutes=1))
+        patch.setattr(distributed, "STEP_TIMEOUT", timedelta(minutes=1))
         train(config)
 
 
@@ -107,6 +108,57 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, ca
     # The first process alone speaks and writes.
     assert "epoch 2/2" in first
     assert "epoch" not in out
+
+
+ON_A_MACHINE_WITH_A_GPU = """
+import os, time
+from datetime import timedelta
+from unittest import mock
+import ignite.distributed as idist
+import torch
+from trainers.system import distributed
+
+def touched(*_):
+    raise RuntimeError("CUDA error: invalid device ordinal")
+
+def prepare():
+    time.sleep(3 if distributed.is_main_process() else 0)
+    return distributed.rank()
+
+distributed.STEP_TIMEOUT = timedelta(seconds=1)
+gpu = dict(is_available=lambda: True, device_count=lambda: 1, set_device=touched, current_device=touched)
+with mock.patch.multiple(torch.cuda, **gpu), distributed.joined("cpu"):
+    prepared = distributed.main_process_first(prepare)
+    weights = distributed.broadcast(lambda: {"weights": torch.ones(2)})["weights"].tolist()
+    print(idist.get_local_rank(), distributed.all_gather(prepared), weights, distributed.look_together(1.0 + prepared))
+"""
+
+
+def test_on_the_processor_no_gpu_is_touched_and_nobody_loses_patience_with_one_that_prepares():
+    """Ignite's gloo took the GPU of each process, and in a job of Slurm the local rank of its task."""
+    place = os.environ | meeting_place(2) | {f"SLURM_{name}": str(value) for name, value in IN_SLURM.items()}
+    results = finish(
+        [
+            subprocess.Popen(
+                [sys.executable, "-c", ON_A_MACHINE_WITH_A_GPU],
+                cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(2)
+        ]
+    )  # fmt: skip
+    assert [(code, out) for code, out, _ in results] == [
+        (0, f"{rank} [0, 1] [1.0, 1.0] (2.0, False)\n") for rank in range(2)
+    ], results
+
+
+@pytest.mark.parametrize("device", ["mps", "auto"])
+def test_several_processes_on_a_mac_are_refused(monkeypatch, device):
+    for name, value in (meeting_place(2) | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    with pytest.raises(OptionError, match="not on mps: add --device cpu"), distributed.joined(device):
+        pass
 
 
 def run_content_without_rounding(run_dir):
@@ -174,6 +226,16 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
     resumed = finish(start(2, tmp_path / "stopped"))
     assert [code for code, *_ in resumed] == [0, 0], resumed
     assert_same_content(run_content(tmp_path / "whole" / "digits" / "r"), run_content(run_dir))
+
+
+@pytest.mark.slow
+def test_a_time_limit_ends_all_processes_after_the_same_step(tmp_path):
+    data = uneven_folder(tmp_path / "pets")
+    processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--max-minutes", 0.03, "--tb", "scalars"))
+    results = finish(processes)
+    assert [code for code, *_ in results] == [0, 0], results
+    assert "minutes of training steps are over" in results[0][1]
+    assert read_json(tmp_path / "pets" / "r" / "summary.json")["stopped"]
 
 
 def wait_for(path, *, seconds=60):

@@ -213,8 +213,8 @@ def attach_time_budget(trainer: Engine, seconds: float) -> None:
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def check(engine: Engine) -> None:
-        if distributed.main_process_decides(engine.state.step_seconds >= seconds):
-            engine.terminate()
+        if engine.state.step_seconds >= seconds:
+            distributed.end_training(engine)
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
