@@ -1,7 +1,7 @@
-"""One process at a time works in a folder; whoever comes second is told who is there.
+"""Let one process at a time work in a folder; a second one learns which process that is.
 
 The operating system keeps the lock and takes it back however its holder ends; network disks tell the other machines.
-What stands in the file beside the folder only names the holder. Where a disk knows no locks, the file itself is one.
+The text in its file only names the holder. On a disk without locks, the file itself is the lock.
 """
 
 import os
@@ -20,21 +20,19 @@ from common.errors import OptionError
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the folder while the block runs: no other process gets past this line. It need not be there yet.
-    Raises OptionError: another process holds it."""
+    """Hold the folder, which need not exist yet, inside the block. Raises OptionError: another process holds it."""
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a disk without locks
-            lock.acquire(timeout=0)
+        with warnings.catch_warnings(action="ignore"):  # of a disk without locks
+            lock.acquire(blocking=False)
     except Timeout:
         raise OptionError(
             f"{folder} is in use by {holder(path)}: wait for it or stop it; if it is gone, remove {path}"
         ) from None
     try:
-        if isinstance(lock, FileLock):  # else filelock made another kind of it, whose file is the lock
+        if isinstance(lock, FileLock):  # else filelock made another kind of it, whose text is its own
             since = datetime.now(UTC).isoformat(timespec="seconds")
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
         yield
@@ -45,7 +43,8 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def hold(folder: Path, holding: ExitStack) -> bool:
-    """Hold a folder until `holding` is closed. False where it has come or gone meanwhile: then look for it again.
+    """Hold a folder until `holding` is closed; False where it came or went meanwhile: then look for it again.
+
     Raises OptionError: another process works in it."""
     there = folder.exists()
     try:
@@ -66,8 +65,8 @@ def path_of(folder: Path) -> Path:
 
 
 def holder(path: Path) -> str:
-    with suppress(OSError, ValueError):  # gone by now, or on Windows, where nobody else can read it
-        text = path.read_text(encoding="utf-8")
-        if text.startswith("process "):
+    """Return what the file of a lock says of its holder, where it says that and can be read."""
+    with suppress(OSError, ValueError):
+        if (text := path.read_text(encoding="utf-8")).startswith("process "):
             return text
     return "another process"
