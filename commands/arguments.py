@@ -55,8 +55,8 @@ class SeveralRuns:
     """Options of the runs of one command: where they train, and how many at a time."""
 
     jobs: Jobs = "auto"
-    """Number of runs to train in parallel, each in its own process. The results are the same. auto: as many as
-    processors or GPUs, and memory, allow."""
+    """Number of runs to train in parallel, each in its own process. The results are the same. auto: one for
+    each processor or GPU."""
     on: Literal["local", "slurm"] = "local"
     """Train on this machine, or as jobs of the Slurm queue, at most --jobs at once."""
     slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()

@@ -8,7 +8,7 @@ val. `all` takes every training image, and judges each of them by the others. Th
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +28,9 @@ from datasets.config import DataConfig, words
 from datasets.copies import units_of
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
-from trainers.budget.sharing import memory_of
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson
-from trainers.options import defaults
 from trainers.reporting.console import say
 from trainers.reporting.figures.results import png
 from trainers.seen import Start, starts_of, without_seen
@@ -57,8 +55,6 @@ class RankedBackbone:
     arm: str
     """Name as an arm of `compare`."""
     parameters: int
-    memory: int
-    """Bytes that fine-tuning all of it holds, roughly."""
     seconds: float
     """Seconds to compute the features and to judge them."""
     right: dict[tuple[str, str], np.ndarray]
@@ -95,9 +91,8 @@ def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[
         right = {key: found[:, unseen] for key, found in score_backbone(setup, fitting_shots(setup, shots)).items()}
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in setup.model.requires_grad_(True).parameters())
-        memory = memory_of(replace(setup, config=defaults.resolve(arms[names[model]])))
         clusters = units_of_scored(setup)[unseen]
-        rows.append(RankedBackbone(names[model], parameters, memory, seconds, right, clusters))
+        rows.append(RankedBackbone(names[model], parameters, seconds, right, clusters))
     return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
 
 
@@ -185,7 +180,7 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
     first, *others = (row.right[RIDGE, ALL].astype(bool) for row in rows)
     behind = [paired_difference(first, other, rows[0].clusters) for other in others]
-    header = ["arm", *labels, NEAREST, "behind", "parameters", "MB", "seconds"]
+    header = ["arm", *labels, NEAREST, "behind", "parameters", "seconds"]
     lines = [
         [
             row.arm,
@@ -194,7 +189,6 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
             _percent(row.accuracy(NEAREST, ALL)),
             _percent((other.low, other.mean, other.high)) if other else "-",
             f"{row.parameters:,}",
-            f"{row.memory / 1e6:,.0f}",
             f"{row.seconds:.1f}",
         ]
         for row, other in zip(rows, (None, *behind), strict=True)
@@ -205,7 +199,7 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
     if not design.alone:
         yield f"groups: these images come {design} that stand alone; intervals and verdicts draw whole groups"
     yield f"1 to all: ridge regression on this many labels of each class, {DRAWS} draws; nearest: one neighbour, all"
-    yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
+    yield "behind: points behind the first, with all labels"
     adjusted = holm([other.p for other in behind])
     level = [row.arm for row, other, p in zip(rows[1:], behind, adjusted, strict=True) if not is_claim(other, p)]
     yield f"worth fine-tuning: {rows[0].arm}" + "".join(f", or {arm}" for arm in level)
@@ -226,11 +220,11 @@ def write(rows: Sequence[RankedBackbone], config: RunConfig) -> Path:
     folder = claimed_folder(config.output, config.data.source)
     header = ("backbone", "classifier", "labels", "low", "accuracy", "high", "draws", "images")
     cells = [
-        (row.arm, *key, *row.accuracy(*key), *right.shape, row.parameters, row.memory, row.seconds)
+        (row.arm, *key, *row.accuracy(*key), *right.shape, row.parameters, row.seconds)
         for row in rows
         for key, right in row.right.items()
     ]
-    write_text(folder / "ranking.csv", csv_text((*header, "parameters", "memory_bytes", "seconds"), cells))
+    write_text(folder / "ranking.csv", csv_text((*header, "parameters", "seconds"), cells))
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
     points = [[100 * np.nanmean(row.right[RIDGE, name], axis=1) for row in rows] for name in labels]
     intervals = [[row.accuracy(RIDGE, name)[::2] for row in rows] for name in labels]

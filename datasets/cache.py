@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from datasets.processes import processes_here
+
 SHARE_OF_FREE_MEMORY = 1 / 3
 _CGROUP = {
     "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
@@ -64,14 +66,9 @@ class ImageCache:
 
 
 def available_memory() -> int:
-    """Return the bytes that can still be used: of the machine, or of the container where that has a limit."""
+    """Return this process's share of the bytes that can still be used, of the machine or within a container's limit."""
     left = [_number_in(limit, 2**62) - _number_in(used, 0) for limit, used in _CGROUP.items()]
-    return max(0, min(_meminfo("MemAvailable"), *left))
-
-
-def total_memory() -> int:
-    """Return the bytes that there are, free or not."""
-    return min(_meminfo("MemTotal"), *(_number_in(limit, 2**62) for limit in _CGROUP))
+    return max(0, min(_meminfo("MemAvailable"), *left)) // processes_here()
 
 
 def _number_in(path: str, default: int) -> int:

@@ -16,9 +16,15 @@ two."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
+def processes_here() -> int:
+    """Return how many processes of one command share this machine, as torchrun and runs side by side say."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def cpu_count() -> int:
-    """Return the processors that this process may use, in a container fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return this process's share of the processors that it may use, in a container fewer than the machine has."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, count // processes_here())
 
 
 def begin_loader(worker: int = 0) -> None:

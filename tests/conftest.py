@@ -114,6 +114,16 @@ def short_measurements() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_processor() -> Iterator[None]:
+    """Runs of one command train one after the other in the test's process, unless `--jobs` says otherwise."""
+    from trainers.budget import sharing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "cpu_count", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def sources_are_read_once_for_their_docstrings() -> Iterator[None]:
     """tyro parses the sources of a command's options for each command line, to say what a missing word is."""
     from tyro._docstrings import _ClassTokenization

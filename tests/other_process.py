@@ -3,11 +3,14 @@
 import multiprocessing
 import os
 import signal
+import time
+from typing import Any
 
 from common.errors import Interrupted, OptionError
+from datasets.processes import cpu_count
 
 
-def do(item: str) -> tuple[str, int]:
+def do(item: str) -> tuple[Any, int]:
     if item == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if item == "refuse":
@@ -16,6 +19,9 @@ def do(item: str) -> tuple[str, int]:
         raise Interrupted(signal.SIGTERM)
     if item == "break":
         raise KeyError("a bug")
+    if item.startswith("share"):
+        time.sleep(0.5)  # so that each process has one
+        return (os.environ["CUDA_VISIBLE_DEVICES"], cpu_count()), os.getpid()
     if item == "start method":
         return multiprocessing.get_start_method(), os.getpid()
     return item, os.getpid()

@@ -109,9 +109,7 @@ def test_both_classifiers_judge_as_scikit_learn(tmp_path, monkeypatch) -> None:
 
 def test_an_interval_covers_images_and_draws() -> None:
     right = np.random.default_rng(0).random((1, 80)) < 0.7
-    row = RankedBackbone(
-        "a", 1, 1, 1.0, {(RIDGE, ALL): right.astype(float), (RIDGE, "1"): np.repeat(right, 20, 0) * 1.0}
-    )
+    row = RankedBackbone("a", 1, 1.0, {(RIDGE, ALL): right.astype(float), (RIDGE, "1"): np.repeat(right, 20, 0) * 1.0})
     wilson = binomtest(int(right.sum()), 80).proportion_ci(method="wilson")
     assert row.accuracy(RIDGE, ALL) == pytest.approx((wilson.low, right.mean(), wilson.high))
     low, _mean, high = row.accuracy(RIDGE, "1")  # twenty equal draws are one
@@ -120,7 +118,7 @@ def test_an_interval_covers_images_and_draws() -> None:
     truth = expit(rng.normal(0.8, 1.25**0.5, 100_000)).mean()
     for _ in range(300):  # images and draws that differ in how hard they are
         logits = rng.normal(0.8, 1, (1, 60)) + rng.normal(0, 0.5, (20, 1))
-        found = RankedBackbone("a", 1, 1, 1.0, {(RIDGE, "1"): (rng.logistic(size=logits.shape) < logits) * 1.0})
+        found = RankedBackbone("a", 1, 1.0, {(RIDGE, "1"): (rng.logistic(size=logits.shape) < logits) * 1.0})
         low, _, high = found.accuracy(RIDGE, "1")
         covered += low <= truth <= high
     assert 0.92 <= covered / 300 <= 0.98

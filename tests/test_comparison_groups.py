@@ -179,7 +179,7 @@ def test_backbones_are_ranked_with_intervals_of_groups(draws):
     generator, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
     right = (generator.random((draws, 60)) < 0.8).astype(float)
     once, copied, unknown = (
-        RankedBackbone("a", 1, 1, 1.0, {("ridge", "all"): values}, clusters).accuracy("ridge", "all")
+        RankedBackbone("a", 1, 1.0, {("ridge", "all"): values}, clusters).accuracy("ridge", "all")
         for values, clusters in (
             (right, None), (np.repeat(right, 5, axis=1), groups), (np.repeat(right, 5, axis=1), None),
         )

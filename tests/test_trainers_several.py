@@ -8,7 +8,6 @@ from every_state import every_state
 
 import main
 from datasets import DataConfig
-from trainers.budget.sharing import Sharing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import seeds_and_folds
 from trainers.system import process
@@ -67,7 +66,6 @@ def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path, capsys):
 
 def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
     names = []
-    monkeypatch.setattr(seeds_and_folds, "shared_by", lambda configs, jobs, images: Sharing(1, 1))
     monkeypatch.setattr(
         seeds_and_folds, "train_or_resume", lambda config, images: names.append(config.output.run_name) or 1 / 0
     )

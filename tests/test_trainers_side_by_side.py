@@ -39,10 +39,24 @@ def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
     assert not any(map(lives, processes))
 
 
+def test_a_killed_process_costs_its_item_alone():
+    done = []
+    lost = "the process of die ended by signal SIGKILL; if memory ran out"
+    with pytest.raises(TrainingError, match=lost), side_by_side(2) as each:
+        done.extend(item for item, _ in each(do, ["a", "die", "b", "c", "d"]))
+    assert sorted(done) == list("abcd")
+
+
+def test_processes_share_gpus_processors_and_memory():
+    with side_by_side(3, ("5", "6")) as each:
+        shares = dict(each(do, ["share", "share ", "share  "]))
+    assert sorted(gpu for (gpu, _), _ in shares.values()) == ["5", "5", "6"]
+    assert {share for (_, share), _ in shares.values()} == {max(1, len(os.sched_getaffinity(0)) // 3)}
+
+
 @pytest.mark.parametrize(
     ("item", "error", "message"),
     [
-        ("die", TrainingError, "the process of die ended by signal SIGKILL; if memory ran out"),
         ("refuse", OptionError, "an option that cannot work"),
         ("stop", Interrupted, "interrupted by SIGTERM"),
     ],
@@ -61,31 +75,32 @@ def test_processes_of_a_run_start_as_they_do_without_others_beside_it():
 
 
 def test_a_bug_comes_with_the_place_where_it_happened():
-    with pytest.raises(KeyError) as raised, side_by_side(2) as each:
+    with pytest.raises(RuntimeError, match="KeyError: 'a bug'") as raised, side_by_side(2) as each:
         list(each(do, ["break"]))
     assert 'raise KeyError("a bug")' in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "runs", "given", "jobs", "of_each"),
+    ("device", "cores", "runs", "given", "jobs", "threads", "gpus"),
     [
-        (2, 16, 12, {}, 2, 1),
-        (2, 16, 12, {"jobs": 1}, 1, 1),  # the same threads, so the same bits
-        (2, 1, 12, {}, 1, 2),  # memory for one alone, which has both processors
-        (8, 16, 2, {}, 2, 4),
-        (8, 16, 12, {"threads": 4}, 2, 4),
+        ("cpu", 2, 12, {}, 2, 1, ()),
+        ("cpu", 2, 12, {"jobs": 1}, 1, 1, ()),  # the same threads, so the same bits
+        ("cpu", 8, 2, {}, 2, 4, ()),
+        ("cpu", 8, 3, {"jobs": 8}, 3, 2, ()),
+        ("cpu", 8, 12, {"threads": 4}, 2, 4, ()),
+        ("cuda", 8, 12, {}, 2, 4, ("5", "6")),
+        ("cuda", 8, 12, {"jobs": 4}, 4, 4, ("5", "6")),
+        ("cuda:1", 8, 12, {}, 1, None, ()),
     ],
 )
-def test_the_threads_of_a_run_do_not_depend_on_how_many_run_beside_it(
-    monkeypatch, cores, gigabytes, runs, given, jobs, of_each
+def test_each_run_has_its_part_of_the_machine_however_many_run_at_a_time(
+    monkeypatch, device, cores, runs, given, jobs, threads, gpus
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(sharing, "cpu_count", lambda: cores)
-    for memory in ("total_memory", "available_memory"):
-        monkeypatch.setattr(sharing, memory, lambda: gigabytes * 2**30)
-    shared = sharing.sharing("cpu", 2**30, runs, 1e15, **given)
-    assert (shared.jobs, shared.threads) == (jobs, of_each)
-    assert sharing.sharing("cpu", 2**30, runs, 1e9, **given).threads == of_each
+    assert sharing.sharing(device, runs, **given) == sharing.Sharing(jobs, threads, gpus)
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, 1), (3, 3)])

@@ -16,7 +16,7 @@ from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from datasets.split import subset_training
 from trainers.budget.pace import Pace
-from trainers.budget.sharing import memory_of, sharing
+from trainers.budget.sharing import sharing
 from trainers.config import RunConfig, to_dict
 from trainers.options import defaults
 from trainers.reporting.console import say
@@ -70,15 +70,13 @@ class PlannedArm:
     """Operations of one image's forward pass."""
     parameters: int
     trainable: int
-    memory: int
-    """Bytes that a run holds, roughly."""
 
 
 class ComparisonPlan:
     """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
 
     def __init__(self, request: Request, *, jobs: int | None = None) -> None:
-        """`jobs`: runs side by side; None: as many as this machine carries."""
+        """`jobs`: runs at a time; None: one for each processor or GPU."""
         refuse_what_cannot_be_shared(request)
         self.request = request
         self.until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
@@ -109,10 +107,10 @@ class ComparisonPlan:
         self.grid = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
-        threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
+        threads = request.base.train.threads
         if self.continued:
             threads = threads or settled.get("threads", torch.get_num_threads())
-        self.sharing = sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
+        self.sharing = sharing(self.device, self.number_of_runs, jobs=jobs, threads=threads)
 
     def write_settled(self, folder: Path) -> None:
         """Write what a stopped comparison needs to continue."""
@@ -216,7 +214,7 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     arms = []
     for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
-        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(setup))
+        size = (float(summary.flops), summary.parameters, summary.trainable)
         arms.append(PlannedArm(name, slug, config, setup.config, *size))
     return tuple(arms)
 

@@ -1,6 +1,5 @@
-"""Several runs of one request: `--seeds N`, and cross-validation by `--folds K`. Each is an ordinary run."""
+"""Train several runs of one request: `--seeds N`, or cross-validation by `--folds K`. Each is an ordinary run."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,14 +11,12 @@ from common.files import write_text
 from common.tables import frame_text
 from datasets.opened import OpenedImages
 from trainers.auto_resume import train_or_resume, was_asked_for
-from trainers.budget.pace import operations
-from trainers.budget.sharing import Sharing, memory_of, sharing
+from trainers.budget.sharing import sharing
 from trainers.config import RunConfig
 from trainers.engine.handlers import metric_of
 from trainers.multirun.slurm import runner
 from trainers.options import defaults
 from trainers.reporting.console import quiet, say
-from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_result, read_run_config
 from trainers.storage.outcome import best_of_several
@@ -47,9 +44,8 @@ class RunRequest:
 
     @property
     def run_dir(self) -> Path:
-        name = self.config.output.run_name
-        assert name is not None, "jobs find their runs again by name"
-        return data_folder(self.config.output, self.config.data.source) / name
+        assert self.config.output.run_name is not None, "jobs find their runs again by name"
+        return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
 
     @property
     def key(self) -> str:
@@ -63,19 +59,17 @@ class RunRequest:
 def train_all(
     configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
 ) -> list[RunResult]:
-    """Train all runs, so many at a time; None: as many as this machine carries, or all as jobs with the options `slurm`
-    of its queue. After an interruption `--auto-resume` goes on, and jobs do so by themselves."""
-    images = OpenedImages()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun each run has all processes
-        shared = Sharing(1, configs[0].train.threads)
-    else:
-        shared = shared_by(configs, jobs if slurm is None else jobs or len(configs), images)
+    """Train all runs, `jobs` at a time or as jobs with the options `slurm` of its queue.
+
+    After an interruption `--auto-resume` goes on; jobs do so by themselves."""
+    first, jobs = configs[0].train, jobs if slurm is None else jobs or len(configs)
+    shared = sharing(first.device, len(configs), jobs=jobs, threads=first.threads)
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]
     parts = [RunRequest(number, len(configs), config) for number, config in enumerate(configs, 1)]
-    results, folder = {}, None if slurm is None else Path(f"{parts[0].key}_jobs")
+    results, folder, images = {}, None if slurm is None else Path(f"{parts[0].key}_jobs"), OpenedImages()
     with (
-        distributed.joined(configs[0].train.device),  # once: a second meeting would read the addresses of the first
+        distributed.joined(first.device),  # once: a second meeting would read the addresses of the first
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
         runner(shared, slurm, folder) as each,
     ):
@@ -86,15 +80,8 @@ def train_all(
     return [results[part.number] for part in parts]
 
 
-def shared_by(configs: Sequence[RunConfig], jobs: int | None, images: OpenedImages | None = None) -> Sharing:
-    with quiet():
-        setup, count, threads = prepare(configs[0], images=images), len(configs), configs[0].train.threads
-    work = count * operations(setup)
-    return sharing(setup.config.train.device, memory_of(setup), count, work, jobs=jobs, threads=threads)
-
-
 def train_part(part: RunRequest, *, aloud: bool, images: OpenedImages) -> RunResult:
-    """One run; where several train side by side, none speaks."""
+    """Train one run; where several train side by side, none speaks."""
     process.give_back_freed_memory()
     with nullcontext() if aloud else quiet():
         say(str(part))
@@ -113,7 +100,7 @@ def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def of_folds(config: RunConfig) -> list[RunConfig]:
-    """Fold 1 to K. Without `--run-name` they are called like the folds that `--auto-resume` shall find."""
+    """Return fold 1 to K, with the name of the earlier folds that `--auto-resume` goes on with."""
     assert config.data.folds is not None
     name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
     name = name or plan_run_directory(defaults.resolve_model(config)).name
@@ -126,17 +113,16 @@ def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
 
 def name_of_earlier_folds(config: RunConfig) -> str | None:
     """Return the name of the newest folds with these same options."""
-    folds = data_folder(config.output, config.data.source).glob("*_fold1/meta.json")
-    for path in sorted(folds, key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        name = path.parent.name.removesuffix("_fold1")
-        if was_asked_for(fold_config(config, 1, name), path.parent):
+    folds = [path.parent for path in data_folder(config.output, config.data.source).glob("*_fold1/meta.json")]
+    for folder in sorted(folds, key=lambda folder: (folder / "meta.json").stat().st_mtime_ns, reverse=True):
+        name = folder.name.removesuffix("_fold1")
+        if was_asked_for(fold_config(config, 1, name), folder):
             return name
     return None
 
 
 def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
-    """The one of several runs that is the result of their command, and why. Folds have no validation images in common
-    by which one could be the best."""
+    """Return the run that stands for all, and why: folds share no validation images by which one could be the best."""
     config = read_run_config(results[0].run_dir)
     if config.data.fold is not None:
         return results[0], "the first fold; validation scores of different images choose none"
@@ -145,7 +131,7 @@ def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
 
 
 def write_folds(results: Sequence[RunResult]) -> Path:
-    """The table of the folds' validation scores: a row per fold, then mean and standard deviation."""
+    """Write the table of validation scores: a row per fold, then mean and standard deviation."""
     import pandas as pd
 
     scores = scores_of_runs(results, "val")
@@ -159,7 +145,7 @@ def write_folds(results: Sequence[RunResult]) -> Path:
 
 
 def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
-    """A row per run, a column per score that all of them have; empty where a run has no such split."""
+    """Return a row per run and a column per score that all of them have; no column where a run has no such split."""
     import pandas as pd
 
     scores = pd.DataFrame([getattr(result, split) or {} for result in results])
@@ -167,8 +153,7 @@ def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
 
 
 def summarise_runs(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
-    """(split, score, mean, standard deviation) over the runs. Folds share training images: theirs says less than one
-    over seeds."""
+    """Yield (split, score, mean, standard deviation); that of folds, which share training images, says less."""
     for split in ("val", "test"):
         scores = scores_of_runs(results, split)
         if len(results) > 1 and not scores.empty:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from common.errors import Interrupted, OptionError, TrainingError, first_line, import_optional
 from common.shell import EXTRAS
 from trainers.budget.sharing import Sharing
@@ -40,6 +42,7 @@ def runner(
     """Runner that trains runs: by processes of this machine or, with these options of sbatch, as jobs with files in
     `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
     if slurm is None:
+        torch.cuda.empty_cache()  # this process has looked at the models, and computes nothing more
         return side_by_side(sharing.jobs, sharing.gpus)
     assert folder is not None
     return on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm)

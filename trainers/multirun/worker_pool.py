@@ -1,14 +1,13 @@
-"""Several runs of one command: one after the other in this process, or side by side, each in a process of its own.
+"""Do several runs of one command, one after the other here or side by side in worker processes. Imports nothing heavy.
 
-Signals are the first process's business: it tells the others to save and stop. However it ends, they end too.
+The first process handles signals: it tells its workers to save and stop. However it ends, they end too.
 """
 
 import multiprocessing
 import os
-import pickle
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,34 +33,22 @@ class Worker:
 
     process: BaseProcess
     pipe: Any
+    gpu: str | None
     item: Any = None
     """Item that it is working on."""
 
-    def give(self, function: Callable[[Any], Any], item: Any) -> None:
-        self.item = item
-        with suppress(OSError):  # it is gone: `take` says so
-            self.pipe.send((function, item))
-
-    def take(self) -> tuple[Any, Any]:
-        """The item, and what became of it. Raises TrainingError: the process was killed. Else what the function raised
-        there."""
-        item, self.item = self.item, None
-        try:
-            result = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            code = self.process.exitcode or 0
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            raise TrainingError(
-                f"the process of {item} ended by {how}; if memory ran out, fewer side by side need less: --jobs 1"
-            ) from None
-        if isinstance(result, BaseException):
-            raise result
-        return item, result
+    def loss(self) -> TrainingError:
+        """Return an error that says how the process ended."""
+        self.process.join()
+        code = self.process.exitcode or 0
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return TrainingError(
+            f"the process of {self.item} ended by {how}; if memory ran out, fewer side by side need less: --jobs 1"
+        )
 
 
 @contextmanager
-def side_by_side(jobs: int, gpus: Sequence[str] = ()) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
+def side_by_side(jobs: int, gpus: tuple[str, ...] = ()) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Give a function like `sequential_map` that does up to `jobs` items at a time, each process on one of the `gpus`.
 
     When the block ends with an error or a signal, all processes save what they can and end before it is passed on.
@@ -92,31 +79,51 @@ def sequential_map(function: Callable[[Item], Result], items: Iterable[Item]) ->
 def pool_map(
     workers: list[Worker],
     jobs: int,
-    gpus: Sequence[str],
+    gpus: tuple[str, ...],
     function: Callable[[Item], Result],
     items: Iterable[Item],
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield items with their results as they end; processes are started, and items taken, as needed."""
-    waiting = iter(items)
+    """Yield items with their results as they end; processes are started, and items taken, as needed.
+
+    Raises what `function` raised. TrainingError, once all other items are done: a process was killed.
+    """
+    waiting, lost = iter(items), list[TrainingError]()
     while True:
         idle = [worker for worker in workers if worker.item is None]
         for item in islice(waiting, len(idle) + jobs - len(workers)):
             if not idle:
-                workers.append(start(gpus[len(workers) % len(gpus)] if gpus else None))
+                gpu = min(gpus, key=[worker.gpu for worker in workers].count, default=None)
+                workers.append(start(gpu, jobs))
                 idle.append(workers[-1])
-            idle.pop().give(function, item)
+            worker = idle.pop()
+            worker.item = item
+            with suppress(OSError):  # it is gone, and its pipe says so below
+                worker.pipe.send((function, item))
         at_work = {worker.pipe: worker for worker in workers if worker.item is not None}
         if not at_work:
-            return
+            break
         for pipe in pipes.wait(list(at_work)):
-            yield at_work[pipe].take()
+            worker = at_work[pipe]
+            try:
+                result = worker.pipe.recv()
+            except (EOFError, OSError):
+                workers.remove(worker)
+                lost.append(worker.loss())
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            item, worker.item = worker.item, None
+            yield item, result
+    if lost:
+        raise lost[0]
 
 
-def start(gpu: str | None) -> Worker:
-    """A process with this one's Python and modules. Signals wait until it knows whose business they are."""
+def start(gpu: str | None, jobs: int) -> Worker:
+    """Start a process with this one's Python and modules; signals wait until it has said which it handles."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    worker = context.Process(target=serve, args=(theirs, gpu, multiprocessing.get_start_method()), name="run")
+    start_method = multiprocessing.get_start_method()
+    worker = context.Process(target=serve, args=(theirs, gpu, jobs, start_method), name="run")
     held = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING) if hasattr(signal, "pthread_sigmask") else None
     try:
         worker.start()
@@ -124,12 +131,13 @@ def start(gpu: str | None) -> Worker:
         if held is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
     theirs.close()
-    return Worker(worker, mine)
+    return Worker(worker, mine, gpu)
 
 
-def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
-    """Do, in a worker, what comes through the pipe, until it is closed. Its own processes start as
-    those of the first one do; spawned ones would have semaphores that outlive a kill."""
+def serve(pipe: Any, gpu: str | None, jobs: int, start_method: str) -> None:
+    """Do, in a worker, what comes through the pipe, until it is closed.
+
+    Its own processes start as those of the first one do; spawned ones would have semaphores that outlive a kill."""
     multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()
     with suppress(Interrupted, EOFError, OSError), signals.heeded(OWN_SIGNALS):
@@ -137,23 +145,21 @@ def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         process.settle()
         os.environ["TQDM_DISABLE"] = "1"  # bars of several processes would tear each other
+        os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # as torchrun says it: processors and memory are shared by so many
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        first = multiprocessing.parent_process()
-        while first is not None and first.is_alive():
+        while True:
             pipe.send(outcome(*pipe.recv()))
     process.leave(0)
 
 
 def outcome(function: Callable[[Any], Any], item: Any) -> Any:
-    """The result, or the exception, as something that a pipe carries."""
+    """Return the result, or the exception, as something that a pipe carries."""
     try:
         return function(item)
     except BaseException as error:
-        if not hasattr(error, "exit_code"):
-            error.add_note("".join(traceback.format_exception(error)))
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # of a class that wants more than a message
-            return RuntimeError(*error.__notes__)
-        return error
+        if hasattr(error, "exit_code") or isinstance(error, OSError):
+            return error
+        bug = RuntimeError(f"{type(error).__name__}: {error}")  # other classes may want more than a message
+        bug.add_note(traceback.format_exc())
+        return bug
