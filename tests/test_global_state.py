@@ -18,7 +18,6 @@ import main
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import slurm
 from trainers.run import train
-from trainers.system import process
 from trainers.system.signals import Signals
 from vit.config import ModelConfig
 
@@ -87,22 +86,16 @@ def test_an_engine_of_ones_own_still_logs_what_stopped_it(caplog):
     assert "terminating due to exception" in caplog.text
 
 
-def test_a_variable_is_another_for_a_while(monkeypatch):
-    monkeypatch.setenv("THERE", "old")
-    monkeypatch.delenv("NOT_THERE", raising=False)
-    with pytest.raises(ZeroDivisionError), process.variable("THERE", None), process.variable("NOT_THERE", "new"):
-        assert (os.environ.get("THERE"), os.environ["NOT_THERE"]) == (None, "new")
-        raise ZeroDivisionError
-    assert (os.environ["THERE"], os.environ.get("NOT_THERE")) == ("old", None)
-
-
 def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/of/mine")
-    executor = type("Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda *_, **__: None})
+    given = {}
+    executor = type(
+        "Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda _, **all: given.update(all)}
+    )
     monkeypatch.setattr(slurm, "import_optional", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
     home = Path(main.__file__).parents[main.__name__.count(".")]  # the clone, or where the package is installed
-    with slurm.on_slurm(tmp_path, 1, {}):
-        assert os.environ["PYTHONPATH"] == f"{home}{os.pathsep}/of/mine"
+    slurm.on_slurm(tmp_path, 1, {})
+    assert given["setup"] == [f"export PYTHONPATH={home}{os.pathsep}/of/mine"]
     assert os.environ["PYTHONPATH"] == "/of/mine"
 
 

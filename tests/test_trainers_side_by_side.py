@@ -21,15 +21,14 @@ from test_trainers_interruption import environment, lives, processes_of, wait_un
 from common.errors import Interrupted, OptionError, TrainingError
 from trainers.budget import sharing
 from trainers.config import RunConfig, TrainConfig
-from trainers.multirun.worker_pool import side_by_side
+from trainers.multirun.worker_pool import WorkerPool, one_by_one
 from trainers.setup import prepare
 from vit.config import ModelConfig
 
 
 def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
-    with side_by_side(1) as each:
-        assert list(each(do, "abc")) == [(item, (item, os.getpid())) for item in "abc"]
-    with side_by_side(2) as each:
+    assert list(one_by_one(do, "abc")) == [(item, (item, os.getpid())) for item in "abc"]
+    with WorkerPool(2) as each:
         first, second = list(each(do, "abcdef")), list(each(do, "gh"))
     assert sorted(item for item, _ in first) == list("abcdef")
     assert all(item == back for item, (back, _) in [*first, *second])
@@ -42,13 +41,13 @@ def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
 def test_a_killed_process_costs_its_item_alone():
     done = []
     lost = "the process of die ended by signal SIGKILL; if memory ran out"
-    with pytest.raises(TrainingError, match=lost), side_by_side(2) as each:
+    with pytest.raises(TrainingError, match=lost), WorkerPool(2) as each:
         done.extend(item for item, _ in each(do, ["a", "die", "b", "c", "d"]))
     assert sorted(done) == list("abcd")
 
 
 def test_processes_share_gpus_processors_and_memory():
-    with side_by_side(3, ("5", "6")) as each:
+    with WorkerPool(3, ("5", "6")) as each:
         shares = dict(each(do, ["share", "share ", "share  "]))
     assert sorted(gpu for (gpu, _), _ in shares.values()) == ["5", "5", "6"]
     assert {share for (_, share), _ in shares.values()} == {max(1, len(os.sched_getaffinity(0)) // 3)}
@@ -62,20 +61,20 @@ def test_processes_share_gpus_processors_and_memory():
     ],
 )
 def test_what_ends_one_ends_all_and_arrives_as_it_was(item, error, message):
-    with pytest.raises(error) as raised, side_by_side(2) as each:
+    with pytest.raises(error) as raised, WorkerPool(2) as each:
         list(each(do, ["a", item, "b"]))
     assert message in str(raised.value)
 
 
 def test_processes_of_a_run_start_as_they_do_without_others_beside_it():
     """Spawned, each kept a semaphore by its name: one that was killed left it behind, and a warning on the screen."""
-    with side_by_side(2) as each:
+    with WorkerPool(2) as each:
         ((_, (method, _)),) = each(do, ["start method"])
     assert method == multiprocessing.get_start_method()
 
 
 def test_a_bug_comes_with_the_place_where_it_happened():
-    with pytest.raises(RuntimeError, match="KeyError: 'a bug'") as raised, side_by_side(2) as each:
+    with pytest.raises(RuntimeError, match="KeyError: 'a bug'") as raised, WorkerPool(2) as each:
         list(each(do, ["break"]))
     assert 'raise KeyError("a bug")' in raised.value.__notes__[0]
 

@@ -1,16 +1,17 @@
-"""Several runs of one command as jobs in Slurm's queue, through submitit: the same function, elsewhere.
+"""Do several runs of one command as jobs in Slurm's queue, through submitit.
 
 A job that is warned of its end saves and puts itself into the queue again; one that Slurm moves starts again; either
 goes on where it stopped. The first process only waits for what they leave in a folder that all machines see.
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from common.errors import Interrupted, OptionError, TrainingError, first_line, import_optional
 from common.shell import EXTRAS
 from trainers.budget.sharing import Sharing
-from trainers.multirun.worker_pool import side_by_side
+from trainers.multirun.worker_pool import WorkerPool, one_by_one
 from trainers.reporting.console import say
 from trainers.resume import is_finished
 from trainers.storage.run_folder import read_if_whole, write_json
@@ -39,34 +40,41 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 def runner(
     sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
 ) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Runner that trains runs: by processes of this machine or, with these options of sbatch, as jobs with files in
-    `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
+    """Give a function like `one_by_one` that uses this machine or, with these options of sbatch, the queue.
+
+    Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own. The jobs have
+    their files in `folder`."""
     if slurm is None:
-        torch.cuda.empty_cache()  # this process has looked at the models, and computes nothing more
-        return side_by_side(sharing.jobs, sharing.gpus)
+        torch.cuda.empty_cache()  # what this process needed to look at the models
+        return nullcontext(one_by_one) if sharing.jobs == 1 else WorkerPool(sharing.jobs, sharing.gpus)
     assert folder is not None
-    return on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm)
+    return nullcontext(on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm))
 
 
-@contextmanager
-def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Gives a function like `sequential_map` that does up to `jobs` items at a time as jobs, with these
-    options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. OptionError: no Slurm."""
+def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Callable[..., Iterator[tuple[Any, Any]]]:
+    """Return a function like `one_by_one` that does up to `jobs` items at a time as jobs, and reads finished ones.
+
+    Raises MissingPackage: no submitit. OptionError: no Slurm."""
     submitit = import_optional("submitit", f"--on slurm needs submitit: {EXTRAS}")
     try:
         executor = submitit.SlurmExecutor(folder)
     except RuntimeError as error:
         raise OptionError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
-    defaults = {"requeue": True, "time": "1-00:00:00"}
-    executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
-    home = Path(__file__).parents[__name__.count(".")]  # from which this module is imported
-    ours = os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH"))))
-    with process.variable("PYTHONPATH", ours):  # of the jobs, which do not start at main.py
-        yield partial(as_jobs, executor)
+    home = Path(__file__).parents[
+        __name__.count(".")
+    ]  # from which this module is imported; jobs do not start at main.py
+    path = os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH"))))
+    executor.update_parameters(
+        job_name="vit",
+        array_parallelism=jobs,
+        additional_parameters={"requeue": True, "time": "1-00:00:00"} | options,
+        setup=[f"export PYTHONPATH={shlex.quote(path)}"],
+    )
+    return partial(as_jobs, executor)
 
 
 def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
+    """Yield each item with its result as they end. Jobs of an earlier command are taken up."""
     items = [*items]
     register = executor.folder / "jobs.json"
     known = read_if_whole(register) or {}
@@ -94,8 +102,9 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
 
 
 def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
-    """Takes each item out of `waiting`, whose keys are numbers of jobs. Raises TrainingError: a job is gone.
-    FailedElsewhere: what the function raised in it."""
+    """Yield the items of `waiting`, whose keys are numbers of jobs, as they end, and take them out of it.
+
+    Raises TrainingError: a job is gone. FailedElsewhere: what the function raised in it."""
     missed: Counter[str] = Counter()
     while waiting:
         queue = in_queue()
@@ -113,7 +122,7 @@ def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
 
 
 def in_queue() -> set[str] | None:
-    """The numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
+    """Return the numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
     asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
     return set(asked.stdout.split()) if asked.returncode == 0 else None
 
@@ -128,8 +137,9 @@ def queue_that_answers() -> set[str]:
 
 
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
-    """Leave, in a job, the error of the function, or that there was none, in a file of its number. Interrupted, it
-    leaves none, and comes again where it was warned."""
+    """Do an item in a job, and write its error, or that there was none, into a file of the job's number.
+
+    An interrupted job writes none; if it was warned, it queues itself again."""
     process.settle()
     os.environ["TQDM_DISABLE"] = "1"
     from submitit import JobEnvironment

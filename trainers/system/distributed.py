@@ -22,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from common.errors import FailedElsewhere, Interrupted, OptionError, exit_code
-from trainers.system.process import variable
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes
 
@@ -56,8 +55,10 @@ def joined(device: str) -> Iterator[None]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=STEP_TIMEOUT)
         # Ignite's own initialize would take a GPU for gloo, too. In a job of Slurm, Ignite would take the local rank of
         # its task, torchrun itself, for that of this process.
-        with variable("SLURM_JOB_ID", None):
-            idist.sync()
+        hidden = os.environ.pop("SLURM_JOB_ID", None)
+        idist.sync()
+        if hidden is not None:
+            os.environ["SLURM_JOB_ID"] = hidden
     yield
     idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 

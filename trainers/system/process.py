@@ -7,8 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -77,20 +76,6 @@ def leave_out_zero_redundancy() -> None:
 
     stand_in.__getattr__ = of_the_real_one
     sys.modules.setdefault(name, stand_in)
-
-
-@contextmanager
-def variable(name: str, value: str | None) -> Iterator[None]:
-    """Give a variable of the environment another value inside the block, or none."""
-    before = os.environ.pop(name, None)
-    try:
-        if value is not None:
-            os.environ[name] = value
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
 
 
 def keep_freed_memory() -> None:
