@@ -291,18 +291,6 @@ def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_trains_and_reports_once(tmp_path):
-    data = uneven_folder(tmp_path / "pets")
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "main.py",
-         *map(str, main_arguments(data, tmp_path / "runs")[1:])],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("best epoch") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="torchrun's processes end with their agent on Linux only")
 @pytest.mark.parametrize(("killed", "number"), [("agent", 0), ("node", 1)])
 def test_where_one_of_two_agents_or_machines_is_killed_all_ends_with_one_line(tmp_path, killed, number):

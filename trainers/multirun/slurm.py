@@ -29,6 +29,8 @@ from trainers.system import process
 from trainers.system.distributed import as_text_and_code, attempt, raise_elsewhere
 from trainers.system.signals import signals
 
+Each = Callable[..., Iterator[tuple[Any, Any]]]
+"""A function like `one_by_one`."""
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
 """Looks at which a job is neither in the queue nor has left a result, for a network's disk may show a file late; or at
@@ -37,9 +39,7 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 """Signals that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
 
-def runner(
-    sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
-) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
+def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) -> AbstractContextManager[Each]:
     """Give a function like `one_by_one` that uses this machine or, with these options of sbatch, the queue.
 
     Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own. The jobs have
@@ -51,7 +51,7 @@ def runner(
     return nullcontext(on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm))
 
 
-def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Callable[..., Iterator[tuple[Any, Any]]]:
+def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Each:
     """Return a function like `one_by_one` that does up to `jobs` items at a time as jobs, and reads finished ones.
 
     Raises MissingPackage: no submitit. OptionError: no Slurm."""
@@ -60,9 +60,7 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Callable[..., 
         executor = submitit.SlurmExecutor(folder)
     except RuntimeError as error:
         raise OptionError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
-    home = Path(__file__).parents[
-        __name__.count(".")
-    ]  # from which this module is imported; jobs do not start at main.py
+    home = Path(__file__).parents[__name__.count(".")]  # the jobs do not start at main.py
     path = os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH"))))
     executor.update_parameters(
         job_name="vit",
