@@ -43,9 +43,9 @@ TRAIN = [*SMALL, "--model", "vit_micro_2", "--save-every", "5", "--mixup", "0.2"
 ARMS = ["vit_micro_2", "vit_micro_2,pool=mean"]
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", *TRAIN, "--epochs", "2", "--patience", "9", "--run-name", "r"],
-    "folds": ["train", *TRAIN, "--epochs", "1", "--folds", "2", "--run-name", "f"],
+    "folds": ["train", *TRAIN, "--epochs", "1", "--folds", "2", "--run-name", "f", "--jobs", "1"],
     "compare": ["compare", *SMALL, "--epochs", "1", "--arms", *ARMS, "--seeds", "1", "--tune-lr", "off",
-                "--run-name", "c"],
+                "--run-name", "c", "--jobs", "1"],
     "export": ["export", "{}/digits/r", "--format", "safetensors"],
 }  # fmt: skip
 FAULTS = ("KILL", "ENOSPC", "EIO")
