@@ -140,25 +140,23 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.kept import better
-    from trainers.storage.outcome import record_outcome
+    from trainers.storage.finished_run import open_as_latest
 
     kept: RunResult | None = None
     result: RunResult | None = None
-    trained: list[RunResult] = []
     while True:
         try:
             run = runs.send(result)
         except StopIteration:
             break
         result = train_or_resume(run.config, handlers=run.handlers, images=images)
-        trained.append(result)
         if kept is None:
             kept = result
             continue
         later = run.mixes or better(result, kept, favoured=run.favoured)
         kept, other = (result, kept) if later else (kept, result)
         print(wrapped(f"\n{'kept':>9}  {side_by_side(kept, other)}", indent=11))
-        record_outcome(kept.run_dir, [other.run_dir for other in trained])
+        open_as_latest(kept.run_dir)
     assert kept is not None
     report(kept)
     return 0
@@ -227,7 +225,7 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
     """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
     from trainers.multirun import seeds_and_folds
-    from trainers.storage.outcome import record_outcome
+    from trainers.storage.finished_run import open_as_latest
     from trainers.system.distributed import is_main_process
 
     if seeds > 1 and config.data.folds is not None:
@@ -245,7 +243,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     if seeds == 1:
         print(f"{'table':>9}  {seeds_and_folds.write_folds(results)}")
     kept, why = seeds_and_folds.kept_of(results)
-    record_outcome(kept.run_dir, [result.run_dir for result in results])
+    open_as_latest(kept.run_dir)
     print(f"{'latest':>9}  {kept.run_dir}: {why}")
     return 0
 

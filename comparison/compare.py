@@ -32,9 +32,9 @@ from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 from trainers.run_start import made_whole
 from trainers.storage.data_folder import claimed_folder, release
-from trainers.storage.finished_run import find_run, read_result
-from trainers.storage.outcome import best_of_several, record_outcome
+from trainers.storage.finished_run import find_run, open_as_latest, read_result
 from trainers.storage.run_folder import command_line, free_folder, write_json
+from trainers.storage.run_result import best_of_several
 from trainers.system import folder_lock
 from trainers.system.signals import signals
 
@@ -138,7 +138,7 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     sign = -1 if select == "loss" else 1
     best = max(arms, key=lambda runs: (sign * mean(r.val[select] for r in runs), -mean(r.val["loss"] for r in runs)))
     kept = best_of_several(best, select=select).run_dir
-    record_outcome(kept, [run.run_dir for condition in conditions for arm in condition.arms for run in arm.runs])
+    open_as_latest(kept)
     return kept
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,9 @@ from small_run import call
 
 from trainers.budget import plan
 from trainers.budget.fine_tuning import PlannedRun
-from trainers.storage.finished_run import find_run, read_result
-from trainers.storage.outcome import best_of_several, record_outcome
-from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.finished_run import find_run, open_as_latest, read_result
+from trainers.storage.run_folder import write_json
+from trainers.storage.run_result import best_of_several
 
 OPTIONS = "--epochs 1 --device cpu --workers 0 --tb scalars"
 SMALL = ["--model", "vit_micro_2", "--image-size", "8", *OPTIONS.split()]
@@ -24,10 +23,6 @@ SMALL = ["--model", "vit_micro_2", "--image-size", "8", *OPTIONS.split()]
 @pytest.fixture
 def pets(tmp_path):
     return class_folders(tmp_path / "pets", {"a": 12, "b": 12})
-
-
-def summaries(folder: Path) -> dict[str, dict]:
-    return {path.parent.name: read_json(path) for path in folder.rglob("summary.json")}
 
 
 def result(val: float, loss: float) -> SimpleNamespace:
@@ -51,13 +46,8 @@ def test_ties_go_to_the_lower_loss_and_then_to_the_first():
 def test_latest_is_the_run_that_its_command_kept_though_another_was_started_later(tmp_path):
     first, second = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("probe", 1), ("all", 2)))
     assert find_run("latest", tmp_path) == second
-    record_outcome(first, [first, second])
+    open_as_latest(first)
     assert find_run("latest", tmp_path) == first
-    assert read_json(first / "summary.json") == {"beside": ["../all"]}
-    assert read_json(second / "summary.json") == {"kept": "../probe"}
-    record_outcome(second, [first])
-    assert find_run("latest", tmp_path) == second
-    assert read_json(second / "summary.json") == {"beside": ["../probe"]}
 
 
 @pytest.mark.parametrize("name", ["a", "exp/first", "a/b/c", "compare/x/all/s0", "a/b/c/d/e/f"])
@@ -69,13 +59,6 @@ def test_latest_finds_a_run_of_any_name(tmp_path, name):
     assert find_run("latest", tmp_path) == run
     called_tuning = empty_run(tmp_path / "tuning" / "r", started=5)
     assert find_run("latest", tmp_path) == called_tuning
-
-
-def test_latest_is_a_run_that_is_there_though_the_one_kept_was_removed(tmp_path):
-    kept, other = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("kept", 1), ("other", 2)))
-    record_outcome(kept, [other])
-    (kept / "config.json").unlink()
-    assert find_run("latest", tmp_path) == other
 
 
 @pytest.mark.parametrize("favoured", [False, True])
@@ -90,12 +73,9 @@ def test_a_plan_keeps_what_latest_opens_also_where_two_runs_are_equal(tmp_path, 
     words = ["train", "--data", pets, *(word for word in SMALL if word not in ("--epochs", "1"))]
     code, out, err = call(capsys, *words, "--minutes", 1, "--output-dir", tmp_path / "runs")
     assert code == 0, err
-    kept, other = ("all", "probe") if favoured else ("probe", "all")
+    kept = "all" if favoured else "probe"
     assert f"kept  {kept}: " in out
     assert find_run("latest", tmp_path / "runs") == tmp_path / "runs" / "pets" / kept
-    of = summaries(tmp_path / "runs")
-    assert (of[kept]["beside"], of[other]["kept"]) == ([f"../{other}"], f"../{kept}")
-    assert "kept" not in of[kept]
     code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert out.startswith(f"{tmp_path / 'runs' / 'pets' / kept}: best weights")
@@ -118,7 +98,6 @@ def test_of_folds_which_share_no_validation_images_latest_is_the_first(tmp_path,
     latest = find_run("latest", tmp_path / "runs")
     assert latest.name.endswith("_fold1")
     assert f"latest  {latest}: the first fold" in out
-    assert [Path(path).name[-5:] for path in read_json(latest / "summary.json")["beside"]] == ["fold2", "fold3"]
 
 
 def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(tmp_path, capsys):
@@ -134,6 +113,3 @@ def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(t
     scores = [[(run.val["accuracy"], -run.val["loss"], run.run_dir) for run in runs] for runs in arms]
     means = [tuple(sum(column) / 2 for column in list(zip(*rows, strict=True))[:2]) for rows in scores]
     assert latest == max(scores[means.index(max(means))])[2]
-    others = [run for run in folder.rglob("summary.json") if run.parent != latest]
-    assert len(read_json(latest / "summary.json")["beside"]) == len(others) == 7
-    assert {(run.parent / json.loads(run.read_text())["kept"]).resolve() for run in others} == {latest.resolve()}

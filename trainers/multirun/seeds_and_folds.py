@@ -19,9 +19,8 @@ from trainers.options import defaults
 from trainers.reporting.console import quiet, say
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_result, read_run_config
-from trainers.storage.outcome import best_of_several
 from trainers.storage.run_folder import plan_run_directory
-from trainers.storage.run_result import RunResult
+from trainers.storage.run_result import RunResult, best_of_several
 from trainers.system import distributed, process
 from trainers.system.signals import signals
 

@@ -26,16 +26,18 @@ from vit.config import HUB_OFFLINE
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:
-    """The run directory that a person named: a path, or `latest` below `output_dir`, which is the run that was started
-    last; where its command trained several and kept another one, that one. Raises FileNotFoundError: no such run.
-    CheckpointError: a link in it leads elsewhere."""
+    """Return the run directory that a person named: a path, or `latest`, the run below `output_dir` that was started
+    last or that the last command kept.
+
+    Raises FileNotFoundError: no such run. CheckpointError: a link in it leads elsewhere.
+    """
     output_dir = Path(output_dir)
     if name == "latest":
         tried = output_dir / "tuning"  # runs that only tried a rate lie deeper in it than those of a set of its name
         runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
         if not runs:
             raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
-        return kept_instead(max(runs, key=lambda run: (run / "config.json").stat().st_mtime_ns))
+        return max(runs, key=lambda run: (run / "config.json").stat().st_mtime_ns)
     folder = Path(name)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
@@ -57,11 +59,9 @@ def runs_below(folder: Path) -> Iterator[Path]:
             yield from runs_below(path)
 
 
-def kept_instead(run_dir: Path) -> Path:
-    """The run that its command kept in place of this one, if it is still there; else this one."""
-    kept = (read_if_whole(run_dir / "summary.json") or {}).get("kept")
-    other = Path(os.path.normpath(run_dir / kept)) if isinstance(kept, str) else run_dir
-    return other if (other / "config.json").is_file() else run_dir
+def open_as_latest(run_dir: Path) -> None:
+    """Let `latest` mean this run, the one that a command kept of several."""
+    os.utime(run_dir / "config.json")
 
 
 def refuse_links_out(run_dir: Path) -> None:

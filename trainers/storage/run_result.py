@@ -1,7 +1,7 @@
 """Result of a run, as a program gets it: scores, history and predictions as tables, the curves as a figure."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,3 +65,10 @@ class RunResult:
         from trainers.storage.predictions_file import predictions_frame
 
         return predictions_frame(self.run_dir, split)
+
+
+def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:
+    """Return the run with the best validation score; ties go to the lower loss, then to the first. The runs must share
+    their validation images."""
+    sign = -1 if select == "loss" else 1
+    return max(results, key=lambda result: (sign * result.val[select], -result.val["loss"]))
