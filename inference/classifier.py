@@ -86,7 +86,7 @@ def open_classifier(
         run_dir = find_run(source, output_dir)
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
-        answers = read_answers(run_dir / "eval", best_of(run_dir).name)
+        answers = read_answers(run_dir / "eval", opened.seal)
         classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)

@@ -25,8 +25,8 @@ from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
 from trainers.setup import AMP_DTYPES, prepare
-from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import load, read_history, read_run_config, untrusted_run
+from trainers.storage.checkpoint_file import best_of
+from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
@@ -39,7 +39,8 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     config = read_run_config(run_dir)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
-    model, spec, class_names = load(run_dir)
+    opened = open_best(best_of(run_dir))
+    model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = read_json(run_dir / "meta.json", **META)
     with untrusted_run() if data_root is None else nullcontext():
         data = images_of(run_dir, config, spec, class_names)
@@ -48,19 +49,19 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     device, loader = torch.device(config.train.device), data.dataloaders[split]
     with recorded(model) as kept:
         scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
-    weights, fits = best_of(run_dir).name, split == "val"  # an earlier file is not read where it is replaced
+    fits = split == "val"  # an earlier file is not read where it is replaced
     evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=fits)
     evaluation = with_answers(
         evaluation, split, scores, kept, loader.dataset, class_names,
-        answers=None if fits else read_answers(run_dir / "eval", weights), fit_for=weights if fits else None,
+        answers=None if fits else read_answers(run_dir / "eval", opened.seal), fit_for=opened.seal if fits else None,
     )  # fmt: skip
-    epoch = read_checkpoint(best_of(run_dir))["epoch"]
     notes = [*seen_lines(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, device):
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
-    return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)
+    logged = logged_metrics(run_dir, split, opened.epoch)
+    return dataclasses.replace(evaluation, epoch=opened.epoch, logged=logged, notes=notes)
 
 
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:

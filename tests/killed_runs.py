@@ -1,15 +1,9 @@
-"""Runs that are killed: a demanding one, ways to stop it in any phase of its life, and what must come out unharmed.
-
-python -m tests.killed_runs FOLDER PHASE OCCURRENCE WORKERS    train or resume, and die in a phase: see `launch`
-"""
+"""Runs that are stopped: a demanding one, ways to stop it, and what must come out unharmed."""
 
 from __future__ import annotations
 
 import csv
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine import engines, handlers, metrics
-from trainers.resume import resume
-from trainers.run import Handler, train
-from trainers.storage import checkpoint_file
+from trainers.engine import handlers
+from trainers.run import Handler
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json, write_json
-from vit import tensor_files
 from vit.config import ModelConfig
 from vit.factory import build_model
 
@@ -39,7 +30,6 @@ TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
 ROOT = Path(__file__).resolve().parent.parent
 FEW: Any = {"source": "digits", "val_fraction": 0.03, "test_fraction": 0.03}
 """54 digits each for validation and test, where else most of a tiny run's time would go."""
-PHASES = ("step", "validation", "save", "rename", "prune")
 
 
 class Crash(BaseException):
@@ -160,74 +150,8 @@ def assert_same_content(expected: dict[str, Any], content: dict[str, Any]) -> No
     assert not [name for name in expected if expected[name] != content[name]]
 
 
-def arm(phase: str, occurrence: int) -> None:
-    """Make this process kill itself the `occurrence`-th time it comes to `phase`."""
-    count = 0
-
-    def die_on_time() -> None:
-        nonlocal count
-        count += 1
-        if count == occurrence:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def before(owner: Any, name: str, *, only: Any = lambda *_: True) -> None:
-        original = getattr(owner, name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if only(*args):
-                die_on_time()
-            result = original(*args, **kwargs)
-            if only(*args):
-                die_on_time()
-            return result
-
-        setattr(owner, name, wrapped)
-
-    if phase == "step":
-        before(engines, "gradient_norm")  # between the backward pass and the optimizer's step
-    elif phase == "validation":
-        before(metrics, "expected_calibration_error")
-    elif phase == "save":
-        before(tensor_files, "bytes_of")
-    elif phase == "rename":
-        before(
-            checkpoint_file.os,
-            "replace",
-            only=lambda source, *_: str(source).endswith(".tmp") and "step" in str(source),
-        )
-    elif phase == "prune":
-        before(checkpoint_file.CheckpointWriter, "prune")
-
-
-def child(folder: Path, phase: str, occurrence: int, workers: int) -> None:
-    torch.set_num_threads(1)
-    if phase != "none":
-        arm(phase, occurrence)
-    run_dir = folder / "digits" / "r"
-    if not run_dir.exists():
-        train(demanding_config(folder, workers=workers, tb="standard"))
-        return
-    set_workers(run_dir, workers)
-    resume(run_dir)
-
-
 def set_workers(run_dir: Path, workers: int) -> None:
     """The number of loader processes may change between two lives of a run: it must not matter."""
     values = read_json(run_dir / "config.json")
     values["data"]["workers"] = workers
     write_json(run_dir / "config.json", values)
-
-
-def launch(folder: Path, phase: str, occurrence: int, workers: int) -> int:
-    """The exit code of a process that trains or resumes, and dies the `occurrence`-th time it comes to `phase`."""
-    words = [str(folder), phase, str(occurrence), str(workers)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.killed_runs", *words], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    if done.returncode not in (0, -signal.SIGKILL):
-        raise RuntimeError(f"the child ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.returncode
-
-
-if __name__ == "__main__":
-    child(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))

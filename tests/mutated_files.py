@@ -39,7 +39,7 @@ from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
-from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.storage.checkpoint_file import best_of, read_checkpoint, write_checkpoint
 from trainers.storage.finished_run import load, read_result, read_run_config
 from trainers.storage.run_folder import META, read_json, write_json, write_run_config
 from vit.factory import Blueprint, build_model
@@ -194,12 +194,11 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
         return path
 
     run = folder / "run"
-    CheckpointWriter(run / "checkpoints", keep=1)(facts, "best")
+    write_checkpoint(run / "checkpoints" / "best.safetensors", facts)
     write_run_config(run, config)
     write_json(run / "meta.json", {"data_fingerprint": "0", "threads": 1, "versions": {"torch": "2"}})
-    best = checkpoints(run / "checkpoints", "best")[0]
     files: dict[str, tuple[Path, Reader]] = {"checkpoint": (place("some.safetensors"), read_checkpoint)}
-    files["checkpoint"][0].write_bytes(best.read_bytes())
+    files["checkpoint"][0].write_bytes(best_of(run).read_bytes())
     facts_file = place("facts.json")
     facts_file.write_text(json.dumps({name: value for name, value in facts.items() if name != "model"}))
 
@@ -208,7 +207,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
             path.read_text(encoding="utf-8", errors="replace")
         )  # what is no JSON is no input of this kind
         other = path.parent / "run"
-        CheckpointWriter(other / "checkpoints", keep=1)({"model": model.state_dict()} | again, "best")
+        write_checkpoint(other / "checkpoints" / "best.safetensors", {"model": model.state_dict()} | again)
         write_run_config(other, config)
         return open_classifier(str(other), device="cpu").model.state_dict()
 

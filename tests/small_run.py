@@ -16,7 +16,7 @@ import main
 from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter
+from trainers.storage.checkpoint_file import FORMAT_VERSION, write_checkpoint
 from trainers.storage.run_folder import write_run_config
 from vit.config import VIT_SHAPES, ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
@@ -59,7 +59,7 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
         "config": to_dict(config),
         "torch_version": str(torch.__version__),
     }
-    CheckpointWriter(folder / "checkpoints", keep=1)(content, "best.pt")
+    write_checkpoint(folder / "checkpoints" / "best.safetensors", content)
     return folder
 
 

@@ -149,7 +149,7 @@ os._exit(code)
 
 
 @pytest.mark.slow
-def test_a_planned_run_lists_each_class_folder_twice_and_reads_each_image_once_to_hash_it(folder, tmp_path):
+def test_a_planned_run_lists_each_class_folder_once_and_reads_each_image_once_to_hash_it(folder, tmp_path):
     """Counted by the interpreter itself, over all that the command does: ranking, planning, measuring, both runs."""
     out, classes = tmp_path / "counted.json", {str(folder / name) for name in ("cats", "dogs")}
     words = ["train", "--data", folder, "--minutes", "2", "--workers", "0", "--device", "cpu", "--output-dir", tmp_path]
@@ -158,7 +158,7 @@ def test_a_planned_run_lists_each_class_folder_twice_and_reads_each_image_once_t
     assert done.returncode == 0, done.stderr
     seen = json.loads(out.read_text())
     listed = {path: times for path, times in seen["listed"].items() if path in classes}
-    assert listed == dict.fromkeys(classes, 2)  # to read it, and for the mark of the runs' folder
+    assert listed == dict.fromkeys(classes, 1)
     images = {str(path) for path in folder.glob("*/*")}
     assert {path: times for path, times in seen["hashed"].items() if path in images} == dict.fromkeys(images, 1)
     assert {path: seen["digests"][path] for path in images} == dict.fromkeys(images, 1), "hashed by whoever reads them"

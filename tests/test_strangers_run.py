@@ -16,7 +16,7 @@ from small_run import labelled_photos, make_run
 
 import main
 from trainers.config import ModelConfig, OutputConfig, to_dict
-from trainers.storage.checkpoint_file import CheckpointWriter, read_checkpoint
+from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import write_json, write_run_config
@@ -55,8 +55,8 @@ def says(run, config):
     write_run_config(run, config)
     for path in (run / "checkpoints").iterdir():
         content = read_checkpoint(path)
-        path.unlink()
-        CheckpointWriter(path.parent, keep=9)(content | {"config": to_dict(config)}, path.stem.rpartition("_")[0])
+        del content["sha256"]
+        write_checkpoint(path, content | {"config": to_dict(config)})
 
 
 def with_data(run, **changes):

@@ -27,11 +27,10 @@ AT_THE_END_OF_AN_EPOCH = [
     "attach_best_outputs.<locals>.keep_if_best",
     "attach_epoch_scalars.<locals>.write",
     "attach_attention.<locals>.draw",
-    "BestCheckpoint.keep_if_best",
     "attach_handlers.<locals>.<lambda>",
     "attach_epoch_lines.<locals>.line",
     "attach_learning_note.<locals>.note",
-    "ResumeCheckpoint.save_epoch",
+    "RunCheckpoints.save_epoch",
     "RunStatus.attach.<locals>.note",
     "Signals.check",
 ]
@@ -41,10 +40,10 @@ AT_THE_END_OF_A_STEP = [
     "StepClock.finish",
     "attach_train_scalars.<locals>.write",
     "end_within_epoch",
-    "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
+    "RunCheckpoints.save_within_epoch",
     "Signals.check",
 ]
-WRITING = ("scalars", "attention", "BestCheckpoint", "attach_handlers", "epoch_lines", "learning", "ResumeCheckpoint")
+WRITING = ("scalars", "attention", "attach_handlers", "epoch_lines", "learning", "RunCheckpoints")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
         "trainers.engine.metrics.expected_calibration_error",
         "trainers.engine.engines.TrainStep.__call__",
         "trainers.run_engines.write_metrics_csv",
-        "trainers.storage.checkpoint_file.CheckpointWriter.__call__",
+        "trainers.checkpointing.write_checkpoint",
         "trainers.run.load_best_weights",
         "trainers.run.score_split",
         "trainers.reporting.pictures.draw_best",
@@ -159,7 +159,7 @@ def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
     with pytest.raises(Interrupted, match=f"{signum.name}; resume with: python main.py resume") as stop:
         train(demanding_config(tmp_path))
     assert stop.value.exit_code == 128 + signum
-    assert checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0].name.startswith("step_1_")
+    assert checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0].stem == "step_1"
 
 
 def test_a_dry_run_leaves_no_loader_process(tmp_path):

@@ -152,19 +152,6 @@ def test_a_split_in_another_order_with_other_ends_of_lines_is_the_same(crashed, 
     assert call(capsys, "resume", crashed)[0] == 0
 
 
-@pytest.mark.parametrize("table", ["whole", "edited", "gone"])
-def test_without_meta_json_the_split_tells_whether_the_images_are_the_same(crashed, capsys, table):
-    (crashed / "meta.json").unlink()
-    if table == "edited":
-        change_split(crashed / "split.csv", lambda rows: rows[1:])
-    elif table == "gone":
-        (crashed / "split.csv").unlink()
-    code, out, error = call(capsys, "resume", crashed)
-    assert code == (3 if table == "edited" else 0)
-    said = {"whole": "its images are those of its split.csv", "gone": "so whether the images changed is not known"}
-    assert said.get(table, "1 image new, first") in out + error
-
-
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """Work in `here`, and then in another directory."""

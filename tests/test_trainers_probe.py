@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from trainers.engine.feature_sets import features_of
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
-from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import load
 from trainers.storage.run_folder import read_json
@@ -206,13 +205,12 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypat
 
 def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
     written = []
-    write = CheckpointWriter.__call__
 
-    def counted(self, checkpoint, filename, metadata=None):
-        written.append(Path(filename).stem.split("_")[0])
-        write(self, checkpoint, filename, metadata)
+    def counted(path, content):
+        written.append(path.stem.split("_")[0])
+        write_checkpoint(path, content)
 
-    monkeypatch.setattr(CheckpointWriter, "__call__", counted)
+    monkeypatch.setattr(checkpointing, "write_checkpoint", counted)
     train(probe_config(tmp_path, epochs=8))
     assert written == ["best", "step"]
 

@@ -78,14 +78,6 @@ def test_the_same_machine_is_not_worth_a_word(crashed, capsys):
     assert "note: " not in capsys.readouterr().out
 
 
-def test_a_run_of_before_instruction_sets_were_recorded_is_resumed_as_ever(crashed, capsys):
-    meta = read_json(crashed / "meta.json")
-    del meta["instruction_set"]
-    write_json(crashed / "meta.json", meta)
-    open_again(crashed)
-    assert "note: " not in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_run_that_goes_on_with_other_instructions_says_so(crashed):
     """Its validation accuracy ended 4 points lower, and nothing was said."""

@@ -19,7 +19,7 @@ from torchvision.models.vision_transformer import VisionTransformer as Torchvisi
 
 from common.errors import WeightsError
 from common.image_spec import ImageSpec
-from trainers.storage.checkpoint_file import CheckpointWriter
+from trainers.storage.checkpoint_file import write_checkpoint
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
 from vit.factory import build_model
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
         "image_spec": spec,
         "config": {"model": {"layer_norm_eps": 1e-12}},
     }
-    CheckpointWriter(tmp_path / "run" / "checkpoints", keep=1)(checkpoint, "best.pt")
+    write_checkpoint(tmp_path / "run" / "checkpoints" / "best.safetensors", checkpoint)
     target = fresh(in_channels=1)
     load_weights(target, tmp_path / "run")  # a run directory means its best checkpoint
     assert read_weights(tmp_path / "run").image_spec == ImageSpec(16, (0.1307,), (0.3081,), "bicubic", 1, 0.9)

@@ -1,44 +1,33 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-from common.errors import CheckpointError, OptionError
+from common.errors import CheckpointError, DataError, OptionError
 from common.files import remove_leftovers
-from datasets import DataBundle
+from datasets.bundle import DataBundle
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig, to_dict
+from datasets.split_csv import changes_since, fingerprint, write_split
+from trainers.config import RunConfig, from_dict, to_dict
 from trainers.engine.handlers import best_row
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
-from trainers.same_images import require_same_images
 from trainers.seen import as_begun
 from trainers.setup import RunSetup, prepare, schedule
-from trainers.storage.checkpoint_file import (
-    best_of,
-    checkpoints,
-    has_best,
-    named_like_checkpoints,
-    read_checkpoint,
-    require_whole,
-)
+from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
-from trainers.storage.places import moved_to, networks_placed, require_images, started_in, weights_placed
-from trainers.storage.run_folder import META, read_if_whole, write_json, write_run_config
+from trainers.storage.places import moved_to, require_images, with_present_places
+from trainers.storage.run_folder import META, read_if_whole, read_json, write_json, write_run_config
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
 from trainers.user_objects import UserObjects
 from vit import ImageSpec
-from vit.config import Network
 
 
 @signals.heeded()
@@ -46,20 +35,20 @@ def resume(
     run_dir: Path | str,
     *,
     epochs: int | float | None = None,
-    data_root: Path | str | None = None,
     data: str | None = None,
-    model: nn.Module | None = None,
-    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
-    spec: ImageSpec | None = None,
+    data_root: Path | str | None = None,
     handlers: Sequence[Handler] = (),
     images: OpenedImages | None = None,
+    **given: Any,
 ) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
-    More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
-    `data`: where the images of the run are now, if they moved; config.json names that place from then on. `data_root`:
-    where built-in sets and unpacked archives lie now. A program that gave `train` a module, Datasets or handlers gives
-    them again. `images`: as for `train`.
+    Args:
+        epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
+        data: where the images of the run are now, if they moved; config.json names that place from then on.
+        data_root: where built-in sets and unpacked archives lie now.
+        handlers, images: as for `train`.
+        given: the `model`, `dataloaders` and `spec` that a program gave `train`.
 
     Raises:
         DataError: the images, or their split.csv, are not those the run started with. CheckpointError: no whole
@@ -67,42 +56,38 @@ def resume(
         processes.
     """
     refuse_other_handlers(handlers)
-    run_dir = Path(run_dir)
+    objects, run_dir = UserObjects(**given), Path(run_dir)
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
     if data is not None:
         config = moved_to(config, data)
     if data_root is not None:
         config = config.changed(data={"root": data_root})
-    with distributed.joined(config.train.device):
-        done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir)
-        if done and epochs in (None, config.train.epochs):
-            with suppress(OptionError, OSError), folder_lock.held(run_dir):
-                pass  # which takes away the file of a process that was killed at its very end
+    with distributed.joined(config.train.device), ExitStack() as holding:
+        if is_finished(run_dir) and epochs in (None, config.train.epochs):
             if data is not None:
                 distributed.broadcast(lambda: record_place(run_dir, config))
             say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
             return read_result(run_dir)
-        with ExitStack() as holding:
-            distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
-            distributed.broadcast(lambda: remove_leftovers(begun_by_runs(run_dir), age=0))
-            setup, checkpoint = open_run(run_dir, config, epochs, UserObjects(model, dataloaders, spec), images)
-            if data is not None:
-                distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
-            announce(setup, run_dir, defaults_source="as resolved when the run started", images=images)
-            return execute(setup, run_dir, checkpoint, handlers=handlers)
+        distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
+        distributed.broadcast(lambda: remove_begun(run_dir))
+        setup, checkpoint = open_run(run_dir, config, epochs, objects, images)
+        if data is not None:
+            distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
+        announce(setup, run_dir, defaults_source="as resolved when the run started", images=images)
+        return execute(setup, run_dir, checkpoint, handlers=handlers)
 
 
-def begun_by_runs(run_dir: Path) -> list[Path]:
-    """List what a killed run had begun to write; in eval/ another command may be writing at this moment."""
-    return [path for path in run_dir.rglob(".*.tmp*") if path.parent.name != "eval"]
+def remove_begun(run_dir: Path) -> None:
+    """Remove what a killed run had begun to write; in eval/ another command may be writing at this moment."""
+    remove_leftovers([path for path in run_dir.rglob(".*.tmp*") if path.parent.name != "eval"], age=0)
 
 
 def open_run(
     run_dir: Path, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
-    """The setup of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
-    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json", **META)
+    """Build the setup of a run as it goes on, and read the checkpoint that it goes on from; None: it starts over."""
+    summary, meta = read_summary(run_dir), read_json(run_dir / "meta.json", **META)
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
@@ -113,24 +98,20 @@ def open_run(
         )
     if epochs is not None:
         config = config.changed(train={"epochs": epochs})
-    if meta is not None:
-        refuse_another_number_of_processes(run_dir, meta)
+    refuse_another_number_of_processes(run_dir, meta)
     if given.dataloaders is None:
         require_images(run_dir, config)
     setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
-    known = distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
-    if meta is not None:
-        announce_changes(meta, setup)
-    elif checkpoint is not None:
-        told = "its images are those of its split.csv" if known else "so whether the images changed is not known"
-        say(f"note: {run_dir}/meta.json is damaged or gone, {told}")
+    distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
+    if changes := changes_of_machine(meta, setup.device):
+        # They change last bits, and with them in many steps the result.
+        say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
     if checkpoint is not None:
         replan(setup, checkpoint, run_dir)
-        steps = checkpoint["trainer"]["iteration"]
-        say(f"resuming {run_dir} after step {steps:,} of {setup.total_steps:,}")
+        say(f"resuming {run_dir} after step {checkpoint['trainer']['iteration']:,} of {setup.total_steps:,}")
     else:
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
-        requested = (meta or {}).get("requested", to_dict(config))
+        requested = meta.get("requested", to_dict(config))
         distributed.broadcast(lambda: write_inputs(run_dir, setup, describe_start(setup, requested)))
     return setup, checkpoint
 
@@ -140,42 +121,59 @@ def record_place(run_dir: Path, config: RunConfig) -> None:
     require_images(run_dir, config)
     samples = as_begun(split_samples(config.data), run_dir)
     data = dataloaders_of(samples, config.data, ImageSpec(), seed=config.train.seed)
-    require_same_images(run_dir, read_if_whole(run_dir / "meta.json", **META), data, config.data.source)
+    require_same_images(run_dir, read_json(run_dir / "meta.json", **META), data, config.data.source)
     write_run_config(run_dir, config)
 
 
+def require_same_images(run_dir: Path, meta: dict[str, Any], data: DataBundle, source: str) -> None:
+    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs.
+
+    A split.csv that is gone is written again; one that was edited is refused, as the run does not train on it.
+    """
+    table = run_dir / "split.csv"
+    try:
+        changes = changes_since(table, data) if table.is_file() else []
+    except DataError as error:
+        changes = [f"it cannot be read ({error})"]
+    differs = "; ".join(changes) or "their fingerprint is another"
+    if meta["data_fingerprint"] != fingerprint(data):
+        raise DataError(
+            f"the images of {source} changed since the run started: {differs}; bring them back, or train anew"
+        )
+    if changes:
+        raise DataError(
+            f"{table} was changed since the run started, and is not what it trains on: {differs}; undo that, or remove"
+            " the file, to have it written again; on another split train anew, with --split"
+        )
+    if not table.is_file():
+        write_split(table, data)
+        say(f"note: {table} was gone; it is written again, from the images")
+
+
 def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:
-    """The newest whole resume checkpoint; each damaged one on the way is named. None when there is none at all. Raises
-    CheckpointError: there are files, and all are damaged."""
-    paths = named_like_checkpoints(run_dir / "checkpoints", "step")
-    for path in paths:
+    """Read the newest whole checkpoint of a run, and name each damaged one on the way; None: there is none at all.
+
+    Raises CheckpointError: there are files, and all are damaged.
+    """
+    fault = ""
+    for path in checkpoints(run_dir / "checkpoints", "step"):
         try:
             checkpoint = read_checkpoint(path)
-            require_best_weights(checkpoint, path)
+            if best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"]) is not None:
+                seal_of(best_of(run_dir))  # without the weights of its best epoch it would end without a result
             return checkpoint
         except CheckpointError as error:
             fault = str(error)
             say(f"{fault}; trying the one before it")
-    if paths:
+    if fault:
         raise CheckpointError(
             f"no checkpoint in {run_dir / 'checkpoints'} is whole: {fault}; train anew, or restore it"
         )
     return None
 
 
-def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
-    """Refuse a checkpoint of a run whose best epoch is over and whose weights are gone: it would end without a result.
-
-    Where that epoch is the one that the checkpoint ends, it holds them itself.
-    """
-    best = best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"])
-    if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
-        return
-    require_whole(best_of(path.parent.parent))
-
-
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """summary.json; where none is whole, the run has started, and done something if it has best weights."""
+    """Read summary.json; where none is whole, the run has started, and done something if it has best weights."""
     epochs = len(checkpoints(run_dir / "checkpoints", "best"))
     return read_if_whole(run_dir / "summary.json", status=str, epochs=int) or {"status": "running", "epochs": epochs}
 
@@ -185,22 +183,17 @@ def is_finished(run_dir: Path) -> bool:
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
+    """Raise OptionError where an option on which the run's bits depend is another one than in a checkpoint."""
+    begun = with_present_places(from_dict(RunConfig, checkpoint["config"]), run_dir)
     now, then = (
-        {f"{section}.{name}": value for section, values in options.items() for name, value in values.items()}
-        for options in (to_dict(config), checkpoint["config"])
+        {f"{section}.{name}": value for section, values in to_dict(options).items() for name, value in values.items()}
+        for options in (config, begun)
     )
     # These leave every bit as it was.
     movable = {"output.output_dir", "output.run_name", "output.tb", "output.tracker", "data.root", "data.workers"}
     movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
     movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
-    if (directory := started_in(run_dir)) is not None:
-        if then["model.weights"] != now["model.weights"]:
-            then["model.weights"] = weights_placed(then["model.weights"], directory)
-        if then["model.networks"] != now["model.networks"]:
-            networks = networks_placed([Network(**each) for each in then["model.networks"]], directory)
-            then["model.networks"] = [vars(network) for network in networks]
-    # An option that the checkpoint does not know is younger than it, and at its default.
-    changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
+    changed = [key for key in now if key not in movable and now[key] != then[key]]
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
         raise OptionError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
@@ -212,13 +205,6 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
         raise OptionError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
-
-
-def announce_changes(then: dict[str, Any], setup: RunSetup) -> None:
-    """Another machine, number of threads or version of torch changes last bits, and with them in many steps the result.
-    `then`: the run's meta.json."""
-    if changes := changes_of_machine(then, setup.device):
-        say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
 
 
 def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:

@@ -132,8 +132,6 @@ def execute(
         if checkpoint is not None:
             run.saver.restore(checkpoint)
             last = run.trainer.state.history[-1]
-            if distributed.is_main_process():
-                run.best.save_if_lost()
             if loggers and start_step and last["step"] == start_step:
                 loggers.write_val(last, run.trainer.state.recall, setup.data.class_names)
         with signals.held_back():
@@ -175,8 +173,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
     try:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
-        if distributed.is_main_process():
-            run.saver.save_last()
+        run.saver.save_last()
         raise
     finally:
         stop_workers(run.setup.data.dataloaders.values())

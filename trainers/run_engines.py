@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from common.text import pluralise
 from datasets.loaders import sample_of
-from trainers.checkpointing import BestCheckpoint, ResumeCheckpoint
-from trainers.config import RunConfig, to_dict
+from trainers.checkpointing import RunCheckpoints
+from trainers.config import RunConfig
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
@@ -81,8 +81,7 @@ class Run:
         self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
         self.expected_steps, self.stopped = setup.total_steps, ""
-        self.best: BestCheckpoint
-        self.saver: ResumeCheckpoint
+        self.saver: RunCheckpoints
         self.states: dict[str, Any] = {
             "model": setup.network,
             "optimizer": setup.optimizer,
@@ -106,8 +105,6 @@ class Run:
         self.setup.config = config
         self.rate, self.expected_steps = schedule(self.setup), self.setup.total_steps
         self.trainer.state.max_epochs = self.setup.last_epoch
-        for saved in (self.saver, self.best):
-            saved.config.value = to_dict(config)
 
     @property
     def over(self) -> str:
@@ -158,7 +155,6 @@ def attach_handlers(run: Run) -> None:
             run.loggers.tracker.attach(trainer, classes=len(setup.data.class_names))
         if run.painter is not None:
             run.painter.attach(trainer, setup, run.evaluated, run.loggers)
-        run.best = BestCheckpoint(trainer, setup, run.network, run.run_dir)
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         images = setup.data.dataset_sizes["val"]
@@ -171,9 +167,15 @@ def attach_handlers(run: Run) -> None:
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
         handlers.attach_time_budget(trainer, 60 * options.max_minutes)
-    run.saver = ResumeCheckpoint(setup, run.run_dir, trainer, run.states)
-    if writes:
-        run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))
+    run.saver = RunCheckpoints(
+        setup,
+        run.run_dir,
+        trainer,
+        run.network,
+        run.states,
+        config=lambda: run.setup.config,
+        flush=run.loggers.flush if writes else None,
+    )
     run.record.attach(trainer)
     distributed.attach_signals(trainer, evaluator, run.val_loader)
 

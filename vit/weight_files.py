@@ -165,10 +165,12 @@ def find_weights(path: Path) -> Path:
     Raises FileNotFoundError."""
     if path.is_dir():
         names = ("model.safetensors", "pytorch_model.bin")
-        candidates = [*sorted((path / "checkpoints").glob("best_*")), *(path / name for name in names)]
+        candidates = [path / name for name in ("checkpoints/best.safetensors", *names)]
         weights = next((file for file in candidates if file.is_file() and file.suffix in READERS), None)
         if weights is None:
-            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_* (a run), {' or '.join(names)}")
+            raise FileNotFoundError(
+                f"{path}: a folder without checkpoints/best.safetensors (a run), {' or '.join(names)}"
+            )
         return weights
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")

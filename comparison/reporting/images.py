@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -11,13 +10,10 @@ from common.errors import DataError
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, FinishedRun
 from datasets.bundle import Samples
-from datasets.config import DataConfig
 from datasets.images import picture_of
 from datasets.loaders import read_samples
-from trainers.config import from_dict
 from trainers.reporting.figures.thumbnails import thumbnail
-from trainers.storage.finished_run import untrusted_run
-from trainers.storage.places import data_placed
+from trainers.storage.finished_run import read_run_config, untrusted_run
 
 EXAMPLES = 8  # images per side that only one arm gets right
 THUMBNAIL = 160  # pixels; the longer side
@@ -106,9 +102,7 @@ def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
 
 def scored_samples(run: FinishedRun, rows: Sequence[int]) -> tuple[Samples, list[int]]:
     """The data set of a run, and where the scored images `rows` stand in it. Raises DataError: it has them no more."""
-    config = from_dict(DataConfig, run.config["data"])
-    if directory := run.meta.get("directory"):
-        config = data_placed(config, Path(directory))
+    config = read_run_config(run.run_dir).data
     with untrusted_run():
         samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}

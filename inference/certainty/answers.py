@@ -46,7 +46,7 @@ class Answers:
     """Rate of false alarms -> the score above which an image is unknown."""
     unlikeness: Unlikeness
     weights: str = ""
-    """The file of the weights that they hold for, in a run."""
+    """SHA-256 of the checkpoint that they hold for, in a run."""
     temperature: float | None = None
     """Divisor of logits for calibrated probabilities; sets are made from probabilities as they are."""
 

@@ -14,7 +14,7 @@ from datasets.bundle import BatchKey, evenly
 from trainers.reporting.explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
 from trainers.reporting.explanations.methods import MIXTURE, heat_maps
 from trainers.reporting.explanations.subject import NoMap
-from trainers.storage.checkpoint_file import best_of
+from trainers.storage.checkpoint_file import best_of, seal_of
 from trainers.storage.run_folder import read_if_whole, write_json
 
 FILE = "faithfulness.json"
@@ -38,7 +38,7 @@ def kept(run_dir: Path) -> "dict[str, Faithfulness]":
     """Read what was measured on the best weights of a run, by method; nothing where none was, or the file is
     damaged."""
     with suppress(FileNotFoundError, CheckpointError):
-        return from_json(read_if_whole(run_dir / "eval" / FILE), weights=best_of(run_dir).name)
+        return from_json(read_if_whole(run_dir / "eval" / FILE), weights=seal_of(best_of(run_dir)))
     return {}
 
 
@@ -57,7 +57,7 @@ def measured(
         with suppress(OSError):  # a run that may only be read
             path = run_dir / "eval" / FILE
             path.parent.mkdir(exist_ok=True)
-            write_json(path, to_json(everything, weights=best_of(run_dir).name))
+            write_json(path, to_json(everything, weights=seal_of(best_of(run_dir))))
     return found
 
 

@@ -1,113 +1,58 @@
-"""Checkpoints that cannot be half there: written aside, flushed, renamed once with their hash in the name, then pruned.
+"""Checkpoints as files: safetensors, which hold tensors and JSON and nothing else, complete or not there at all.
 
-They are safetensors files, which hold tensors and JSON and nothing else.
+`step_N` holds all that a run goes on from after step N, `best` the weights of its best epoch.
 """
 
-import hashlib
-import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import CheckpointError, WeightsError
-from common.files import commit_file, temporary_path
+from common.files import replacing
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
 FORMAT_VERSION = 3
-_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.safetensors")
+_NAME = re.compile(r"step_\d+|best")
+KINDS = {"model": dict, "format_version": int, "class_names": list, "image_spec": dict, "config": dict, SEAL: str}
+"""Entries of a checkpoint, none of which is empty."""
 
 
-SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config": dict}
-"""Entries of a checkpoint that are never empty."""
-
-
-class StateValue:
-    """Plain data in a checkpoint, in the form Ignite's `Checkpoint` asks of everything it saves."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def state_dict(self) -> Any:
-        return self.value
-
-
-class CheckpointWriter:
-    """Save handler for Ignite's `Checkpoint`.
-
-    The stock one deletes the old file before it writes the new one, so a full disk leaves none. Here the order is:
-    write aside, flush to disk, rename to `<stem>_<first 8 hex digits of its seal>.safetensors`, and only then prune to
-    the `keep` newest of the same kind.
-    """
-
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder, self.keep = folder, keep
-
-    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        stem = Path(filename).stem
-        aside = temporary_path(self.folder / stem)
-        try:
-            with open(aside, "wb") as file:
-                digest = write_tree(file, checkpoint)
-            final = self.folder / f"{stem}_{digest[:8]}.safetensors"
-            if final.is_dir():  # no checkpoint, so somebody else's
-                final.rename(final.with_name(f"not_{final.name}"))
-            commit_file(aside, final)
-        except OSError as error:
-            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
-        finally:
-            aside.unlink(missing_ok=True)
-        self.prune(final)
-
-    def prune(self, newest: Path) -> None:
-        """Remove all but the `keep` newest files of the kind of `newest`, which was just written."""
-        kind = newest.name.split("_")[0]
-        others = [path for path in checkpoints(self.folder, kind) if path != newest]
-        killed = self.folder.glob(".*.tmp")  # writers before this one, on whatever machine: there is one at a time
-        for path in (*others[max(0, self.keep - 1) :], *killed):
-            path.unlink(missing_ok=True)
+def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint in the place of an earlier one of its name. Raises OSError: that one is left as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside, open(aside, "wb") as file:
+        write_tree(file, content)
 
 
 def checkpoints(folder: Path, kind: str) -> list[Path]:
-    """The checkpoints of a kind (`step` or `best`) in a folder, newest first."""
-    return [path for path in named_like_checkpoints(folder, kind) if path.is_file()]
+    """List the checkpoints of a kind (`step` or `best`) in a folder, newest first."""
+    found = [path for path in folder.glob(f"{kind}*.safetensors") if _NAME.fullmatch(path.stem) and path.is_file()]
+    return sorted(found, key=lambda path: (len(path.stem), path.stem), reverse=True)  # the longer number is larger
 
 
 def best_of(run_dir: Path) -> Path:
-    """The checkpoint of a run's best epoch. Raises CheckpointError: there is none."""
+    """Return the checkpoint of a run's best epoch. Raises CheckpointError: there is none."""
     for path in checkpoints(Path(run_dir) / "checkpoints", "best"):
         return path
-    raise CheckpointError(f"{run_dir}/checkpoints has no best_*, which holds the weights of the best epoch")
-
-
-def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
-    """List checkpoints with whatever else has the name of one: a folder, a pipe, a link to nothing."""
-
-    def age(path: Path) -> tuple[int, float]:
-        match = _NAME.fullmatch(path.name)
-        assert match is not None
-        return int(match["step"] or 0), path.lstat().st_mtime
-
-    return sorted((path for path in folder.glob(f"{kind}_*") if _NAME.fullmatch(path.name)), key=age, reverse=True)
+    raise CheckpointError(f"{run_dir}/checkpoints has no best.safetensors, the weights of the best epoch")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint with all weights of its model, after checking it against the hash in its name. Raises
-    CheckpointError: damaged, not ours, or of another format."""
+    """Read a checkpoint with all weights of its model, and the SHA-256 of its bytes under SEAL.
+
+    Raises CheckpointError: it is damaged, not of this application, or of another format.
+    """
     try:
         data = read_tree(path)
-        require_whole(path, data.pop(SEAL, ""))
     except WeightsError as error:
         raise CheckpointError(f"checkpoint {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("model"), dict) or "format_version" not in data:
-        raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
-    for name, kind in SAID.items():
-        value = data.get(name, kind)
-        if value is not kind and not (value and isinstance(value, kind)):
-            raise CheckpointError(f"{path} is damaged: its {name} is {value!r:.100}")
-    if not all(isinstance(name, str) for name in data.get("class_names", ())):
+    for name, kind in KINDS.items():
+        if not (data.get(name) and isinstance(data[name], kind)):
+            raise CheckpointError(
+                f"{path} is not a whole checkpoint of this application: {name} is {data.get(name)!r:.100}"
+            )
+    if not all(isinstance(name, str) for name in data["class_names"]):
         raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
     require_format(path, data["format_version"])
     return data
@@ -128,25 +73,15 @@ def refuse_earlier_mixture(path: Path, model: Any) -> None:
         require_format(path, 2)
 
 
-def require_whole(path: Path, digest: str | None = None) -> None:
-    """Raise CheckpointError where a path is no file, or its name holds another hash than that of its bytes, `digest`
-    where it is known."""
-    if os.path.lexists(path) and not path.is_file():
-        raise CheckpointError(f"{path} is no file, so it is no checkpoint")
-    match = _NAME.fullmatch(path.name)
-    if match is not None and digest is None:
-        with open(path, "rb") as file:
-            try:
-                digest = require_seal(path) or hashlib.file_digest(file, "sha256").hexdigest()
-            except WeightsError as error:
-                raise CheckpointError(f"checkpoint {error}") from error
-    if match is not None and digest and digest[:8] != match["hash"]:
-        raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest[:8]}")
+def seal_of(path: Path) -> str:
+    """Return the SHA-256 of a checkpoint's bytes, under which results on its weights are kept.
 
-
-def has_best(run_dir: Path) -> bool:
-    """Return whether a run has the weights of a best epoch, and they are whole."""
-    with suppress(CheckpointError):
-        require_whole(best_of(run_dir))
-        return True
-    return False
+    Raises CheckpointError: the file says another, or none.
+    """
+    try:
+        seal = require_seal(path)
+    except (OSError, WeightsError) as error:
+        raise CheckpointError(f"checkpoint {error}") from error
+    if seal is None:
+        raise CheckpointError(f"checkpoint {path} is damaged: its SHA-256 is gone")
+    return seal

@@ -23,6 +23,7 @@ from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
+from vit.tensor_files import SEAL
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:
@@ -65,19 +66,23 @@ def open_as_latest(run_dir: Path) -> None:
 
 
 def refuse_links_out(run_dir: Path) -> None:
-    """Raise CheckpointError for a link that leads out of a run, which may be a stranger's: its files are read and
-    replaced."""
+    """Raise CheckpointError for a link that leads out of a run, and for what is neither a file nor a folder: a run may
+    be a stranger's, and its files are read and replaced."""
     home = os.path.realpath(run_dir)
     for folder, folders, files in os.walk(run_dir):
         for path in (Path(folder, name) for name in (*folders, *files)):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
                 raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
+            if not (path.is_file() or path.is_dir()) and os.path.lexists(path):  # else it went meanwhile
+                raise CheckpointError(f"{path} is neither a file nor a folder: remove it")
 
 
 @contextmanager
 def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
-    """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
-    downloaded, and no network is asked; images may be where a person named the folder for them."""
+    """Forbid network, downloads and unpacking in the block: the files of a run may be a stranger's.
+
+    `may_fetch_images`: images may be fetched, as a person named the folder for them.
+    """
     limits = (HUB_OFFLINE,) if may_fetch_images else (NO_DOWNLOADS, HUB_OFFLINE)
     tokens = [(limit, limit.set(True)) for limit in limits]
     try:
@@ -88,13 +93,13 @@ def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """The options of a run, with its files where they are now (see `trainers.storage.places`). Raises CheckpointError
-    where its config.json holds none, and else as `load_config` does."""
+    """Read the options of a run, with its files where they are now (see `trainers.storage.places`). Raises
+    CheckpointError where its config.json holds none, and else as `load_config` does."""
     return with_present_places(read_given_config(folder), folder)
 
 
 def read_given_config(folder: Path) -> RunConfig:
-    """The options of a run as its config.json holds them, from wherever it was started."""
+    """Read the options of a run as its config.json holds them, from wherever it was started."""
     path = folder / "config.json"
     options = read_if_whole(path)
     if options is None:
@@ -104,24 +109,29 @@ def read_given_config(folder: Path) -> RunConfig:
 
 
 def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
-    """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
-    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet."""
+    """Load the best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
+
+    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
+    """
     opened = open_best(best_of(Path(run)))
     return opened.model, opened.spec, opened.class_names
 
 
 class OpenedCheckpoint(NamedTuple):
-    """The model of a checkpoint on the CPU in evaluation mode, and what one must know of it."""
+    """Best model of a run on the CPU in evaluation mode, and what its checkpoint says of it."""
 
     model: nn.Module
     spec: ImageSpec
     class_names: tuple[str, ...]
     config: ModelConfig
     """The options that built the model."""
+    epoch: int
+    seal: str
+    """SHA-256 of its file, under which results on its weights are kept."""
 
 
 def open_best(path: Path) -> OpenedCheckpoint:
-    """The model of a checkpoint. Raises CheckpointError as `load` does."""
+    """Build the model of a checkpoint. Raises CheckpointError as `load` does."""
     checkpoint = read_checkpoint(path)
     with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
@@ -136,7 +146,8 @@ def open_best(path: Path) -> OpenedCheckpoint:
             raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
         model = build()
         model.load_state_dict(checkpoint["model"])
-    return OpenedCheckpoint(model.eval(), spec, tuple(checkpoint["class_names"]), config)
+        names, epoch = tuple(checkpoint["class_names"]), int(checkpoint["epoch"])
+    return OpenedCheckpoint(model.eval(), spec, names, config, epoch, checkpoint[SEAL])
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -167,11 +178,10 @@ def read_result(run_dir: Path | str) -> RunResult:
 
 
 def read_history(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics.csv, one per epoch: numbers, None where a cell is empty."""
+    """Read the rows of a run's metrics.csv, one per epoch: numbers, None where a cell is empty."""
     path = run_dir / "metrics.csv"
     try:
-        return [
-            {name: float(text) if text else None for name, text in row.items()} for row in read_rows(path, ("epoch",))
-        ]
+        rows = read_rows(path, ("epoch",))
+        return [{name: float(text) if text else None for name, text in row.items()} for row in rows]
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None

@@ -17,19 +17,19 @@ from trainers.storage.data_folder import data_folder
 
 
 def plan_run_directory(config: RunConfig) -> Path:
-    """The folder this run will get (see `free_folder`)."""
+    """Return the folder that this run will get (see `free_folder`)."""
     model = config.model.name.replace(":", "_").replace("/", "_")
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
 
 
 def tuning(output: OutputConfig) -> OutputConfig:
-    """The parent of runs that only try a learning rate, which TensorBoard does not show among the others."""
+    """Return the options of runs that only try a learning rate, which TensorBoard does not show among the others."""
     return replace(output, output_dir=output.output_dir / "tuning")
 
 
 def free_folder(output: OutputConfig, source: str, name: str) -> Path:
-    """A folder of its own: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so that a
-    wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
+    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so
+    that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
     parent = data_folder(output, source)
     if output.run_name is not None:
         folder = parent / output.run_name
@@ -86,7 +86,7 @@ def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
 
 
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
-    """All rows of the history, each float in full precision."""
+    """Write all rows of the history, each float in full precision."""
     write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
 
 
