@@ -10,7 +10,6 @@ from test_trainers_start import tiny_run
 
 import main
 from common.errors import CheckpointError
-from common.files import replacing
 from trainers.auto_resume import train_or_resume
 from trainers.resume import resume
 from trainers.run import train
@@ -83,15 +82,6 @@ def test_a_damaged_config_json_is_one_line_about_the_run(crashed, capsys, conten
     (crashed / "config.json").write_text(content)
     assert main.main(["resume", str(crashed)]) == 3
     assert capsys.readouterr().err.startswith(f"error: {crashed}/config.json is damaged")
-
-
-def test_what_another_command_is_writing_into_a_run_is_left_to_it_when_the_run_is_resumed(crashed):
-    table = crashed / "eval" / "again.csv"
-    table.parent.mkdir()
-    with replacing(table) as aside:
-        aside.write_text("path,label")
-        resume(crashed)
-    assert table.is_file()
 
 
 def test_after_a_clock_was_set_back_the_points_of_the_resumed_run_still_come_last(crashed, whole):

@@ -13,7 +13,6 @@ from small_run import call
 from test_trainers_start import tiny_run
 
 from common.errors import OptionError
-from datasets import DataError
 from trainers.resume import open_run, resume
 from trainers.run import train
 from trainers.run_start import processor_name
@@ -46,21 +45,6 @@ def test_changed_options_are_refused_by_name(crashed):
     write_json(crashed / "config.json", values)
     with pytest.raises(OptionError, match=r"train\.lr from 0\.003 to 0\.5"):
         resume(crashed)
-
-
-def test_changed_images_are_refused(crashed):
-    meta = read_json(crashed / "meta.json")
-    write_json(crashed / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
-    with pytest.raises(DataError, match="changed since the run started"):
-        resume(crashed)
-
-
-def test_another_thread_count_is_announced(crashed, capsys):
-    meta = read_json(crashed / "meta.json")
-    write_json(crashed / "meta.json", meta | {"threads": 64})
-    open_again(crashed)
-    said = "note: changed since the run started: threads from 64 to 1; it may end in other results than without a stop"
-    assert said in capsys.readouterr().out
 
 
 def test_another_processor_and_instruction_set_are_announced_in_one_line(crashed, capsys, monkeypatch):

@@ -1,6 +1,5 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.seen import as_begun
-from trainers.setup import RunSetup, prepare, schedule
+from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
 from trainers.storage.places import moved_to, require_images, with_present_places
@@ -208,7 +207,7 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
 
 
 def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
-    """Fit a checkpoint to another number of epochs than it was written for, and say what that does to the rate."""
+    """Fit a checkpoint to another number of epochs than it was written for."""
     epochs, done = setup.config.train.epochs, checkpoint["trainer"]["iteration"]
     planned = checkpoint["config"]["train"]["epochs"]
     if epochs == planned:
@@ -217,10 +216,7 @@ def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
         raise OptionError(
             f"epochs={epochs} is less than the {done / setup.steps_per_epoch:.1f} epochs the run has done"
         )
-    before = dataclasses.replace(setup, config=setup.config.changed(train={"epochs": planned}))
-    then = schedule(before)(min(done, before.total_steps - 1))
-    now = schedule(setup)(min(done, setup.total_steps - 1))
-    say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
+    say(f"{epochs} epochs instead of {planned}: the learning rate follows the new plan from step {done} on")
     checkpoint["trainer"]["max_epochs"] = setup.last_epoch
     if "early_stopping" in checkpoint:  # the new epochs have the whole of its patience
         checkpoint["early_stopping"]["counter"] = 0
