@@ -181,7 +181,7 @@ def content(folder: Path) -> dict[str, Any]:
         found |= {f"{name}: {part}": value for part, value in run_content(run).items()}
         summary = read_json(run / "summary.json")
         found |= {f"{name}: {part}": summary[part] for part in ("status", "best", "test", "epochs")}
-        found |= {f"{name}: {path.name}": digest(path) for path in (run / "split.csv", *run.glob("eval/*.csv"))}
+        found |= {f"{name}: {path.name}": digest(path) for path in (run / "split.csv", *run.glob("eval/[!.]*.csv"))}
     for table in folder.glob("*/[!.]*/table.csv"):
         with table.open(newline="") as file:
             rows = [{k: v for k, v in row.items() if not TIMING.search(k)} for row in csv.DictReader(file)]
