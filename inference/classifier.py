@@ -17,7 +17,7 @@ from inference.certainty.answers import read_answers
 from inference.certainty.exports import answers_in
 from trainers.config import from_dict
 from trainers.options.defaults import resolve_device
-from trainers.storage.checkpoint_file import best_of, refuse_earlier_mixture
+from trainers.storage.checkpoint_file import refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
@@ -84,7 +84,7 @@ def open_classifier(
         if class_names is not None:
             raise OptionError(says_itself(source, "--class-names"))
         run_dir = find_run(source, output_dir)
-        opened = open_best(best_of(run_dir))
+        opened = open_best(run_dir)
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
         answers = read_answers(run_dir / "eval", opened.seal)
         classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)

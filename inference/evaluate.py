@@ -25,7 +25,6 @@ from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
 from trainers.setup import AMP_DTYPES, prepare
-from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
@@ -39,7 +38,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     config = read_run_config(run_dir)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
-    opened = open_best(best_of(run_dir))
+    opened = open_best(run_dir)
     model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = read_json(run_dir / "meta.json", **META)
     with untrusted_run() if data_root is None else nullcontext():

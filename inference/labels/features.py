@@ -26,7 +26,6 @@ from trainers.engine.feature_sets import features_of
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.setup import head_of
-from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.factory import local_pretrained_models
@@ -83,7 +82,7 @@ def pretrained() -> list[FeatureExtractor]:
 
 def of_run(run_dir: Path) -> list[FeatureExtractor]:
     """The best model of a run. Raises CheckpointError: there is none that can be read."""
-    opened = open_best(best_of(run_dir))
+    opened = open_best(run_dir)
     return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names))]
 
 

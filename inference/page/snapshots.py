@@ -47,7 +47,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     """The model with the weights of a quarter, which a run keeps in half precision. Raises CheckpointError: they are
     another's."""
     assert classifier.run_dir is not None
-    model = open_best(best_of(classifier.run_dir)).model
+    model = open_best(classifier.run_dir).model
     with report_damage(classifier.run_dir / SNAPSHOTS):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)

@@ -19,7 +19,7 @@ from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
 from trainers.storage.places import with_present_places
-from trainers.storage.run_folder import read_if_whole, read_json
+from trainers.storage.run_folder import read_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
@@ -101,10 +101,7 @@ def read_run_config(folder: Path) -> RunConfig:
 def read_given_config(folder: Path) -> RunConfig:
     """Read the options of a run as its config.json holds them, from wherever it was started."""
     path = folder / "config.json"
-    options = read_if_whole(path)
-    if options is None:
-        raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
-    refuse_earlier_mixture(path, options.get("model"))
+    refuse_earlier_mixture(path, read_json(path).get("model"))
     return load_config(path)
 
 
@@ -113,11 +110,11 @@ def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
 
     Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
     """
-    opened = open_best(best_of(Path(run)))
+    opened = open_best(run)
     return opened.model, opened.spec, opened.class_names
 
 
-class OpenedCheckpoint(NamedTuple):
+class BestModel(NamedTuple):
     """Best model of a run on the CPU in evaluation mode, and what its checkpoint says of it."""
 
     model: nn.Module
@@ -130,8 +127,9 @@ class OpenedCheckpoint(NamedTuple):
     """SHA-256 of its file, under which results on its weights are kept."""
 
 
-def open_best(path: Path) -> OpenedCheckpoint:
-    """Build the model of a checkpoint. Raises CheckpointError as `load` does."""
+def open_best(run_dir: Path | str) -> BestModel:
+    """Build the best model of a run. Raises CheckpointError as `load` does."""
+    path = best_of(Path(run_dir))
     checkpoint = read_checkpoint(path)
     with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
@@ -147,7 +145,7 @@ def open_best(path: Path) -> OpenedCheckpoint:
         model = build()
         model.load_state_dict(checkpoint["model"])
         names, epoch = tuple(checkpoint["class_names"]), int(checkpoint["epoch"])
-    return OpenedCheckpoint(model.eval(), spec, names, config, epoch, checkpoint[SEAL])
+    return BestModel(model.eval(), spec, names, config, epoch, checkpoint[SEAL])
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
