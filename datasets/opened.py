@@ -30,10 +30,8 @@ class OpenedImages:
     def __init__(self) -> None:
         self._listed: dict[tuple[Any, ...], Samples] = {}
         self._split: dict[tuple[Any, ...], Samples] = {}
-        self.told: list[str] = []
-        """Description of the images that was printed, which the next run need not repeat."""
-        self.told_of_weights: set[str] = set()
-        """Lines about loaded weights that were printed."""
+        self.said: set[str] = set()
+        """Lines about them and about loaded weights that were printed, which the next run does not repeat."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenedImages, ()

@@ -34,8 +34,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         "images: 12 train, 12 val",
         "vit_micro_4 at 16 px, 1,198,722 parameters, 1,198,722 trainable, weights none",
         "1 epoch x 3 steps of 4 images, adamw lr 0.002 (cosine, warm-up 0.1 epochs), weight decay 0.05",
-        "seed 0",
-        "device  cpu",
+        "seed 0, on cpu",
         f"run  {tmp_path / 'runs' / 'pets' / 'vit_micro_4_s0'}",
         f"watch  tensorboard --logdir {tmp_path / 'runs' / 'pets'}",
     ):

@@ -75,21 +75,20 @@ def test_a_level_of_the_program_decides_what_its_own_root_handlers_get(
     assert capsys.readouterr().out == ""
 
 
-def test_in_quiet_only_what_is_always_said_is_printed_and_the_rest_is_logged_for_debugging(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.DEBUG])
+def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(
+    level: int, log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ):
+    log.setLevel(level)
     with console.quiet():
         say_everything()
-        console.say("still at it", label="", always=True)
-        with console.quiet():
+        with console.quiet(), console.model_log():
             say_everything()
+            console.MODEL_LOG.warning("replaced")
+        console.DATA_LOG.warning("an odd image")
         say_everything()
-    assert capsys.readouterr().out == "           still at it\n"
-    log.addHandler(kept := Kept())
-    log.setLevel(logging.DEBUG)
-    with console.quiet():
-        console.say("a trial", label="note")
-    assert kept.records == [("DEBUG", "note", "a trial")]
+    assert capsys.readouterr() == ("", "")
+    assert [each.level for each in (log, console.DATA_LOG, console.MODEL_LOG)] == [level, 0, 0]
 
 
 def test_of_several_processes_the_first_alone_prints(

@@ -73,7 +73,7 @@ def resume(
         setup, checkpoint = open_run(run_dir, config, epochs, objects, images)
         if data is not None:
             distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
-        announce(setup, run_dir, defaults_source="as resolved when the run started", images=images)
+        announce(setup, run_dir, images=images)
         return execute(setup, run_dir, checkpoint, handlers=handlers)
 
 

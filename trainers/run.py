@@ -21,7 +21,6 @@ from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
-from trainers.options import defaults
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
@@ -75,8 +74,7 @@ def train(
     with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
-            console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source, images=images)
-            console.say_what_has_no_effect(setup)
+            console.announce(setup, run_dir, images=images)
             return execute(setup, run_dir, created=True, handlers=handlers)
 
 

@@ -1,4 +1,4 @@
-"""Texts on the terminal: one screen before the first step, a line per epoch, a table at the end."""
+"""Texts on the terminal: one screen before the first step, then a line per epoch."""
 
 import logging
 import math
@@ -28,54 +28,44 @@ from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 
 FOLDS = 5
-"""Folds that are advised, where each class has an image for each of them."""
-LOG = logging.getLogger(trainers.__name__)
-"""Logger of all that the application says: `trainers`, or `vit_train.trainers` where it is installed. Its records have
-a `label`, such as "note" or "plan", or None."""
+"""Folds that are advised where validation images are few and each class has images enough."""
+LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(package.__name__) for package in (trainers, datasets, vit))
+"""Logs of the application: `trainers` and so on, or `vit_train.trainers` where it is installed. Records of the first
+have a `label`, such as "note" or "plan", or None."""
 
 
 class Console(logging.Handler):
-    """Prints records, labels in a column, without tearing a progress bar; the main process alone, and not in quiet."""
+    """Prints records in the main process, labels in a column, without tearing a progress bar."""
 
-    silent = False
-
-    def __init__(self, label: str | None = None, said: set[str] | None = None) -> None:
-        """`label`: that of records without one of their own. `said`: lines that are not said again."""
+    def __init__(self, said: set[str] | None = None) -> None:
+        """`said`: lines that are not said again."""
         super().__init__()
-        self.label, self.said = label, said
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return distributed.is_main_process() and (getattr(record, "always", False) or not Console.silent)
-
-    def format(self, record: logging.LogRecord) -> str:
-        label: str | None = getattr(record, "label", self.label)
-        message = record.getMessage()
-        line = message if label is None else f"{label:>9}  {message}".replace("\n  ", f"\n{'':11}")
-        return wrapped(line, indent=0 if label is None else 11)
+        self.said = said
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record)
-        if self.said is not None and line in self.said:
+        label: str | None = getattr(record, "label", "weights")  # the models' log has no labels
+        line = record.getMessage()
+        if not distributed.is_main_process() or (self.said is not None and line in self.said):
             return
         if self.said is not None:
             self.said.add(line)
-        tqdm.write(line)
+        if label is not None:
+            line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
+        tqdm.write(wrapped(line, indent=0 if label is None else 11))
 
 
 CONSOLE = Console()
 
 
-def left_to_console(log: logging.Logger) -> bool:
-    """Return whether a program has configured nothing of this log: neither a level nor a handler."""
+def is_unset(log: logging.Logger) -> bool:
+    """Return whether a program has given this log neither a level nor a handler."""
     return log.level == logging.NOTSET and not log.handlers
 
 
-def say(line: str = "", *, label: str | None = None, always: bool = False) -> None:
-    """Log a line: notes as warnings, in quiet all as DEBUG unless it is `always` said, else as information. The console
-    prints it only where a program has said nothing of the log, as `logging.lastResort` does for all logs of Python."""
-    level = logging.DEBUG if Console.silent and not always else logging.WARNING if label == "note" else logging.INFO
-    extra = {"label": label, "always": always}
-    if left_to_console(LOG):
+def say(line: str = "", *, label: str | None = None) -> None:
+    """Log a line, a note as a warning. The console prints it unless a program has said where that log goes."""
+    level, extra = logging.WARNING if label == "note" else logging.INFO, {"label": label}
+    if is_unset(LOG):
         CONSOLE.handle(LOG.makeRecord(LOG.name, level, __file__, 0, line, (), None, extra=extra))
     else:
         LOG.log(level, line, extra=extra, stacklevel=2)
@@ -83,83 +73,114 @@ def say(line: str = "", *, label: str | None = None, always: bool = False) -> No
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the console silent: many runs that follow one protocol would each repeat the screen of the one before."""
-    data_log = logging.getLogger(datasets.__name__)
-    before, level, Console.silent = Console.silent, data_log.level, True
-    data_log.setLevel(logging.ERROR)
+    """Let the logs pass errors alone: many runs of one protocol would each repeat the screen of the one before."""
+    levels = {log: log.level for log in (LOG, DATA_LOG, MODEL_LOG)}
+    for log in levels:
+        log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        Console.silent = before
-        data_log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 @contextmanager
 def model_log(images: OpenedImages | None = None) -> Iterator[None]:
-    """Let the console print what the model factory logs: which weights were loaded how, and what was interpolated or
-    replaced; each line once in the block, or for all runs that share `images`. A program that has said where that log
-    goes keeps it so."""
-    log = logging.getLogger(vit.__name__)
-    if not left_to_console(log):
+    """Print what the model factory logs, each line once for all runs that share `images`.
+
+    A program that has said where that log goes keeps it so.
+    """
+    if not is_unset(MODEL_LOG):
         yield
         return
-    propagate, handler = log.propagate, Console("weights", set() if images is None else images.told_of_weights)
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    propagate, console = MODEL_LOG.propagate, Console(set() if images is None else images.said)
+    MODEL_LOG.addHandler(console)
+    MODEL_LOG.setLevel(logging.INFO)
+    MODEL_LOG.propagate = False
     try:
         yield
     finally:
-        log.propagate = propagate
-        log.setLevel(logging.NOTSET)
-        log.removeHandler(handler)
+        MODEL_LOG.removeHandler(console)
+        MODEL_LOG.setLevel(logging.NOTSET)
+        MODEL_LOG.propagate = propagate
 
 
-def announce(
-    setup: RunSetup, run_dir: Path | None, *, defaults_source: str, images: OpenedImages | None = None
-) -> None:
-    """The screen before step 1; without a `run_dir` that stays, none is named. `images`: those that the command has
-    opened; what was told of them at an earlier run is not told again."""
-    config = setup.config
+def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None) -> None:
+    """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
+
+    What was said of the same `images` and their weights for an earlier run of the command is not said again.
+    """
+    config, train = setup.config, setup.config.train
+    said, described = set() if images is None else images.said, describe(setup.data)
+    rows = [("data", described[0]), *(("", line) for line in described[1:])]
+    if said.issuperset(described):
+        rows = [("data", f"{described[0]}, as above")]
     total, trainable = count_parameters(setup.model)
-    train, data = config.train, config.data
-    extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
-    options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
-    described = describe(setup.data)
-    rows = [("data" if line is described[0] else "", line) for line in described]
-    if images is not None and not Console.silent:
-        rows = [("data", f"{described[0]}, as above")] if images.told == described else rows
-        images.told = described
     size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
     weights = f", weights {config.model.weights}" if config.model.weights else ""
     rows.append(("model", f"{config.model.in_words} at {size}{weights}"))
-    rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
-    steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {data.batch_size} images"
-    length = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}"
+    if config.model.name in WHAT_THEY_ARE:
+        rows.append(("", WHAT_THEY_ARE[config.model.name]))
+    steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {config.data.batch_size} images"
     rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
-    how = f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"
+    how = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}, {train.optimizer} {rate}"
+    how += f", weight decay {train.weight_decay:g}"
     rows.append(("training", how if train.start_head != "fit" else "none: the head is fitted to all images at once"))
-    precision = "fp32" if train.amp == "off" else train.amp
-    options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
-    rows.append(("", ", ".join(options)))
-    rows += [("defaults", defaults_source if train.start_head != "fit" else ""), ("device", train.device)]
-    rows.append(("note", too_few_to_validate(setup)))
+    extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
+    options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
+    options += [f"augmentation {config.data.augment}", f"precision {'fp32' if train.amp == 'off' else train.amp}"]
+    rows.append(("", ", ".join([*options, f"seed {train.seed}", f"on {train.device}"])))
+    rows += [("note", line) for line in notes_on(setup)]
     if run_dir is not None:
         rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
+    once = {text for label, text in rows if label in ("note", "watch")}
     for label, text in rows:
-        if text:
+        if text not in once & said:
             say(text, label=label)
+    said |= {*described, *once}
     say()
 
 
-def too_few_to_validate(setup: RunSetup) -> str:
-    """Say what the validation images are too few for, and what would do; empty where there are enough."""
-    train, val = (image_set(setup.data.dataloaders[split]).labels for split in ("train", "val"))
-    said = cannot_tell(val, setup.data.class_names)
-    drawn = setup.config.data.folds is None and setup.config.data.split is None
-    if said and drawn and np.bincount(train).min() >= FOLDS:
-        said += f"; --folds {FOLDS} validates on every image"
-    return said
+def notes_on(setup: RunSetup) -> Iterator[str]:
+    """Yield what the validation images are too few for, and which options have no effect or less than was asked."""
+    data, train = setup.config.data, setup.config.train
+    labels, val = (image_set(setup.data.dataloaders[split]).labels for split in ("train", "val"))
+    if few := cannot_tell(val, setup.data.class_names):
+        drawn = data.folds is None and data.split is None and np.bincount(labels).min() >= FOLDS
+        yield few + (f"; --folds {FOLDS} validates on every image" if drawn else "")
+    yield from without_effect(setup.config, steps_per_epoch=setup.steps_per_epoch)
+    if setup.warmup_steps < round((train.warmup_epochs or 0) * setup.steps_per_epoch):
+        left = f"{pluralise(setup.warmup_steps, 'step')}: the run has {pluralise(setup.total_steps, 'step')}"
+        yield f"the warm-up of {train.warmup_epochs:g} epochs is shortened to {left}"
+
+
+def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
+    """List the options of a resolved configuration that have no effect, each with the reason."""
+    model, data, train = config.model, config.data, config.train
+    epochs = train.epochs or 0
+    steps = max(1, round(epochs * steps_per_epoch))
+    head, frozen = model.trainable == "head", model.trainable.startswith(("head", "norms", "lora"))
+    one_layer, alone = "only the head trains, and it has one layer", "a batch of one image has nothing to mix with"
+    evaluated, drawn = "frozen layers stay in evaluation mode", "the split comes from --split"
+    rules = [
+        ("--layer-decay", head and train.layer_decay != 1, one_layer),
+        ("--optimizer muon", head and train.optimizer == "muon", one_layer),
+        ("--checkpoint-activations", head and train.checkpoint_activations, "no block trains"),
+        ("--compile", train.compile and train.cache_features == "on", "the backbone runs once per image"),
+        ("--dropout", frozen and model.dropout, evaluated),
+        ("--attention-dropout", frozen and model.attention_dropout, evaluated),
+        ("--stochastic-depth", frozen and model.stochastic_depth, evaluated),
+        ("--mixup", train.mixup and data.batch_size == 1, alone),
+        ("--cutmix", train.cutmix and data.batch_size == 1, alone),
+        ("--patience", train.patience >= epochs > 0, f"the run has {epochs} epochs"),
+        ("--save-every", (train.save_every or 0) >= steps_per_epoch, f"an epoch has {steps_per_epoch} steps"),
+        ("--log-every", (train.log_every or 0) > steps, f"the run has {steps} steps"),
+        ("--weights-source", model.weights == "none" and model.weights_source, "no weights are loaded"),
+        ("--split-seed", data.split and data.split_seed, drawn),
+        ("--val-fraction", data.split and data.val_fraction is not None, drawn),
+        ("--test-fraction", data.split and data.test_fraction is not None, drawn),
+    ]
+    return [f"{option} has no effect: {reason}" for option, idle, reason in rules if idle]
 
 
 def attach_epoch_lines(trainer: Engine, *, val_images: int, lines: int = 25) -> None:
@@ -185,74 +206,35 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int, lines: int = 25) -> 
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
-    """Say after a fifth of three epochs or more, and the warm-up, whether validation is no better than the commonest
-    class, within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the
-    validation images are too few to tell."""
-    labels = image_set(setup.data.dataloaders["val"]).labels
-    if (setup.config.train.epochs or 0) < 3 or cannot_tell(labels, setup.data.class_names):
+    """Say after a fifth of the epochs and the warm-up if validation is no better than always the commonest class.
+
+    Better is more than a standard error above it, by the score that chooses the epoch. Nothing is said in a run of
+    fewer than three epochs, or of too few validation images to tell.
+    """
+    config, train, names = setup.config, setup.config.train, setup.data.class_names
+    labels, epochs = image_set(setup.data.dataloaders["val"]).labels, train.epochs or 0
+    if epochs < 3 or cannot_tell(labels, names):
         return
-    train, sizes = setup.config.train, np.bincount(labels)
-    balanced, commonest = train.select == "balanced_accuracy", setup.data.class_names[int(sizes.argmax())]
+    sizes, balanced = np.bincount(labels), train.select == "balanced_accuracy"
     score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
-    when = math.ceil(max((train.epochs or 0) / 5, train.warmup_epochs or 0))
+    when = math.ceil(max(epochs / 5, train.warmup_epochs or 0))
 
-    @trainer.on(Events.EPOCH_COMPLETED)
+    @trainer.on(Events.EPOCH_COMPLETED(once=when))
     def note(engine: Engine) -> None:
         row = engine.state.history[-1]
-        if row["epoch"] != when or row[f"val_{score}"] > share + margin:
+        if row[f"val_{score}"] > share + margin:
             return
-        if balanced and setup.config.data.balance == "none":
+        if balanced and config.data.balance == "none":
             hint = "it may call everything so: --balance sampler"
         elif row["train_accuracy"] < share + 0.1:
             hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
         else:
-            from_scratch = setup.config.model.weights in (None, "none")
-            ways = ["more images", "--augment strong", *["--model vit_b_16"] * from_scratch]
-            hint = f"it learns its training images alone: {', '.join(ways[:-1])} or {ways[-1]} help"
+            model = ", --augment strong or --model vit_b_16" if config.model.weights in (None, "none") else ""
+            hint = f"it learns its training images alone: more images{model or ' or --augment strong'} help"
         reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
-        always = f"always {commonest!r} would have {share:.1%}"
-        say(f"not learning after {when} of {train.epochs:g} epochs: {reached}, {always}; {hint}", label="note")
-
-
-def say_what_has_no_effect(setup: RunSetup) -> None:
-    for line in without_effect(setup.config, steps_per_epoch=setup.steps_per_epoch):
-        say(line, label="note")
-    wanted = setup.config.train.warmup_epochs or 0
-    if setup.warmup_steps < round(wanted * setup.steps_per_epoch):
-        left = f"{pluralise(setup.warmup_steps, 'step')}: the run has {pluralise(setup.total_steps, 'step')}"
-        say(f"the warm-up of {wanted:g} epochs is shortened to {left}", label="note")
-
-
-def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
-    """One line for every option of a resolved configuration that has no effect, with the reason."""
-    model, data, train = config.model, config.data, config.train
-    epochs = train.epochs or 0
-    steps = max(1, round(epochs * steps_per_epoch))
-    frozen = model.trainable == "head"
-    no_drop = model.trainable.startswith(("head", "norms", "lora"))
-    only_head = "only the head trains, and it has one layer"
-    eval_mode = "frozen layers stay in evaluation mode"
-    drawn = "the split comes from --split"
-    rules: list[tuple[bool, str, str]] = [
-        (train.layer_decay != 1 and frozen, "--layer-decay", only_head),
-        (train.optimizer == "muon" and frozen, "--optimizer muon", only_head),
-        (train.checkpoint_activations and frozen, "--checkpoint-activations", "no block trains"),
-        (train.compile and train.cache_features == "on", "--compile", "the backbone runs once per image"),
-        (model.dropout > 0 and no_drop, "--dropout", eval_mode),
-        (model.attention_dropout > 0 and no_drop, "--attention-dropout", eval_mode),
-        (model.stochastic_depth > 0 and no_drop, "--stochastic-depth", eval_mode),
-        (bool(train.mixup) and data.batch_size == 1, "--mixup", "a batch of one image has nothing to mix with"),
-        (bool(train.cutmix) and data.batch_size == 1, "--cutmix", "a batch of one image has nothing to mix with"),
-        (train.patience >= epochs > 0, "--patience", f"the run has {epochs} epochs"),
-        ((train.save_every or 0) >= steps_per_epoch, "--save-every", f"an epoch has {steps_per_epoch} steps"),
-        ((train.log_every or 0) > steps, "--log-every", f"the run has {steps} steps"),
-        (model.weights == "none" and model.weights_source is not None, "--weights-source", "no weights are loaded"),
-        (data.split is not None and data.split_seed != 0, "--split-seed", drawn),
-        (data.split is not None and data.val_fraction is not None, "--val-fraction", drawn),
-        (data.split is not None and data.test_fraction is not None, "--test-fraction", drawn),
-    ]
-    return [f"{option} has no effect: {reason}" for holds, option, reason in rules if holds]
+        always = f"always {names[int(sizes.argmax())]!r} would have {share:.1%}"
+        say(f"not learning after {when} of {epochs:g} epochs: {reached}, {always}; {hint}", label="note")
 
 
 def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:

@@ -15,7 +15,6 @@ from datasets.loaders import Loader
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
-from trainers.options import defaults
 from trainers.reporting import console
 from trainers.run import execute
 from trainers.run_start import describe_start, made_whole, write_inputs
@@ -32,8 +31,7 @@ def dry_run(config: RunConfig) -> RunResult:
         folder = Path(name) / "run"
         config = config.changed(output={"output_dir": Path(name), "tracker": None})
         setup = prepare(config)
-        console.announce(setup, None, defaults_source=defaults.lookup(setup.config).source)
-        console.say_what_has_no_effect(setup)
+        console.announce(setup, None)
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
         with made_whole(folder) as aside:
