@@ -106,10 +106,8 @@ def prepare(
     cannot."""
     images = images or OpenedImages()
     config = defaults.resolve(given.named(config))
-    if config.train.threads is None and checkpoint is None:
-        config = config.changed(train={"threads": torch.get_num_threads()})
-    if config.train.threads is not None:
-        torch.set_num_threads(config.train.threads)
+    assert config.train.threads is not None
+    torch.set_num_threads(config.train.threads)
     if given.model is not None:
         blueprint, spec = None, given.spec or given.spec_of_module(config)
     elif checkpoint is None:

@@ -1,10 +1,9 @@
-"""Named sets of options, each a card of recipes.toml beside this file: its purpose, source and cost. No torch here.
+"""Named sets of options, each a card of recipes.toml: its purpose, source and cost. No torch here.
 
 A recipe fills in what a config file and the command line leave open: defaults < recipe < file < command line.
 """
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,44 +14,43 @@ from trainers.config import RunConfig, from_dict, to_dict
 
 @dataclass(frozen=True)
 class Recipe:
-    """One card. `options` are those of a config file; `results` what it gave here, with the command that gave it."""
+    """Options as in a config file, and where they come from."""
 
     purpose: str
     source: str
     cost: str
     command: str
     options: dict[str, dict[str, Any]]
-    results: Sequence[str] = ()
-    """Mean, spread, number of seeds and command, one line each; empty where nothing was measured yet."""
+    results: tuple[str, ...] = ()
+    """Measured mean, spread, number of seeds and command, one line each."""
 
 
-RECIPES: dict[str, Recipe] = {
-    name: Recipe(**values)
-    for name, values in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+RECIPES = {
+    name: Recipe(**card)
+    for name, card in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 
 
 def recipe_config(name: str) -> RunConfig:
-    """The defaults with a recipe's options over them."""
+    """Return the defaults with a recipe's options over them. Raises OptionError: an unknown recipe."""
     if name not in RECIPES:
         raise OptionError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
     return config
 
 
-def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
-    """`config` with `options` where it still has the application's defaults, and its epochs left open."""
+def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig:
+    """Set those of `values` that `config` leaves at the application's defaults; its epochs stay."""
     given, default = to_dict(config), to_dict(RunConfig())
-    open_values = {
-        section: {name: value for name, value in values.items() if given[section][name] == default[section][name]}
-        for section, values in options.items()
+    left = {
+        section: {name: value for name, value in part.items() if given[section][name] == default[section][name]}
+        for section, part in values.items()
     }
-    filled: RunConfig = from_dict(RunConfig, open_values, base=config)
+    filled: RunConfig = from_dict(RunConfig, left, base=config)
     return filled.changed(train={"epochs": config.train.epochs})
 
 
 def card(name: str) -> str:
-    """A recipe to read, as `--recipe NAME` prints it before it trains."""
+    """Return what `--recipe NAME` prints before it trains."""
     recipe = RECIPES[name]
-    lines = [f"{name}: {recipe.purpose}", f"source: {recipe.source}", f"cost: {recipe.cost}", *recipe.results]
-    return "\n".join(lines)
+    return "\n".join([f"{name}: {recipe.purpose}", f"source: {recipe.source}", f"cost: {recipe.cost}", *recipe.results])
