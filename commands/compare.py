@@ -14,20 +14,20 @@ from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
 from commands.first_screen import FirstScreen
 from commands.json_output import JsonOption, json_document
-from common.options import flag, require, require_counts, require_finite
+from common.options import Shared, flag, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS, DataConfig
 from trainers.config import RunConfig, TrainConfig
+from trainers.config import options as run_options
 from vit.config import ModelConfig
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport
     from comparison.request.plan import Request
 
-ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
-    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--model", "--threads"
-}  # fmt: skip
+ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"}
+ARM_OPTIONS -= {option.flag for option in run_options(Shared)}
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
-from common.options import flag
+from common.options import InPlans
 from common.shell import command, typed
 from common.text import pluralise, printable, wrapped
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config
-from vit.config import InPlans, embedded_weights
+from trainers.config import options as run_options
+from vit.config import embedded_weights
 
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
@@ -91,13 +91,12 @@ def how_to_train(options: TrainOptions) -> list[str]:
         "--folds": options.data.folds is not None,
     }
     found = [name for name, holds in several.items() if holds]
-    for section in (options.model, options.train):
-        hints = get_type_hints(type(section), include_extras=True)
-        for field in fields(section):
-            value, name = getattr(section, field.name), f"--{flag(type(section), field.name)}"
-            is_open = value == field.default and value in (None, "auto")
-            if name in options.given and not is_open and InPlans not in getattr(hints[field.name], "__metadata__", ()):
-                found.append(name)
+    for option in run_options():
+        value = option.of(options)
+        is_open = value == option.of(RunConfig()) and value in (None, "auto")
+        says_how = option.section in ("model", "train") and option not in run_options(InPlans)
+        if option.flag in options.given and says_how and not is_open:
+            found.append(option.flag)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Check ranges and numbers of options, and name them as the command line does. No torch."""
+"""Marks of options, checks of their values, and their names on the command line. No torch."""
 
 import math
 import typing
@@ -6,7 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 from common.errors import OptionError
+
+# What is special about an option stands in its type: `seed: Annotated[int, InPlans, Shared] = 0`.
+InFiles = tyro.conf.Fixed
+"""Set from Python or in a file for `--config`, never on a command line: builders of models need it."""
+InPlans = "in plans"
+"""Obeyed by a plan of `train --minutes`. Other options of the model and its training switch the plan off."""
+Hparam = "hparam"
+"""Has a column in TensorBoard's HPARAMS tab, whatever its value."""
+Movable = "movable"
+"""May have changed when a run is resumed: no bit of the run depends on it, or `resume` looks after it."""
+Incidental = "incidental"
+"""Does not tell runs apart: with another value a command still asks for the same run."""
+Shared = "shared"
+"""Is the same in all arms of a comparison, or its result would mean nothing."""
 
 
 def require_finite(config: Any) -> None:

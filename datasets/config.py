@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 import tyro
 
 from common.errors import OptionError
-from common.options import flag, operand, require, require_counts
+from common.options import Hparam, Movable, flag, operand, require, require_counts
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -72,10 +72,10 @@ def data_place(source: str) -> str:
 class DataConfig:
     """A labelled set of images."""
 
-    source: Annotated[str, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
+    source: Annotated[str, Hparam, Movable, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
     """Images: a built-in set, or the path of your own: a folder of class folders, a CSV table (path,label[,split]), a
     zip of either, tar shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub."""
-    root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
+    root: Annotated[Path, Movable, tyro.conf.arg(name="data-root")] = Path("data")
     """Folder where built-in sets are found, or downloaded to."""
     path_column: Name = None
     """Column of a table that names the image files. Default: the usual names, such as path, id, image or filename."""
@@ -85,9 +85,9 @@ class DataConfig:
     """Keep images that belong together, such as those of one patient, animal or video, in one part (train, val, test or
     fold). COLUMN of a table; `folder`, the one below the class or above it; or a REGEX that finds the group's name in
     the path, such as '(p[0-9]+)_': its first parenthesis, else all that it matches."""
-    exclude: Path | None = None
+    exclude: Annotated[Path | None, Movable] = None
     """CSV file; the images in its `path` column are left out, such as the errors that `check` found."""
-    split: Path | None = None
+    split: Annotated[Path | None, Movable] = None
     """Reuse the split in this `split.csv`, of an earlier run or your own, instead of drawing one."""
     grow: bool = False
     """With --split: add images that the table does not have, each to the part of its group or where images are missing.
@@ -109,7 +109,7 @@ class DataConfig:
     """Train on this share of each class; validation and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
     """Class imbalance: sampler draws every class equally often; loss weights each class by 1 / its size."""
-    augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
+    augment: Annotated[Literal["auto", "none", "light", "standard", "strong"], Hparam] = "auto"
     """Data augmentation preset. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and CutMix.
     strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
@@ -121,9 +121,9 @@ class DataConfig:
     """Unreadable images: fail names the first and stops; skip finds and leaves them out before training."""
     cache: Literal["auto", "on", "off"] = "auto"
     """Keep decoded images in memory. auto: if they fit into a third of the free memory."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, Hparam] = None
     """Images per optimizer step. Default: the model's own."""
-    workers: int | None = None
+    workers: Annotated[int | None, Movable] = None
     """Loader processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -13,15 +12,9 @@ from small_run import call
 from commands import train
 from commands.arguments import TrainOptions, flags, parse_train_options
 from commands.help import bare
-from common.options import flag
-from trainers.config import RunConfig
+from trainers.config import SECTIONS, RunConfig, options
 
-SECTIONS = {name: hint for name, hint in get_type_hints(RunConfig).items() if dataclasses.is_dataclass(hint)}
-FIELDS = {
-    f"--{flag(section, field.name)}": (name, field.name)
-    for name, section in SECTIONS.items()
-    for field in dataclasses.fields(section)
-}
+FIELDS = {flag: (section, name) for section, name, flag in options()}
 WORDS = {
     "--model": "resnet18", "--weights": "none", "--weights-source": "timm", "--trainable": "head",
     "--device": "cpu", "--folds": "3", "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder",

@@ -289,7 +289,7 @@ def test_text_whose_letters_are_not_sure_is_refused_and_not_guessed(tmp_path, te
         read_text(tmp_path / "names.txt")
 
 
-@pytest.mark.parametrize("path", ["C:\\Users\\me", "C:\\temp\\new", "photos\\new"])
+@pytest.mark.parametrize("path", ["C:\\Users\\me", "C:\\temp\\new", "photos\\day"])
 @pytest.mark.parametrize("quote", ['"', "'"])
 def test_a_path_of_windows_between_double_quotes_is_refused_with_what_helps(tmp_path, path, quote):
     file = tmp_path / "options.toml"

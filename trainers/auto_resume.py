@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, to_dict
+from common.options import Incidental
+from trainers.config import RunConfig, options, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints
@@ -47,11 +48,6 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | Non
 
 def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
     """Return whether a run was started with these options; `--auto-resume` changes nothing about a run."""
-
-    def plain(options: dict[str, Any]) -> dict[str, Any]:
-        train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
-        return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
-
     from trainers.storage.places import same_source
 
     path = run_dir / "meta.json"
@@ -62,4 +58,10 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
         return False
     if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
         return False
-    return plain(meta["requested"]) == plain(to_dict(config)) and same_source(config.data.source, meta)
+    ignored = {*options(Incidental), *(option for option in options() if planned and option.flag == "--epochs")}
+    then, now = meta["requested"], to_dict(config)
+    try:
+        same = all(then[part][name] == now[part][name] for part, name, _ in {*options()} - ignored)
+    except (KeyError, TypeError):  # of another version, or damaged
+        return False
+    return same and same_source(config.data.source, meta)

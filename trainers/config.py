@@ -9,20 +9,18 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import tyro
 
 from common.errors import OptionError
-from common.options import flag, require, require_finite
+from common.options import Hparam, Incidental, InPlans, Movable, Shared, flag, require, require_finite
 from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
-from vit.config import InPlans, ModelConfig
+from vit.config import ModelConfig
 
-_ESCAPE = r'\\(?:["\\]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'
-_BACKSLASH = re.compile(rf"""^[^'"#\n]*"(?:[^"\\\n]|{_ESCAPE})*(?!{_ESCAPE})\\""", re.MULTILINE)
-"""A string of TOML with a backslash that begins no escape, or that of a tab, as in a path of Windows: C:\\temp."""
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
 
@@ -30,23 +28,23 @@ Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, c
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
-    epochs: int | float | None = None
+    epochs: Annotated[int | float | None, Hparam, Movable, Shared] = None
     """Passes over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the model and
     the number of images."""
-    optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
+    optimizer: Annotated[Literal["adamw", "sgd", "muon"], Hparam] = "adamw"
     """Optimizer: adamw, sgd with momentum 0.9, or muon, which makes the step of each matrix below the head orthogonal
     and leaves the rest to adamw. Muon learns more in few steps and wants a rate near 0.02."""
-    lr: float | None = None
+    lr: Annotated[float | None, Hparam] = None
     """Peak learning rate. Default: the model's own, from trainers/options/defaults.toml."""
-    weight_decay: float | None = None
+    weight_decay: Annotated[float | None, Hparam] = None
     """Decoupled weight decay (adamw) or L2 penalty (sgd), never on biases, norms, class token and positions. Default:
     the model's own."""
-    schedule: Literal["cosine", "step", "constant", "cooldown"] = "cosine"
+    schedule: Annotated[Literal["cosine", "step", "constant", "cooldown"], Hparam] = "cosine"
     """Learning rate after the warm-up: cosine to zero; step, a tenth at 60 % and again at 85 % of the run; constant; or
     cooldown, constant with a linear fall to zero over the last 30 %."""
-    warmup_epochs: float | None = None
+    warmup_epochs: Annotated[float | None, Hparam] = None
     """Epochs of linear warm-up of the learning rate; may be a fraction. Default: a tenth of the epochs."""
-    label_smoothing: float | None = None
+    label_smoothing: Annotated[float | None, Hparam] = None
     """Share of each target that is spread evenly over all classes. Default: the model's own, mostly 0.1."""
     mixup: float | None = None
     """Alpha of MixUp, which blends pairs of training images; 0 turns it off. Default: as the --augment preset has
@@ -68,31 +66,33 @@ class TrainConfig:
     """Activation (gradient) checkpointing: less memory, slower."""
     compile: bool = False
     """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
-    amp: Annotated[Literal["auto", "off", "bf16", "fp16"], InPlans] = "auto"
+    amp: Annotated[Literal["auto", "off", "bf16", "fp16"], InPlans, Hparam] = "auto"
     """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
     cache_features: Literal["auto", "on", "off"] = "auto"
     """With --trainable head: pass each image through the frozen backbone once and train the head on the cached
     features. auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
-    max_minutes: float | None = None
+    max_minutes: Annotated[float | None, Shared] = None
     """Time limit: stop training after this many minutes, then validate and conclude as usual. The learning rate still
     follows --epochs; --minutes plans a whole run instead."""
-    patience: Annotated[int, InPlans] = 0
+    patience: Annotated[int, InPlans, Shared] = 0
     """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
     start_head: Literal["plain", "probe", "fit"] | None = None
     """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
     does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
     to the training images at once, and not trained after it. Default: probe for convolutional networks, whose batch
     norms then keep their statistics; plain for others."""
-    select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans] = "auto"
+    select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans, Shared] = (
+        "auto"
+    )
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
     last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a
     class has over ten times the images of another."""
-    seed: Annotated[int, InPlans] = 0
+    seed: Annotated[int, InPlans, Hparam, Shared] = 0
     """Seed of initial weights, order, augmentation and dropout; never of the split."""
     save_every: Annotated[int | None, InPlans] = None
     """Also save every so many optimizer steps. Default: at the end of each epoch only."""
-    device: Annotated[Device, InPlans] = "auto"
-    threads: Annotated[int | None, InPlans] = None
+    device: Annotated[Device, InPlans, Shared] = "auto"
+    threads: Annotated[int | None, InPlans, Shared, Incidental] = None
     """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS."""
     log_every: Annotated[int | None, InPlans] = None
     """Optimizer steps between two TensorBoard points. Default: about 200 points in a run."""
@@ -100,14 +100,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "threads")
+        require(self, "be greater than 0", lambda value: value > 0, *positive)
         not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")
-        for names, holds, wanted in (
-            (positive, lambda value: value > 0, "be greater than 0"),
-            (not_negative, lambda value: value >= 0, "be 0 or greater"),
-            (("layer_decay",), lambda value: 0 < value <= 1, "lie in (0, 1]"),
-            (("ema_decay", "label_smoothing"), lambda value: 0 <= value < 1, "lie in [0, 1)"),
-        ):
-            require(self, wanted, holds, *names)
+        require(self, "be 0 or greater", lambda value: value >= 0, *not_negative)
+        require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "layer_decay")
+        require(self, "lie in [0, 1)", lambda share: 0 <= share < 1, "ema_decay", "label_smoothing")
         if self.select == "last" and self.patience:
             raise OptionError("--select last keeps the last epoch: leave out --patience, which waits for a better one")
 
@@ -116,18 +113,17 @@ class TrainConfig:
 class OutputConfig:
     """Options of what a run writes, and where."""
 
-    output_dir: Path = Path("runs")
+    output_dir: Annotated[Path, Movable] = Path("runs")
     """Parent folder of all runs; each data set has a folder in it, which `tensorboard --logdir` shows."""
-    run_name: Name = None
+    run_name: Annotated[Name, Movable] = None
     """Name of the run's folder. Default: model and seed, numbered from the second on."""
-    tb: Literal["scalars", "standard", "full"] = "standard"
+    tb: Annotated[Literal["scalars", "standard", "full"], Movable] = "standard"
     """Amount of detail for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
     calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
-
-    tracker: Literal["mlflow", "wandb", "clearml"] | None = None
+    tracker: Annotated[Literal["mlflow", "wandb", "clearml"] | None, Movable] = None
     """Experiment tracker that is also sent the options, the scores of each epoch and the final ones: MLflow, Weights &
     Biases or ClearML, as its own settings say."""
-    auto_resume: bool = False
+    auto_resume: Annotated[bool, Movable, Incidental] = False
     """Continue the newest unfinished run that was started with these same options, if there is one; for schedulers that
     repeat a command."""
 
@@ -151,12 +147,10 @@ class RunConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
-        for f, first in zip(dataclasses.fields(self), ("name", "source", "epochs", "output_dir"), strict=True):
-            value, section = getattr(self, f.name), f.default_factory
-            if not isinstance(value, section):  # type: ignore[arg-type]
-                given = f"**{value!r}" if isinstance(value, Mapping) else f"{first}={value!r}"
-                meant = f"{f.name}={section.__name__}({given})"  # type: ignore[union-attr]
-                raise OptionError(f"{f.name}={value!r:.100} is no section of options; did you mean {meant:.200}?")
+        for name, section in SECTIONS.items():
+            if not isinstance(value := getattr(self, name), section):
+                meant = f"did you mean {name}={section.__name__}(...)?"
+                raise OptionError(f"{name}={value!r:.100} is no section of options; {meant}")
 
     def changed(self, **sections: Mapping[str, Any]) -> Self:
         """Return the options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
@@ -164,85 +158,83 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
+SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "output": OutputConfig}
+
+
+class Option(NamedTuple):
+    """Place of an option among all of a run, and its name on the command line, such as `--lr`."""
+
+    section: str
+    name: str
+    flag: str
+
+    def of(self, config: RunConfig) -> Any:
+        """Return its value in the options of a run."""
+        return getattr(getattr(config, self.section), self.name)
+
+
+@cache
+def options(mark: str | None = None) -> tuple[Option, ...]:
+    """List all options of a run, or those with a mark of `common.options` in their type."""
+    return tuple(
+        Option(section, name, f"--{flag(part, name)}")
+        for section, part in SECTIONS.items()
+        for name, hint in typing.get_type_hints(part, include_extras=True).items()
+        if mark is None or mark in getattr(hint, "__metadata__", ())
+    )
+
+
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as plain JSON data: paths become strings, tuples lists."""
+    """Return a config as plain JSON data: paths become strings, tuples lists."""
     return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
 
 
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
-    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises OptionError:
-    an unknown key (the nearest known one is named) or a value of the wrong type."""
-    known = {f.name: f for f in dataclasses.fields(config_class)}
-    hints = typing.get_type_hints(config_class)
-    changes = {}
+    """Build a config dataclass from plain data; `base` supplies what `values` leaves out.
+
+    Raises OptionError: an unknown key (the nearest known one is named), or a value of the wrong type.
+    """
+    hints, changes = typing.get_type_hints(config_class), {}
     for key, value in values.items():
-        label = f"{where}{key}"
-        if key not in known:
-            hint = f"{did_you_mean(key, known)} Known: {', '.join(known)}"
-            raise OptionError(f"unknown option {label!r} in the config{hint}")
-        if dataclasses.is_dataclass(hints[key]):
-            if not isinstance(value, dict):
-                raise OptionError(f"{label} must be a table of options, not {value!r}")
-            changes[key] = from_dict(hints[key], value, base=getattr(base, key, None), where=f"{label}.")
-        else:
-            changes[key] = _coerce(value, hints[key], label)
+        if key not in hints:
+            hint = f"{did_you_mean(key, hints)} Known: {', '.join(hints)}"
+            raise OptionError(f"unknown option {where + key!r} in the config{hint}")
+        changes[key] = _typed(value, hints[key], f"{where}{key}", base=getattr(base, key, None))
     if base is not None:
         return dataclasses.replace(base, **changes)
-    required = {f.name for f in known.values() if f.default is f.default_factory is dataclasses.MISSING}
+    fields = dataclasses.fields(config_class)
+    required = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
     if missing := required - changes.keys():
         raise OptionError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
     return config_class(**changes)
 
 
-def _coerce(value: Any, hint: Any, label: str) -> Any:
-    """`value` as type `hint`: only the conversions JSON forces on us (int to float, str to Path, list to tuple)."""
+def _typed(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
+    """Return a value of JSON as type `hint`: an int may be a float, a str a Path, a list a tuple."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    small = not isinstance(value, int) or abs(value) < 2**63
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise OptionError(f"{label}={value!r:.100} in the config is too large")
+    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) is (hint is bool):
+        return value
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise OptionError(f"{label} must be a table of options, not {value!r}")
+        return from_dict(hint, value, base=base, where=f"{label}.")
     if origin in (typing.Union, types.UnionType):
         for option in arguments:
             with suppress(OptionError):
-                return _coerce(value, option, label)
+                return _typed(value, option, label)
     elif origin is Literal:
         if value in arguments:
             return value
     elif origin is tuple and isinstance(value, list | tuple):
-        return tuple(_coerce(item, arguments[0], label) for item in value)
-    elif isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return from_dict(hint, value, where=f"{label}.")
-    elif hint is type(None) and value is None:
-        return None
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool) and small:
-        return float(value)
+        return tuple(_typed(item, arguments[0], label) for item in value)
     elif hint is Path and isinstance(value, str):
         return Path(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and small and (hint is bool or not isinstance(value, bool)):
-        return value
+    elif hint is float and type(value) is int:
+        return float(value)
     choices = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(hint, "__name__", str(hint))
     raise OptionError(f"{label}={value!r:.100} in the config must be {choices}")
-
-
-SECTIONS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "output": OutputConfig}
-
-
-def by_section(values: dict[str, Any]) -> dict[str, Any]:
-    """Put options that are written as on the command line, such as `data = "photos"` and `labels-per-class = 10`, into
-    their sections `data`, `model`, `train` and `output`; what stands in a section stays there."""
-    homes = {
-        flag(part, option.name): (name, option.name)
-        for name, part in SECTIONS.items()
-        for option in dataclasses.fields(part)
-    }
-    placed: dict[str, Any] = {}
-    for key, value in values.items():
-        section, name = homes.get(key.replace("_", "-"), ("", ""))
-        if section and (key not in SECTIONS or isinstance(value, str)):
-            placed.setdefault(section, {})[name] = value
-        elif isinstance(value, dict):
-            given = {"source" if (key, name) == ("data", "data") else name: value[name] for name in value}
-            placed[key] = placed.get(key, {}) | given
-        else:
-            placed[key] = value
-    return placed
 
 
 def read_options(path: Path) -> dict[str, Any]:
@@ -251,25 +243,41 @@ def read_options(path: Path) -> dict[str, Any]:
         raise OptionError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
         text = decode_text(path.read_bytes())[0]
-        if path.suffix == ".toml" and (found := _BACKSLASH.search(text)):
-            where = f"line {text.count(chr(10), 0, found.end()) + 1}: \\ between double quotes is no plain sign"
-            raise OptionError(rf"{where}; write single quotes, such as 'C:\photos' or '(p\d+)_'")
+        if path.suffix == ".toml" and re.search(r'"[A-Za-z]:\\(?!\\)', text):
+            raise ValueError("\\ between double quotes begins an escape, such as that of a tab in C:\\temp")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise OptionError(f"config {path}: {error}") from error
+        hint = "; write single quotes: 'C:\\photos'" if "\\" in str(error) else ""
+        raise OptionError(f"config {path}: {error}{hint}") from error
     if not isinstance(values, dict):
         raise OptionError(f"config {path} must hold a table of options, not {type(values).__name__}")
     return by_section(values)
 
 
+def by_section(values: dict[str, Any]) -> dict[str, Any]:
+    """Put options into their sections; they may have names of the command line, such as `labels-per-class = 10`."""
+    named = {option.flag.removeprefix("--"): option for option in options()}
+    placed: dict[str, Any] = {}
+    for key, value in values.items():
+        option = named.get(key.replace("_", "-"))
+        if isinstance(value, dict):
+            own = {name: f.name for name, f in named.items() if f.section == key}
+            placed.setdefault(key, {}).update({own.get(name, name): each for name, each in value.items()})
+        elif option:
+            placed.setdefault(option.section, {})[option.name] = value
+        else:
+            placed[key] = value
+    return placed
+
+
 def set_in(path: Path) -> list[str]:
     """List the options that a file sets, as on the command line."""
-    sections = ((SECTIONS[name], values) for name, values in read_options(path).items())
-    return [f"--{flag(part, name)}" for part, values in sections for name in values if values[name] is not None]
+    given = read_options(path)
+    return [option.flag for option in options() if given.get(option.section, {}).get(option.name) is not None]
 
 
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
-    """Read a file of options over `base`. Raises OptionError: not a readable file, an unknown key, or a wrong value."""
+    """Read a file of options over `base`. Raises OptionError: no readable file, an unknown key, or a wrong value."""
     values = read_options(path)
     try:
         config: RunConfig = from_dict(RunConfig, values, base=base)

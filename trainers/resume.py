@@ -7,11 +7,12 @@ from typing import Any
 
 from common.errors import CheckpointError, DataError, OptionError
 from common.files import remove_leftovers
+from common.options import Movable
 from datasets.bundle import DataBundle
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
 from datasets.split_csv import changes_since, fingerprint, write_split
-from trainers.config import RunConfig, from_dict, to_dict
+from trainers.config import RunConfig, from_dict, options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
@@ -185,13 +186,10 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     """Raise OptionError where an option on which the run's bits depend is another one than in a checkpoint."""
     begun = with_present_places(from_dict(RunConfig, checkpoint["config"]), run_dir)
     now, then = (
-        {f"{section}.{name}": value for section, values in to_dict(options).items() for name, value in values.items()}
-        for options in (config, begun)
+        {f"{section}.{name}": value for section, values in plain.items() for name, value in values.items()}
+        for plain in (to_dict(config), to_dict(begun))
     )
-    # These leave every bit as it was.
-    movable = {"output.output_dir", "output.run_name", "output.tb", "output.tracker", "data.root", "data.workers"}
-    movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
-    movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
+    movable = {f"{option.section}.{option.name}" for option in options(Movable)}
     changed = [key for key in now if key not in movable and now[key] != then[key]]
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)

@@ -161,9 +161,8 @@ def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLogger
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
     name = tensorboard.row_name(run_dir, data_folder(setup.config.output, setup.config.data.source))
-    asked = {option[2:].replace("-", "_"): value for option, value, _ in overview.options_asked_for(setup, run_dir)}
     sizes = {"parameters": count_parameters(setup.model)[0]}
-    tensorboard.start_hparams(loggers, asked | hparam_values(setup.config) | sizes, name=name)
+    tensorboard.start_hparams(loggers, overview.hparams(setup.config, run_dir) | sizes, name=name)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -265,15 +264,3 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()
-
-
-def hparam_values(config: RunConfig) -> dict[str, Any]:
-    """The options worth a column in TensorBoard's HPARAMS tab."""
-    picked = {
-        "model": config.model.in_words, "weights": config.model.weights, "trainable": config.model.trainable,
-        "image_size": config.model.image_size, "data": config.data.source, "augment": config.data.augment,
-        "pool": config.model.pool, "patch_embedding": config.model.patch_embedding,
-        "batch_size": config.data.batch_size,
-    }  # fmt: skip
-    names = ("epochs", "optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", "label_smoothing", "amp", "seed")
-    return picked | {name: getattr(config.train, name) for name in names}

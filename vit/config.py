@@ -13,13 +13,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from common.errors import OptionError
-from common.options import require, require_counts, require_finite
+from common.options import Hparam, InFiles, InPlans, Shared, require, require_counts, require_finite
 from common.text import did_you_mean
-
-InFiles = tyro.conf.Fixed
-"""Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
-InPlans = "in plans"
-"""Marks an option of a model or of its training that a plan obeys; by the others a person says how to train."""
 
 
 @dataclass(frozen=True)
@@ -123,26 +118,26 @@ class Network:
 class ModelConfig:
     """Options of the model: its name, the source of its weights, and which of its parameters train."""
 
-    name: Annotated[str, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
-    weights: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
+    name: Annotated[str, Hparam, Shared, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
+    weights: Annotated[str | None, Hparam, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
     """Starting weights: none, a file, a run, or a name: IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet
     (the default of efficientnet_lite0), fashion_mnist (for vit_nano_8) or tiny_imagenet (for vit_stem_16; of pictures
     for research and teaching). auto: a linear probe on the pretrained weights that suit the images best, of those that
     need no download."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Library whose parameter names the weights file uses. Default: recognised by the names."""
-    trainable: Annotated[str, tyro.conf.arg(metavar="all|head|norms|last:K|lora:R")] = "all"
+    trainable: Annotated[str, Hparam, tyro.conf.arg(metavar="all|head|norms|last:K|lora:R")] = "all"
     """Part that trains; the rest is frozen: all (fine-tuning), head (a linear probe), norms (head and every LayerNorm),
     last:K (head, final norm and the last K blocks), or lora:R (head, and low-rank updates of rank R in each block's
     attention)."""
-    image_size: int | None = None
+    image_size: Annotated[int | None, Hparam] = None
     """Side of the square input in pixels. Position embeddings are interpolated to it. Default: the model's own."""
     in_channels: int = 3
     """Input channels: 3 for colour, 1 for grey images. For 1, pretrained stems are summed over their channels."""
-    pool: Literal["cls", "mean", "mean_norm"] = "cls"
+    pool: Annotated[Literal["cls", "mean", "mean_norm"], Hparam] = "cls"
     """Tokens that the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
     normalised mean of the patch tokens (timm's fc_norm)."""
-    patch_embedding: Literal["conv", "stem", "stem_bn"] = "conv"
+    patch_embedding: Annotated[Literal["conv", "stem", "stem_bn"], Hparam] = "conv"
     """Patch embedding: conv, a strided convolution, as in the paper; stem or stem_bn, 3 x 3 convolutions, which learn
     faster from few images."""
     representation_size: Annotated[int | None, InFiles] = None

@@ -1,95 +1,79 @@
-"""The page *start here* of TensorBoard's text tab, in markdown: what a run found in a sentence, what differs from the
-defaults, and the next two commands."""
+"""The page *start here* of TensorBoard's text tab, in markdown, and the row of a run in its HPARAMS tab."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.errors import OptionError
+from common.options import Hparam, Incidental
 from common.shell import command
 from common.text import printable
 from datasets.config import named_set
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig, from_dict, options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
-from trainers.options.defaults import default_epochs, lookup
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
 
 def before(setup: RunSetup, run_dir: Path) -> str:
-    model, train = setup.config.model, setup.config.train
-    sentence = f"{literal(model.in_words)} is being trained for {train.epochs} epochs; the result will stand here."
-    check = ("what is wrong with the data", command("check", *named_set(setup.config.data)))
-    return page([sentence], [check, ("go on, should it stop", command("resume", run_dir))], setup, run_dir)
+    """Write the page of a run that begins."""
+    config = setup.config
+    sentence = f"{literal(config.model.in_words)} is being trained for {config.train.epochs} epochs"
+    commands = (command("check", *named_set(config.data)), command("resume", run_dir))
+    return page(config, run_dir, f"{sentence}; the result will stand here.", *commands)
 
 
 def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
-    """Describe a finished run: the share of right images of the last split, then its weakest class."""
+    """Write the page of a finished run: its share of right images of the last split, and its weakest class there."""
     from trainers.reporting import heat_maps
 
-    (split, last), name = list(scores.items())[-1], setup.config.model.in_words
-    right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
-    counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
-    chosen = "the last" if setup.config.train.select == "last" else "the best on val"
-    classes = [(row.recall, row) for row in per_class(last.confusion, setup.data.class_names) if row.recall is not None]
-    recall, weakest = min(classes)
+    config, (split, last) = setup.config, list(scores.items())[-1]
+    chosen = "the last" if config.train.select == "last" else "the best on val"
+    classes = per_class(last.confusion, setup.data.class_names)
+    recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
     sentences = [
-        f"**{literal(name)} is right on {last.metrics['accuracy']:.1%} of the {split} images** ({counts}; "
-        f"weights of epoch {epoch} of {setup.config.train.epochs}, {chosen}).",
-        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right."
-        if recall < 1
-        else "No class has a mistake.",
+        f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
+        f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; weights of epoch {epoch} of"
+        f" {config.train.epochs}, {chosen}).",
+        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
+        *map(str, heat_maps.kept(run_dir).values()),
     ]
-    commands = [
-        ("class by class", command("evaluate", run_dir)),
-        ("on other images", command("predict", run_dir, "path/to/images")),
-        ("heat maps: where the model saw its class", command("explain", run_dir, "path/to/images")),
-    ]
-    sentences += [str(found) for found in heat_maps.kept(run_dir).values()]
-    return page(sentences, commands, setup, run_dir)
+    commands = (
+        command("evaluate", run_dir),
+        *(command(do, run_dir, "path/to/images") for do in ("predict", "explain")),
+    )
+    return page(config, run_dir, "\n\n".join(sentences), *commands)
 
 
-def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], setup: RunSetup, run_dir: Path) -> str:
-    lines = [f"- {why}: {code(line)}" for why, line in commands]
-    return "\n\n".join([*sentences, table(options_asked_for(setup, run_dir)), "\n".join(lines)])
+def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
+    """Join a text, a table of the options that were asked for, and commands as a block of code."""
+    cells = [(literal(flag), literal(value), literal(usual)) for flag, value, usual in asked_for(config, run_dir)]
+    rows = [("option", "this run", "default"), ("---", "---", "---"), *cells]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows) if cells else "Every option has its default."
+    return "\n\n".join([text, table, "\n".join(f"    {line}" for line in commands)])
 
 
-def options_asked_for(setup: RunSetup, run_dir: Path) -> list[tuple[str, Any, Any]]:
-    """Each option that was asked for, with its value and the one that it would have had; all options, where a damaged
-    meta.json does not say which ones were asked for."""
-    defaults, meta = to_dict(RunConfig()), read_if_whole(run_dir / "meta.json")
-    asked = (meta or {}).get("requested", {})
-    if not all(isinstance(asked.get(section), dict) for section in ("model", "data", "train")):
-        asked = to_dict(setup.config)
-    chosen, images = lookup(setup.config), setup.data.dataset_sizes["train"]
-    epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
-    of_model = {"epochs": epochs, "augment": chosen.augment} | {
-        name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing", "start_head")
-    }
-    options = {"name": "--model", "source": "--data", "root": "--data-root"}
-    return [
-        (options.get(name, f"--{name.replace('_', '-')}"), value, of_model.get(name, defaults[section][name]))
-        for section in ("model", "data", "train")
-        for name, value in asked[section].items()
-        if value not in (defaults[section].get(name, value), of_model.get(name)) and name != "threads"  # the run's
-    ]
+def asked_for(config: RunConfig, run_dir: Path) -> list[tuple[str, Any, Any]]:
+    """List the options that were given, with their values and defaults; if meta.json is damaged, all that differ."""
+    usual, meta = RunConfig(), read_if_whole(run_dir / "meta.json", requested=dict)
+    with suppress(OptionError):
+        config = from_dict(RunConfig, meta["requested"]) if meta else config
+    told = {option for option in options() if option.section != "output"} - {*options(Incidental)}
+    rows = [(option.flag, option.of(config), option.of(usual)) for option in options() if option in told]
+    return [row for row in rows if row[1] != row[2]]
 
 
-def table(rows: Sequence[tuple[str, Any, Any]]) -> str:
-    if not rows:
-        return "Every option has its default."
-    lines = [f"| {literal(name)} | {literal(value)} | {literal(default)} |" for name, value, default in rows]
-    return "\n".join(["| option | this run | default |", "|---|---|---|", *lines])
-
-
-def code(line: str) -> str:
-    """A command as markdown shows it: in marks that are longer than any in it."""
-    marks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
-    return f"{marks}{line}{marks}" if len(marks) == 1 else f"{marks} {line} {marks}"
+def hparams(config: RunConfig, run_dir: Path) -> dict[str, Any]:
+    """Return the columns of a run in the HPARAMS tab: the options that were given, and those that each run shows."""
+    given = {flag: value for flag, value, _ in asked_for(config, run_dir)}
+    columns = (
+        given | {option.flag: option.of(config) for option in options(Hparam)} | {"--model": config.model.in_words}
+    )
+    return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
 
 
 def literal(value: object) -> str:
-    """Text that markdown shows as it is, in a cell of a table too."""
-    value = "-" if value is None else value
-    return f"`{printable(str(value)).replace('`', chr(39)).replace('|', '/')}`"
+    """Quote a value as markdown shows it as it is, in a cell of a table too."""
+    return f"`{printable('-' if value is None else str(value)).replace('`', chr(39)).replace('|', '/')}`"
