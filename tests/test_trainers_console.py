@@ -150,7 +150,9 @@ def test_a_run_prints_to_the_console_what_it_logs_to_a_program(
     log.setLevel(logging.INFO)
     run("b")
     assert capsys.readouterr().out == ""
-    lines = [message if label is None else f"{label:>9}  {message}" for _, label, message in kept.records]
+    aside = [message.replace("\n  ", f"\n{'':11}") for _, _, message in kept.records]
+    said = [m if label is None else f"{label:>9}  {m}" for (_, label, _), m in zip(kept.records, aside, strict=True)]
+    lines = "\n".join(said).splitlines()
     timeless = [
         [line for line in lines if not line.startswith(("epoch", "      run"))]
         for lines in (printed.splitlines(), lines)

@@ -108,36 +108,36 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
 def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None) -> None:
     """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
 
-    What was said of the same `images` and their weights for an earlier run of the command is not said again.
+    What was said for an earlier run of the same `images` is not said again.
     """
     config, train = setup.config, setup.config.train
-    said, described = set() if images is None else images.said, describe(setup.data)
-    rows = [("data", described[0]), *(("", line) for line in described[1:])]
-    if said.issuperset(described):
-        rows = [("data", f"{described[0]}, as above")]
     total, trainable = count_parameters(setup.model)
-    size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
-    weights = f", weights {config.model.weights}" if config.model.weights else ""
-    rows.append(("model", f"{config.model.in_words} at {size}{weights}"))
+    model = f"{config.model.in_words} at {setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
+    model += f", weights {config.model.weights}" if config.model.weights else ""
     if config.model.name in WHAT_THEY_ARE:
-        rows.append(("", WHAT_THEY_ARE[config.model.name]))
+        model += f"\n  {WHAT_THEY_ARE[config.model.name]}"
     steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {config.data.batch_size} images"
     rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
     how = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}, {train.optimizer} {rate}"
     how += f", weight decay {train.weight_decay:g}"
-    rows.append(("training", how if train.start_head != "fit" else "none: the head is fitted to all images at once"))
+    how = how if train.start_head != "fit" else "none: the head is fitted to all images at once"
     extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
     options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
     options += [f"augmentation {config.data.augment}", f"precision {'fp32' if train.amp == 'off' else train.amp}"]
-    rows.append(("", ", ".join([*options, f"seed {train.seed}", f"on {train.device}"])))
-    rows += [("note", line) for line in notes_on(setup)]
+    options += [f"seed {train.seed}", f"on {train.device}"]
+    rows = [
+        ("data", "\n  ".join(describe(setup.data))),
+        ("model", model),
+        ("training", f"{how}\n  {', '.join(options)}"),
+        *(("note", line) for line in notes_on(setup)),
+    ]
     if run_dir is not None:
         rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
-    once = {text for label, text in rows if label in ("note", "watch")}
+    said = set() if images is None else images.said
     for label, text in rows:
-        if text not in once & said:
+        if text not in said:
             say(text, label=label)
-    said |= {*described, *once}
+            said.add(text)
     say()
 
 
