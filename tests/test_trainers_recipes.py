@@ -77,11 +77,6 @@ def test_a_preset_of_augmentation_brings_its_mixing_where_none_is_given(preset, 
     assert (resolved.mixup, resolved.cutmix) == (0.5, cutmix)
 
 
-def test_every_recipe_can_be_named_on_the_command_line():
-    for name in RECIPES:
-        assert parse("--recipe", name).recipe == name
-
-
 def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
     path = tmp_path / "options.toml"
     path.write_text("[train]\nlr = 0.5\nweight_decay = 0.3\n")
@@ -92,15 +87,13 @@ def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
 
 
 def test_an_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(OptionError) as refusal:
+    with pytest.raises(OptionError, match=f"'probe'.*{', '.join(RECIPES)}"):
         recipe_config("probe")
-    assert str(refusal.value) == f"unknown recipe 'probe'; known: {', '.join(RECIPES)}"
 
 
 def test_the_probe_recipe_trains_on_cached_features():
-    assert (
-        defaults.resolve(parse("--recipe", "linear-probe", "--model", "vit_tiny_16").run).train.cache_features == "on"
-    )
+    config = defaults.resolve(parse("--recipe", "linear-probe", "--model", "vit_tiny_16").run)
+    assert config.train.cache_features == "on"
 
 
 def small_run(folder, *, model=None, **train_options) -> RunConfig:
@@ -153,19 +146,8 @@ def test_the_curve_is_drawn_from_below_its_lowest_loss_to_above_its_first(monkey
 
 
 def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
-    arguments = ["train", "--recipe", "scratch-small", "--data", "digits", "--model", "vit_micro_2", "--device", "cpu"]
-    arguments += [
-        "--labels-per-class",
-        "10",
-        "--epochs",
-        "1",
-        "--run-name",
-        "r",
-        "--output-dir",
-        str(tmp_path),
-        "--tb",
-        "scalars",
-    ]
-    assert main.main(arguments) == 0
+    words = "train --recipe scratch-small --data digits --model vit_micro_2 --device cpu --labels-per-class 10"
+    words += " --epochs 1 --run-name r --tb scalars --output-dir"
+    assert main.main([*words.split(), str(tmp_path)]) == 0
     saved = read_json(tmp_path / "digits" / "r" / "config.json")
     assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (0.03, 128, 1)

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from small_run import call
 from test_trainers_start import tiny_run
 
 from common.errors import OptionError
-from trainers.resume import open_run, resume
+from common.options import Movable
+from trainers.config import options, to_dict
+from trainers.resume import open_run, refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.run_start import processor_name
 from trainers.storage.finished_run import read_run_config
@@ -45,6 +48,18 @@ def test_changed_options_are_refused_by_name(crashed):
     write_json(crashed / "config.json", values)
     with pytest.raises(OptionError, match=r"train\.lr from 0\.003 to 0\.5"):
         resume(crashed)
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in options() if option.name != "networks"], ids=lambda option: option.name
+)
+def test_an_edited_option_is_refused_unless_it_may_change(crashed_once, option):
+    config = read_run_config(crashed_once)
+    checkpoint = {"config": to_dict(config)}
+    edited = copy.deepcopy(config)
+    object.__setattr__(getattr(edited, option.section), option.name, "another")
+    with nullcontext() if option in options(Movable) else pytest.raises(OptionError, match=option.name):
+        refuse_an_edited_config(crashed_once, edited, checkpoint)
 
 
 def test_another_processor_and_instruction_set_are_announced_in_one_line(crashed, capsys, monkeypatch):
