@@ -42,13 +42,11 @@ def test_a_loss_weight_is_at_most_ten_times_another():
     assert class_weights(of(counts)).tolist() == pytest.approx((counts.sum() / (3 * counts)).tolist(), rel=1e-7)
 
 
-def lines_of_a_run(
-    capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1, select="accuracy", weights="none"
-):
+def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1, select="accuracy"):
     trainer = Engine(lambda engine, batch: None)
     val = SimpleNamespace(dataset=SimpleNamespace(labels=np.repeat(range(3), [30, 30, 40])))
     train = TrainConfig(epochs=epochs, warmup_epochs=warmup, lr=2e-3, select=select)
-    config = SimpleNamespace(train=train, data=SimpleNamespace(balance="none"), model=SimpleNamespace(weights=weights))
+    config = SimpleNamespace(train=train, data=SimpleNamespace(balance="none"))
     data = SimpleNamespace(dataloaders={"val": val}, class_names=("a", "b", "c"))
     console.attach_learning_note(trainer, SimpleNamespace(config=config, data=data))
     trainer.state.history = []
@@ -74,10 +72,8 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
     assert "not learning" in lines_of_a_run(capsys, [0.2, 0.448])  # a standard error of 100 images is 4.9 points
     assert lines_of_a_run(capsys, [0.2, 0.45]) == ""
     words = lines_of_a_run(capsys, [0.2, 0.38], train_accuracy=0.99)
-    assert "learns its training images alone: more images, --augment strong or --model vit_b_16 help" in words
+    assert "learns its training images alone" in words
     assert "--lr" not in words
-    words = lines_of_a_run(capsys, [0.2, 0.38], train_accuracy=0.99, weights="tiny_imagenet")
-    assert "learns its training images alone: more images or --augment strong help" in words
     assert lines_of_a_run(capsys, [0.3, 0.39], select="balanced_accuracy") == ""
     words = lines_of_a_run(capsys, [0.3, 0.34], select="balanced_accuracy")
     assert "balanced accuracy 34.0%, always 'c' would have 33.3%; it may call everything so" in words

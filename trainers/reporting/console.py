@@ -37,21 +37,13 @@ have a `label`, such as "note" or "plan", or None."""
 class Console(logging.Handler):
     """Prints records in the main process, labels in a column, without tearing a progress bar."""
 
-    def __init__(self, said: set[str] | None = None) -> None:
-        """`said`: lines that are not said again."""
-        super().__init__()
-        self.said = said
-
     def emit(self, record: logging.LogRecord) -> None:
         label: str | None = getattr(record, "label", "weights")  # the models' log has no labels
         line = record.getMessage()
-        if not distributed.is_main_process() or (self.said is not None and line in self.said):
-            return
-        if self.said is not None:
-            self.said.add(line)
         if label is not None:
             line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
-        tqdm.write(wrapped(line, indent=0 if label is None else 11))
+        if distributed.is_main_process():
+            tqdm.write(wrapped(line, indent=0 if label is None else 11))
 
 
 CONSOLE = Console()
@@ -93,7 +85,8 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     if not is_unset(MODEL_LOG):
         yield
         return
-    propagate, console = MODEL_LOG.propagate, Console(set() if images is None else images.said)
+    said, propagate, console = set() if images is None else images.said, MODEL_LOG.propagate, Console()
+    console.addFilter(lambda record: is_new(record.getMessage(), said))
     MODEL_LOG.addHandler(console)
     MODEL_LOG.setLevel(logging.INFO)
     MODEL_LOG.propagate = False
@@ -103,6 +96,13 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
         MODEL_LOG.removeHandler(console)
         MODEL_LOG.setLevel(logging.NOTSET)
         MODEL_LOG.propagate = propagate
+
+
+def is_new(line: str, said: set[str]) -> bool:
+    """Return whether a line was not yet said, and note that it is."""
+    new = line not in said
+    said.add(line)
+    return new
 
 
 def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None) -> None:
@@ -135,9 +135,8 @@ def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | No
         rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
     said = set() if images is None else images.said
     for label, text in rows:
-        if text not in said:
+        if is_new(text, said):
             say(text, label=label)
-            said.add(text)
     say()
 
 
@@ -183,8 +182,8 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     return [f"{option} has no effect: {reason}" for option, idle, reason in rules if idle]
 
 
-def attach_epoch_lines(trainer: Engine, *, val_images: int, lines: int = 25) -> None:
-    """Print a line for every epoch of a short run, for about `lines` of a long one, and always for the last.
+def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
+    """Print a line for each epoch of a short run, for about 25 of a long one, and always for the last.
 
     Each ends in the time that is left at the pace of its epoch, the last in the seconds that it took. The number of
     epochs may change while the run trains.
@@ -198,7 +197,7 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int, lines: int = 25) -> 
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
         epoch, epochs = engine.state.epoch, engine.state.max_epochs or 1
-        if epoch % -(-epochs // lines) == 0 or epoch in (1, epochs):
+        if epoch % -(-epochs // 25) == 0 or epoch in (1, epochs):
             words = epoch_line(engine.state.history[-1], epochs, val_images=val_images)
             taken = time.monotonic() - started[0]
             minutes, seconds = divmod(math.ceil(taken * (epochs - epoch)), 60)
@@ -211,29 +210,27 @@ def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
     Better is more than a standard error above it, by the score that chooses the epoch. Nothing is said in a run of
     fewer than three epochs, or of too few validation images to tell.
     """
-    config, train, names = setup.config, setup.config.train, setup.data.class_names
+    data, train, names = setup.config.data, setup.config.train, setup.data.class_names
     labels, epochs = image_set(setup.data.dataloaders["val"]).labels, train.epochs or 0
     if epochs < 3 or cannot_tell(labels, names):
         return
-    sizes, balanced = np.bincount(labels), train.select == "balanced_accuracy"
-    score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
-    margin = (share * (1 - share) / sizes.sum()) ** 0.5
+    shares, balanced = np.bincount(labels) / len(labels), train.select == "balanced_accuracy"
+    score, share = ("balanced_accuracy", 1 / (shares > 0).sum()) if balanced else ("accuracy", shares.max())
+    enough = share + (share * (1 - share) / len(labels)) ** 0.5
+    always = f"always {names[int(shares.argmax())]!r} would have {share:.1%}"
     when = math.ceil(max(epochs / 5, train.warmup_epochs or 0))
 
     @trainer.on(Events.EPOCH_COMPLETED(once=when))
     def note(engine: Engine) -> None:
         row = engine.state.history[-1]
-        if row[f"val_{score}"] > share + margin:
+        if row[f"val_{score}"] > enough:
             return
-        if balanced and config.data.balance == "none":
+        hint = "it learns its training images alone: more images, --augment strong or pretrained weights may help"
+        if balanced and data.balance == "none":
             hint = "it may call everything so: --balance sampler"
         elif row["train_accuracy"] < share + 0.1:
             hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
-        else:
-            model = ", --augment strong or --model vit_b_16" if config.model.weights in (None, "none") else ""
-            hint = f"it learns its training images alone: more images{model or ' or --augment strong'} help"
         reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
-        always = f"always {names[int(sizes.argmax())]!r} would have {share:.1%}"
         say(f"not learning after {when} of {epochs:g} epochs: {reached}, {always}; {hint}", label="note")
 
 
