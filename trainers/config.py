@@ -85,8 +85,8 @@ class TrainConfig:
         "auto"
     )
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
-    last epoch, whatever it scores, so that chance chooses none. auto: accuracy, or balanced_accuracy (mean recall) where a
-    class has over ten times the images of another."""
+    last epoch, whatever it scores, so that chance picks none. auto: accuracy, or balanced_accuracy (mean recall) where
+    a class has over ten times the images of another."""
     seed: Annotated[int, InPlans, Hparam, Shared] = 0
     """Seed of initial weights, order, augmentation and dropout; never of the split."""
     save_every: Annotated[int | None, InPlans] = None

@@ -116,19 +116,18 @@ def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | No
     model += f", weights {config.model.weights}" if config.model.weights else ""
     if config.model.name in WHAT_THEY_ARE:
         model += f"\n  {WHAT_THEY_ARE[config.model.name]}"
-    steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {config.data.batch_size} images"
-    rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
-    how = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}, {train.optimizer} {rate}"
-    how += f", weight decay {train.weight_decay:g}"
-    how = how if train.start_head != "fit" else "none: the head is fitted to all images at once"
-    extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
-    options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
+    length = f"{pluralise(train.epochs or 0, 'epoch')} x {pluralise(setup.steps_per_epoch, 'step')}"
+    rate = f"{train.optimizer} lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
+    training = f"{length} of {config.data.batch_size} images, {rate}, weight decay {train.weight_decay:g}"
+    if train.start_head == "fit":
+        training = "none: the head is fitted to all images at once"
+    regularised = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
+    options = [f"{name} {value:g}" for name, value in (regularised | {"EMA": train.ema_decay}).items() if value]
     options += [f"augmentation {config.data.augment}", f"precision {'fp32' if train.amp == 'off' else train.amp}"]
-    options += [f"seed {train.seed}", f"on {train.device}"]
     rows = [
         ("data", "\n  ".join(describe(setup.data))),
         ("model", model),
-        ("training", f"{how}\n  {', '.join(options)}"),
+        ("training", f"{training}\n  {', '.join(options)}, seed {train.seed}, on {train.device}"),
         *(("note", line) for line in notes_on(setup)),
     ]
     if run_dir is not None:

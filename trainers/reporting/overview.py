@@ -48,32 +48,30 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
 
 
 def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
-    """Join a text, a table of the options that were asked for, and commands as a block of code."""
-    cells = [(literal(flag), literal(value), literal(usual)) for flag, value, usual in asked_for(config, run_dir)]
-    rows = [("option", "this run", "default"), ("---", "---", "---"), *cells]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows) if cells else "Every option has its default."
-    return "\n\n".join([text, table, "\n".join(f"    {line}" for line in commands)])
+    """Join a text, the options that were given, and commands as a block of code."""
+    given = [
+        literal(flag if value is True else f"{flag} {value}") for flag, value in asked_for(config, run_dir).items()
+    ]
+    options = f"Options that were given: {', '.join(given)}." if given else "Every option has its default."
+    return "\n\n".join([text, options, "\n".join(f"    {line}" for line in commands)])
 
 
-def asked_for(config: RunConfig, run_dir: Path) -> list[tuple[str, Any, Any]]:
-    """List the options that were given, with their values and defaults; if meta.json is damaged, all that differ."""
+def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:
+    """Return the given options by their flags; if meta.json is damaged, all that differ from the defaults."""
     usual, meta = RunConfig(), read_if_whole(run_dir / "meta.json", requested=dict)
     with suppress(OptionError):
         config = from_dict(RunConfig, meta["requested"]) if meta else config
-    told = {option for option in options() if option.section != "output"} - {*options(Incidental)}
-    rows = [(option.flag, option.of(config), option.of(usual)) for option in options() if option in told]
-    return [row for row in rows if row[1] != row[2]]
+    told = [option for option in options() if option.section != "output" and option not in options(Incidental)]
+    return {option.flag: option.of(config) for option in told if option.of(config) != option.of(usual)}
 
 
 def hparams(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     """Return the columns of a run in the HPARAMS tab: the options that were given, and those that each run shows."""
-    given = {flag: value for flag, value, _ in asked_for(config, run_dir)}
-    columns = (
-        given | {option.flag: option.of(config) for option in options(Hparam)} | {"--model": config.model.in_words}
-    )
+    columns = asked_for(config, run_dir) | {option.flag: option.of(config) for option in options(Hparam)}
+    columns["--model"] = config.model.in_words
     return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
 
 
 def literal(value: object) -> str:
-    """Quote a value as markdown shows it as it is, in a cell of a table too."""
-    return f"`{printable('-' if value is None else str(value)).replace('`', chr(39)).replace('|', '/')}`"
+    """Quote a value so that markdown shows it as it is."""
+    return f"`{printable(str(value)).replace('`', chr(39))}`"
