@@ -18,8 +18,7 @@ from common.options import Shared, flag, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS, DataConfig
-from trainers.config import RunConfig, TrainConfig
-from trainers.config import options as run_options
+from trainers.config import RunConfig, TrainConfig, run_options
 from vit.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from comparison.request.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"}
-ARM_OPTIONS -= {option.flag for option in run_options(Shared)}
+ARM_OPTIONS -= {"--model", *(option.flag for option in run_options(Shared))}  # an arm begins with its model
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (

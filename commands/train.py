@@ -14,8 +14,7 @@ from common.options import InPlans
 from common.shell import command, typed
 from common.text import pluralise, printable, wrapped
 from datasets.config import DATASETS
-from trainers.config import RunConfig, load_config
-from trainers.config import options as run_options
+from trainers.config import RunConfig, load_config, run_options
 from vit.config import embedded_weights
 
 if TYPE_CHECKING:

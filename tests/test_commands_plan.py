@@ -12,9 +12,9 @@ from small_run import call
 from commands import train
 from commands.arguments import TrainOptions, flags, parse_train_options
 from commands.help import bare
-from trainers.config import SECTIONS, RunConfig, options
+from trainers.config import SECTIONS, RunConfig, run_options
 
-FIELDS = {flag: (section, name) for section, name, flag in options()}
+FIELDS = {flag: (section, name) for section, name, flag in run_options()}
 WORDS = {
     "--model": "resnet18", "--weights": "none", "--weights-source": "timm", "--trainable": "head",
     "--device": "cpu", "--folds": "3", "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder",

@@ -1,5 +1,6 @@
 """What is not as it was when a run started is refused, or said in one line."""
 
+import copy
 import os
 import platform
 import shutil
@@ -15,7 +16,7 @@ from test_trainers_start import tiny_run
 
 from common.errors import OptionError
 from common.options import Movable
-from trainers.config import options, to_dict
+from trainers.config import run_options, to_dict
 from trainers.resume import open_run, refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.run_start import processor_name
@@ -51,14 +52,14 @@ def test_changed_options_are_refused_by_name(crashed):
 
 
 @pytest.mark.parametrize(
-    "option", [option for option in options() if option.name != "networks"], ids=lambda option: option.name
+    "option", [option for option in run_options() if option.name != "networks"], ids=lambda option: option.name
 )
 def test_an_edited_option_is_refused_unless_it_may_change(crashed_once, option):
     config = read_run_config(crashed_once)
     checkpoint = {"config": to_dict(config)}
     edited = copy.deepcopy(config)
     object.__setattr__(getattr(edited, option.section), option.name, "another")
-    with nullcontext() if option in options(Movable) else pytest.raises(OptionError, match=option.name):
+    with nullcontext() if option in run_options(Movable) else pytest.raises(OptionError, match=option.name):
         refuse_an_edited_config(crashed_once, edited, checkpoint)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from common.options import Incidental
-from trainers.config import RunConfig, options, to_dict
+from trainers.config import RunConfig, run_options, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints
@@ -58,10 +58,10 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
         return False
     if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
         return False
-    ignored = {*options(Incidental), *(option for option in options() if planned and option.flag == "--epochs")}
+    ignored = {*run_options(Incidental), *(option for option in run_options() if planned and option.flag == "--epochs")}
     then, now = meta["requested"], to_dict(config)
     try:
-        same = all(then[part][name] == now[part][name] for part, name, _ in {*options()} - ignored)
+        same = all(then[part][name] == now[part][name] for part, name, _ in {*run_options()} - ignored)
     except (KeyError, TypeError):  # of another version, or damaged
         return False
     return same and same_source(config.data.source, meta)

@@ -174,7 +174,7 @@ class Option(NamedTuple):
 
 
 @cache
-def options(mark: str | None = None) -> tuple[Option, ...]:
+def run_options(mark: str | None = None) -> tuple[Option, ...]:
     """List all options of a run, or those with a mark of `common.options` in their type."""
     return tuple(
         Option(section, name, f"--{flag(part, name)}")
@@ -256,7 +256,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 def by_section(values: dict[str, Any]) -> dict[str, Any]:
     """Put options into their sections; they may have names of the command line, such as `labels-per-class = 10`."""
-    named = {option.flag.removeprefix("--"): option for option in options()}
+    named = {option.flag.removeprefix("--"): option for option in run_options()}
     placed: dict[str, Any] = {}
     for key, value in values.items():
         option = named.get(key.replace("_", "-"))
@@ -273,7 +273,7 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
 def set_in(path: Path) -> list[str]:
     """List the options that a file sets, as on the command line."""
     given = read_options(path)
-    return [option.flag for option in options() if given.get(option.section, {}).get(option.name) is not None]
+    return [option.flag for option in run_options() if given.get(option.section, {}).get(option.name) is not None]
 
 
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:

@@ -12,7 +12,7 @@ from datasets.bundle import DataBundle
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
 from datasets.split_csv import changes_since, fingerprint, write_split
-from trainers.config import RunConfig, from_dict, options, to_dict
+from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
@@ -189,7 +189,7 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
         {f"{section}.{name}": value for section, values in plain.items() for name, value in values.items()}
         for plain in (to_dict(config), to_dict(begun))
     )
-    movable = {f"{option.section}.{option.name}" for option in options(Movable)}
+    movable = {f"{option.section}.{option.name}" for option in run_options(Movable)}
     changed = [key for key in now if key not in movable and now[key] != then[key]]
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from common.errors import OptionError
-from common.options import Hparam, InFiles, InPlans, Shared, require, require_counts, require_finite
+from common.options import Hparam, InFiles, InPlans, require, require_counts, require_finite
 from common.text import did_you_mean
 
 
@@ -118,7 +118,7 @@ class Network:
 class ModelConfig:
     """Options of the model: its name, the source of its weights, and which of its parameters train."""
 
-    name: Annotated[str, Hparam, Shared, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
+    name: Annotated[str, Hparam, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, Hparam, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
     """Starting weights: none, a file, a run, or a name: IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet
     (the default of efficientnet_lite0), fashion_mnist (for vit_nano_8) or tiny_imagenet (for vit_stem_16; of pictures

@@ -10,7 +10,7 @@ from common.options import Hparam, Incidental
 from common.shell import command
 from common.text import printable
 from datasets.config import named_set
-from trainers.config import RunConfig, from_dict, options
+from trainers.config import RunConfig, from_dict, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
 from trainers.setup import RunSetup
@@ -40,20 +40,16 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
         *map(str, heat_maps.kept(run_dir).values()),
     ]
-    commands = (
-        command("evaluate", run_dir),
-        *(command(do, run_dir, "path/to/images") for do in ("predict", "explain")),
-    )
-    return page(config, run_dir, "\n\n".join(sentences), *commands)
+    after_it = [command(do, run_dir, "path/to/images") for do in ("predict", "explain")]
+    return page(config, run_dir, "\n\n".join(sentences), command("evaluate", run_dir), *after_it)
 
 
 def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
     """Join a text, the options that were given, and commands as a block of code."""
-    given = [
-        literal(flag if value is True else f"{flag} {value}") for flag, value in asked_for(config, run_dir).items()
-    ]
-    options = f"Options that were given: {', '.join(given)}." if given else "Every option has its default."
-    return "\n\n".join([text, options, "\n".join(f"    {line}" for line in commands)])
+    asked = asked_for(config, run_dir).items()
+    words = ", ".join(literal(flag if value is True else f"{flag} {value}") for flag, value in asked)
+    given = f"Options that were given: {words}." if words else "Every option has its default."
+    return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
 
 
 def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:
@@ -61,13 +57,13 @@ def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     usual, meta = RunConfig(), read_if_whole(run_dir / "meta.json", requested=dict)
     with suppress(OptionError):
         config = from_dict(RunConfig, meta["requested"]) if meta else config
-    told = [option for option in options() if option.section != "output" and option not in options(Incidental)]
+    told = [option for option in run_options() if option.section != "output" and option not in run_options(Incidental)]
     return {option.flag: option.of(config) for option in told if option.of(config) != option.of(usual)}
 
 
 def hparams(config: RunConfig, run_dir: Path) -> dict[str, Any]:
     """Return the columns of a run in the HPARAMS tab: the options that were given, and those that each run shows."""
-    columns = asked_for(config, run_dir) | {option.flag: option.of(config) for option in options(Hparam)}
+    columns = asked_for(config, run_dir) | {option.flag: option.of(config) for option in run_options(Hparam)}
     columns["--model"] = config.model.in_words
     return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
 
