@@ -156,7 +156,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     """List the options of a resolved configuration that have no effect, each with the reason."""
     model, data, train = config.model, config.data, config.train
     epochs = train.epochs or 0
-    steps = max(1, round(epochs * steps_per_epoch))
+    steps, of_an_epoch = max(1, round(epochs * steps_per_epoch)), pluralise(steps_per_epoch, "step")
     head, frozen = model.trainable == "head", model.trainable.startswith(("head", "norms", "lora"))
     one_layer, alone = "only the head trains, and it has one layer", "a batch of one image has nothing to mix with"
     evaluated, drawn = "frozen layers stay in evaluation mode", "the split comes from --split"
@@ -170,9 +170,9 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
         ("--stochastic-depth", frozen and model.stochastic_depth, evaluated),
         ("--mixup", train.mixup and data.batch_size == 1, alone),
         ("--cutmix", train.cutmix and data.batch_size == 1, alone),
-        ("--patience", train.patience >= epochs > 0, f"the run has {epochs} epochs"),
-        ("--save-every", (train.save_every or 0) >= steps_per_epoch, f"an epoch has {steps_per_epoch} steps"),
-        ("--log-every", (train.log_every or 0) > steps, f"the run has {steps} steps"),
+        ("--patience", train.patience >= epochs > 0, f"the run has {pluralise(epochs, 'epoch')}"),
+        ("--save-every", (train.save_every or 0) >= steps_per_epoch, f"an epoch has {of_an_epoch}"),
+        ("--log-every", (train.log_every or 0) > steps, f"the run has {pluralise(steps, 'step')}"),
         ("--weights-source", model.weights == "none" and model.weights_source, "no weights are loaded"),
         ("--split-seed", data.split and data.split_seed, drawn),
         ("--val-fraction", data.split and data.val_fraction is not None, drawn),
@@ -234,7 +234,7 @@ def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
 
 
 def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
-    """The scores of an epoch in some 70 columns; metrics.csv has more digits, the learning rate and the seconds."""
+    """Write the scores of an epoch in some 70 columns; metrics.csv has more of them and more digits."""
     right = percent(row["val_accuracy"])
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"
@@ -246,12 +246,13 @@ def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
+    """Write a share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
     text = f"{share:.1%}"
     return " 100%" if text == "100.0%" else f"{text:>5}"
 
 
 def duration(seconds: float) -> str:
+    """Write so many seconds in seconds, minutes or hours."""
     if seconds < 90:
         return f"{max(1, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
