@@ -272,25 +272,6 @@ def test_a_killed_worker_is_named_and_the_run_can_be_resumed(tmp_path):
     assert err.count("\n") == 1, err
 
 
-def test_a_second_signal_stops_at_once():
-    program = (
-        "import time\n"
-        "from trainers.system.signals import signals\n"
-        "with signals.heeded(), signals.held_back():\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
-        "    time.sleep(60)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=1.5)  # the first one only raises the flag; the second may come with it, to the whole group
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == -signal.SIGTERM
-    process.stdout.close()
-
-
 def wait_for_checkpoint(folder):
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not checkpoints(folder / "digits" / "r" / "checkpoints", "step"):
