@@ -95,9 +95,10 @@ def paired(leads: Tensor) -> float:
     """p value of the hypothesis that differences (N,) are 0 on average, or less; 1 where there is nothing to test."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
         return float(len(leads) < 2 or not float(leads.mean()) > 0)
-    from scipy import stats  # no run pays for it before its end
+    from scipy.special import stdtr  # scipy.stats, which has the test, takes 0.7 s to import
 
-    return float(stats.ttest_1samp(leads.numpy(), 0, alternative="greater").pvalue)
+    statistic = float(leads.mean()) / (float(leads.std()) / len(leads) ** 0.5)
+    return float(stdtr(len(leads) - 1, -statistic))
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
