@@ -130,7 +130,7 @@ def run_content(run_dir: Path) -> dict[str, Any]:
     for split in ("train", "val"):
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()
         for tag in events.Tags()["scalars"]:
-            if not tag.endswith(("speed_images_per_s", "data_wait", "hparam/seconds")):
+            if not tag.endswith(("images_per_s", "data_wait", "hparam/seconds")):
                 scalars[split, tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     root = EventAccumulator(str(run_dir / "tb" / "val"), size_guidance={"images": 0}).Reload()
     pictures = {

@@ -24,6 +24,7 @@ from datasets.split_csv import write_split
 from trainers.reporting.figures.results import save
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv
+from trainers.system.process import leave_full_disks_to_writers
 from trainers.tools.lr_finder import draw
 
 pytestmark = pytest.mark.drawn
@@ -153,7 +154,7 @@ def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsy
 def curves_of_a_run(folder):
     with RunLoggers(folder) as loggers:
         for step in range(9):
-            loggers.train.write_scalars({"loss": 1.0}, step)
+            loggers.train.add_scalar("loss", 1.0, step)
         loggers.flush()
 
 
@@ -163,26 +164,31 @@ def means_of_a_comparison(folder):
     write_events(folder, "# the verdict", (), [SimpleNamespace(condition=condition)])
 
 
+@pytest.fixture
+def printed(monkeypatch):
+    """What the program prints of its threads that fail."""
+    found = []
+    monkeypatch.setattr(threading, "__excepthook__", found.append)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back afterwards
+    leave_full_disks_to_writers()
+    return found
+
+
 @pytest.mark.parametrize(
     "write",
     [curves_of_a_run, means_of_a_comparison],
 )
-def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_path, monkeypatch, write):
-    printed = []
-    monkeypatch.setattr(threading, "excepthook", printed.append)
+def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_path, printed, write):
     with full_disk(), pytest.raises(OSError, match="File too large"):
         write(tmp_path / "tb")
     assert not printed
 
 
-def test_an_error_in_a_thread_of_a_programs_own_is_printed_while_a_run_lasts(tmp_path, monkeypatch):
+def test_an_error_in_a_thread_of_a_programs_own_is_printed(printed):
     def lose_the_server():
         raise ConnectionResetError("my label server is down")
 
-    printed = []
-    monkeypatch.setattr(threading, "excepthook", printed.append)
-    with RunLoggers(tmp_path / "tb"):
-        thread = threading.Thread(target=lose_the_server)
-        thread.start()
-        thread.join()
+    thread = threading.Thread(target=lose_the_server)
+    thread.start()
+    thread.join()
     assert [str(failed.exc_value) for failed in printed] == ["my label server is down"]

@@ -26,7 +26,7 @@ from comparison.reporting.report import write_inside
 from comparison.reporting.report import write_report as write_analysed_report
 from comparison.reporting.table import rows
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.reporting.tensorboard import SECTIONS, numbered_tag
+from trainers.reporting.tensorboard import SECTIONS, numbered
 from trainers.run import train
 from vit.config import ModelConfig
 
@@ -224,8 +224,8 @@ def test_tensorboard_opens_with_the_verdict_and_the_figures(report):
     events = EventAccumulator(str(folder / "verdict"), size_guidance={"images": 0}).Reload()
     tags = events.Tags()
     assert sorted(tags["images"])[0] == "0_verdict/00_differences"
-    assert sorted(tags["images"])[-1] < min(numbered_tag(f"{section}/x") for section in SECTIONS)
-    text = events.Tensors("0_verdict")[0].tensor_proto.string_val[0].decode()
+    assert sorted(tags["images"])[-1] < min(numbered(f"{section}/x") for section in SECTIONS)
+    text = events.Tensors("0_verdict/text_summary")[0].tensor_proto.string_val[0].decode()
     said = headline(comparison, analyse(comparison)[0], where=" with 5 labels per class")
     assert html.unescape(text).replace("\\", "").startswith(f"**{said}**")
     lines = [line for line in text.splitlines() if line.startswith("|")]

@@ -139,9 +139,8 @@ def config_of(folder, tracker=None, **options) -> RunConfig:
 def rows_of(result) -> dict[str, dict[int, float]]:
     """What a tracker is to hold of a run that was trained to its end."""
     tags = {
-        "train/learning/loss": "train_loss", "train/learning/accuracy": "train_accuracy",
-        "val/learning/loss": "val_loss", "val/learning/accuracy": "val_accuracy",
-        "val/learning/macro_f1": "val_macro_f1", "val/calibration/ece": "val_ece",
+        "train/loss": "train_loss", "train/accuracy": "train_accuracy", "val/loss": "val_loss",
+        "val/accuracy": "val_accuracy", "val/macro_f1": "val_macro_f1", "val/ece": "val_ece",
     }  # fmt: skip
     return {
         tag: {row["step"]: row[name] for row in result.epochs if row[name] is not None} for tag, name in tags.items()

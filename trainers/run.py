@@ -27,7 +27,6 @@ from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
-from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
@@ -129,9 +128,6 @@ def execute(
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
-            last = run.trainer.state.history[-1]
-            if loggers and start_step and last["step"] == start_step:
-                loggers.write_val(last, run.trainer.state.recall, setup.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
         record.stopped = ended_early(run)
@@ -160,9 +156,8 @@ def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLogger
     report = data_report(setup.data)
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
-    name = tensorboard.row_name(run_dir, data_folder(setup.config.output, setup.config.data.source))
     sizes = {"parameters": count_parameters(setup.model)[0]}
-    tensorboard.start_hparams(loggers, overview.hparams(setup.config, run_dir) | sizes, name=name)
+    tensorboard.start_hparams(loggers, overview.hparams(setup.config, run_dir) | sizes)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -257,10 +252,10 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     costs = {"seconds": run.record.seconds, "images_seen": run.record.images_seen(history)}
     tensorboard.finish_hparams(run.loggers, final | costs, step)
     if run.loggers.tracker is not None:
-        run.loggers.tracker.write(run.trainer, "final", final | costs, step)
+        run.loggers.tracker.send_final(run.trainer, final | costs)
     if run.painter is not None:
         run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
-    tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
+    run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()

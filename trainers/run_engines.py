@@ -140,7 +140,7 @@ def attach_handlers(run: Run) -> None:
     clock.attach(trainer)
     if writes:
         if options.start_head != "fit":
-            tensorboard.attach_train_scalars(trainer, run.loggers, clock, every=options.log_every)
+            tensorboard.attach_steps(trainer, run.loggers, clock, every=options.log_every)
         handlers.attach_progress(trainer)
     many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
@@ -150,9 +150,10 @@ def attach_handlers(run: Run) -> None:
     handlers.attach_history(trainer, evaluator, clock, setup.device, learns=learns)
     attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
-        tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=setup.data.class_names)
+        names = setup.data.class_names
+        tensorboard.attach_scores(trainer, evaluator, run.loggers, class_names=names, learns=learns)
         if run.loggers.tracker is not None:
-            run.loggers.tracker.attach(trainer, classes=len(setup.data.class_names))
+            run.loggers.tracker.attach(trainer, evaluator, classes=len(names), learns=learns)
         if run.painter is not None:
             run.painter.attach(trainer, setup, run.evaluated, run.loggers)
         metrics = run.run_dir / "metrics.csv"

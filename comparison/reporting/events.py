@@ -18,7 +18,7 @@ from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, Condition
 from comparison.names import slugs
 from comparison.reporting.drawing import ReportFigure
-from trainers.reporting.tensorboard import add_png, add_text, failures_kept
+from trainers.reporting.tensorboard import add_png, utf8
 from trainers.statistics import LEVEL
 
 METRICS = ("accuracy", "loss")
@@ -35,15 +35,15 @@ def write_events(
     """The `verdict` (markdown) and the figures in `folder`, first in their tabs, and below it a row per arm for its
     mean."""
     conditions = [result.condition for result in results]
-    with failures_kept(), SummaryWriter(log_dir=str(folder)) as writer:
-        add_text(writer, "0_verdict", verdict, 0)
+    with SummaryWriter(log_dir=str(folder)) as writer:
+        writer.add_text("0_verdict", utf8(verdict), 0)
         for place, picture in enumerate(pictures):
             add_png(writer, f"0_verdict/{place:02}_{Path(picture.file).stem}", picture.png, 0)
         if charts := margin_charts(conditions):
             writer.add_custom_scalars(charts)
     for place, slug in enumerate(slugs(conditions[0].names)):
         seeds = "-".join(map(str, sorted({len(condition.arms[place].runs) for condition in conditions})))
-        with failures_kept(), SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
+        with SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
             for condition, metric in product(conditions, METRICS):
                 write_curves(writer, condition, place, metric)
 

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 
 from trainers.engine.metrics import SCALARS
 from trainers.engine.optim import set_learning_rate
-from trainers.engine.predictions import class_counts
 from trainers.system import distributed
 
 UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
@@ -163,11 +162,10 @@ def attach_validation(
 
 
 def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device: torch.device, *, learns: bool) -> None:
-    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. `trainer.state.recall` is
-    that of each class in the last row's validation, NaN without images. Unless its steps let the model learn, a row
-    says nothing of the training images."""
-    trainer.state_dict_user_keys.extend(["history", "recall"])
-    trainer.state.history, trainer.state.recall = [], []
+    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. Unless its steps let the
+    model learn, a row says nothing of the training images."""
+    trainer.state_dict_user_keys.append("history")
+    trainer.state.history = []
 
     @trainer.on(UNTRAINED | Events.EPOCH_COMPLETED)
     def append(engine: Engine) -> None:
@@ -180,8 +178,6 @@ def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device:
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
         state.history.append(row)
-        hits, images, _ = class_counts(evaluator.state.metrics["confusion"])
-        state.recall = (hits / images).tolist()
 
 
 def metric_of(select: str) -> str:

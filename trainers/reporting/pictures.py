@@ -1,7 +1,7 @@
 """Pictures that a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
 
-While it trains: pictures of its first batch beside what the model sees of them, and heat maps of the same eight
-validation images. When it ends, with its best weights: its worst mistakes, its confusion matrix, its calibration.
+At its start: its first batch beside what the model sees of it, and heat maps of eight validation images. At its end,
+with its best weights: these heat maps again, its worst mistakes, its confusion matrix, its calibration.
 Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
 without pictures.
 """
@@ -24,6 +24,7 @@ from datasets.bundle import BatchKey, ImageSet, evenly
 from datasets.fitting import view_of
 from datasets.sampling import batch_sampler
 from trainers.engine.evaluation import Scores
+from trainers.engine.handlers import UNTRAINED
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
 from trainers.engine.predictions import Predictions
@@ -51,13 +52,13 @@ BATCH = 16  # images of the first training batch
 
 
 def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Draw while the run trains. Cached features have no pixels and no attention."""
-    if setup.on_features:
+    """Draw the first batch and the untrained model; keep the weights of a small Vision Transformer as it learns."""
+    if setup.on_features:  # no pixels and no attention
         return
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def draw_batch(engine: Engine) -> None:
-        """Training pictures beside what the model sees, normalisation undone: a glance finds a wrong augmentation."""
+        """Draw training pictures and what the model sees of them: a glance finds a wrong augmentation."""
         with attempted():
             images, loader = engine.state.batch[0][:BATCH], setup.data.dataloaders["train"]
             sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
@@ -67,86 +68,75 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
             picture = batch_sheet(originals, images, mean=setup.spec.mean, std=setup.spec.std, title=READ_BATCH)
             loggers.add_picture("data/augmented_batch", png(picture), 0)
 
-    attach_attention(trainer, setup, evaluated, loggers)
+    @trainer.on(UNTRAINED)
+    def draw_untrained() -> None:
+        with attempted():
+            draw_attention(setup, evaluated, loggers, step=0, title=f"untrained\n{READ_HEAT}")
 
+    small = sum(parameter.numel() for parameter in evaluated.parameters()) <= KEPT
+    if small and attends(setup, evaluated):
+        epochs = setup.total_steps // setup.steps_per_epoch
+        quarters = {epochs * quarter // 4 for quarter in (1, 2, 3)}
 
-def attach_attention(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Draw heat maps before the first step, and after each quarter of the epochs; the best weights at the end make it
-    five times."""
-    epochs = setup.total_steps // setup.steps_per_epoch
-    steps = {setup.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
-    drawn: set[int] = set()
-
-    # STARTED too: the untrained model, and after a resume what the first life drew at this very step.
-    @trainer.on(Events.STARTED | Events.EPOCH_COMPLETED)
-    def draw(engine: Engine) -> None:
-        step = engine.state.iteration
-        if step in steps - drawn:
-            drawn.add(step)
-            when = f"after {engine.state.epoch} of {setup.config.train.epochs} epochs" if step else "untrained"
+        @trainer.on(Events.EPOCH_COMPLETED(event_filter=lambda engine, _: engine.state.epoch in quarters))
+        def keep_quarter(engine: Engine) -> None:
+            folder = loggers.figures.with_name(SNAPSHOTS)
             with attempted():
-                if draw_attention(setup, evaluated, loggers, step=step, when=when) and step:
-                    keep_weights(evaluated, loggers.figures.with_name(SNAPSHOTS) / f"step_{step}.safetensors", engine)
+                keep_weights(evaluated, folder / f"step_{engine.state.iteration}.safetensors", engine.state.epoch)
 
 
-def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
-    """Write what a small model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
-    if sum(parameter.numel() for parameter in model.parameters()) > KEPT:
-        return
+def attends(setup: RunSetup, model: nn.Module) -> bool:
+    """Return whether the attention of a model can be read, without which `explain --page` has nothing to show."""
+    spec = setup.spec
+    with undisturbed(model), suppress(NoAttention):
+        maps_of(model, torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size, device=setup.device))
+        return True
+    return False
+
+
+def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
+    """Write what a model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
     state = merged_state(model)
     weights = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as aside, open(aside, "wb") as file:
-        write_tree(file, {"model": weights, "epoch": trainer.state.epoch})
+        write_tree(file, {"model": weights, "epoch": epoch})
 
 
-def draw_attention(
-    setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, when: str, worth: str = ""
-) -> bool:
-    """Heat maps of the same validation images each time, and what such maps are `worth`; of a Vision Transformer also
-    the mean attention distance, and then True. Nothing for a model without maps."""
+def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, title: str) -> None:
+    """Draw heat maps of the same validation images each time, and how far each head of a Vision Transformer looks.
+
+    Nothing for a model without maps.
+    """
     shown = validation_attention(setup, model)
     if shown is None:
-        return False
+        return
     images, distance, what = shown
-    loggers.add_picture(
-        "attention/by_image", png(prediction_sheet(images, title=f"{what}, {when}\n{worth or READ_HEAT}")), step
-    )
-    if distance is None:
-        return False
-    title = f"{pluralise(len(images), 'validation image')}, {when}"
-    loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
-    return True
+    loggers.add_picture("attention/by_image", png(prediction_sheet(images, title=f"{what}, {title}")), step)
+    if distance is not None:
+        when = title.partition("\n")[0]
+        figure = distance_figure(distance, title=f"{pluralise(len(images), 'validation image')}, {when}")
+        loggers.add_picture("attention/distance", png(figure), step)
 
 
 def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str] | None:
-    """The shown images with their heat maps; the mean attention distance (L, H) in pixels over them, None for other
-    than Vision Transformers; and what the maps are. None for a model without maps."""
+    """Return the shown images with their heat maps, the mean attention distance (L, H) in pixels over them (None for
+    other than Vision Transformers), and what the maps are. None for a model without maps."""
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
         images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
+        images = images.to(setup.device)
         with undisturbed(model):
-            found = map_of_one(model, images.to(setup.device))
-        if found is None:
-            return None
-        logits, heat, what, distance = found
-        judged += predictions_on(setup, [int(row)], logits, labels, heat)
-        if distance is not None:
-            distances.append(distance)
+            with suppress(NoAttention):
+                distances.append(maps_of(model, images).distance.cpu())
+            try:
+                found = heat_maps.heat_maps(model, images)
+            except heat_maps.NoMap:
+                return None
+        judged += predictions_on(setup, [int(row)], found.logits, labels, found.values)
+        what = f"evidence for the predicted class ({found.title})"
     return judged, torch.cat(distances).mean(dim=0) if distances else None, what
-
-
-def map_of_one(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor, str, Tensor | None] | None:
-    """Logits, heat map (1, G, G), what it shows, and attention distance (1, L, H) of one image (1, C, S, S)."""
-    distance = None
-    with suppress(NoAttention):
-        distance = maps_of(model, images).distance.cpu()
-    try:
-        found = heat_maps.heat_maps(model, images)
-    except heat_maps.NoMap:
-        return None
-    return found.logits, found.values, f"evidence for the predicted class ({found.title})", distance
 
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
@@ -154,7 +144,7 @@ def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: in
     when = f"best weights (epoch {epoch})"
     with attempted():
         worth = measure_maps(setup, loggers.figures.parent)
-        draw_attention(setup, setup.network, loggers, step=step, when=when, worth=worth)
+        draw_attention(setup, setup.network, loggers, step=step, title=f"{when}\n{worth or READ_HEAT}")
     with attempted():
         draw_scores(setup, scores, loggers, step=step, when=when)
 
@@ -191,9 +181,8 @@ def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
     count = min(MISTAKES, int(wrong.sum()) or len(order))
     rows = order.sort(descending=True, stable=True).indices[:count]
     chosen = Predictions(*(part[rows] for part in outputs))
-    return predictions_on(
-        setup, rows.tolist(), dense_probabilities(chosen, len(setup.data.class_names)).log(), chosen.labels
-    )
+    logits = dense_probabilities(chosen, len(setup.data.class_names)).log()
+    return predictions_on(setup, rows.tolist(), logits, chosen.labels)
 
 
 def mistakes_title(scores: Scores) -> str:
@@ -216,15 +205,12 @@ def predictions_on(
     """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
     pictures, with heat `maps` (G, G) over what the model saw of them."""
     images, names = validation_images(setup), setup.data.class_names
-    own_names = [names[label] for label in labels.tolist()]
-    judged = []
-    for row, ranked, name, heat in zip(
-        rows, ranked_classes(logits.softmax(dim=1), names), own_names, maps, strict=False
-    ):
+    ranked, judged = ranked_classes(logits.softmax(dim=1), names), []
+    for row, best, label, heat in zip(rows, ranked, labels.tolist(), maps, strict=False):
         pixels = images.original(row)
         # Images of a Dataset of one's own reach the model as they are: whole.
         view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
-        judged.append(ImagePrediction(images.path(row), ranked, name, pixels, heat, view=view))
+        judged.append(ImagePrediction(images.path(row), best, names[label], pixels, heat, view=view))
     return judged
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
-from ignite.handlers import clearml_logger, mlflow_logger, wandb_logger
+from ignite.handlers import clearml_logger, global_step_from_engine, mlflow_logger, wandb_logger
 
 from common.errors import OptionError, first_line, import_optional
 from datasets.config import data_name
 from trainers.config import RunConfig, to_dict
-from trainers.engine.handlers import UNTRAINED
-from trainers.reporting import console, tensorboard
-from trainers.storage.data_folder import data_folder
+from trainers.reporting import console
+from trainers.reporting.tensorboard import scores, training_scores, utf8
 from trainers.storage.run_folder import read_if_whole, write_json
 
 FILE = "tracker.json"
@@ -69,19 +68,16 @@ class Tracker:
         """Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used as it is set up."""
         self.name, self.failed = str(config.output.tracker), False
         require(self.name)
-        folder = data_folder(config.output, config.data.source)
-        name = tensorboard.row_name(run_dir, folder).partition(" · ")[0]
         project = re.sub(r"[^\w.-]+", "_", data_name(config.data.source), flags=re.ASCII)
         options = {
-            f"{section}.{option}": tensorboard.utf8(str(value))
+            f"{section}.{option}": utf8(str(value))
             for section, values in to_dict(config).items()
             for option, value in values.items()
         }
         known = (read_if_whole(run_dir / FILE) or {}).get(self.name)
+        name = utf8(config.output.run_name or run_dir.name)
         try:
-            self.logger, found = open_logger(
-                self.name, project=project, name=tensorboard.utf8(name), known=known, options=options
-            )
+            self.logger, found = open_logger(self.name, project=project, name=name, known=known, options=options)
         except Exception as error:  # their errors share no class
             anew = f"; without {run_dir / FILE} the run begins anew there" if known else ""
             raise OptionError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
@@ -98,24 +94,22 @@ class Tracker:
         }
         self.guard(self.logger.close if kind is None else fail[self.name])
 
-    def attach(self, trainer: Engine, *, classes: int) -> None:
-        """Write the means of training and the validation of each epoch, under the tags that TensorBoard has."""
+    def attach(self, trainer: Engine, evaluator: Engine, *, classes: int, learns: bool) -> None:
+        """Send every validation, and unless nothing `learns` the means over the training steps of each epoch."""
+        validation = self.handler(trainer, "val", metric_names=[*scores(classes), "ece"])
+        self.logger.attach(evaluator, validation, Events.COMPLETED)
+        if learns:
+            epoch = self.handler(trainer, "train", output_transform=lambda _: training_scores(trainer))
+            self.logger.attach(trainer, epoch, Events.EPOCH_COMPLETED)
 
-        def write(engine: Engine) -> None:
-            row = engine.state.history[-1]
-            if values := tensorboard.train_scalars(row):
-                self.write(engine, "train", values, row["step"])
-            self.write(engine, "val", tensorboard.val_scalars(row, classes=classes), row["step"])
+    def send_final(self, trainer: Engine, values: Mapping[str, float]) -> None:
+        self.handler(trainer, "final", output_transform=lambda _: dict(values))(trainer, self.logger, Events.COMPLETED)
 
-        for event in (UNTRAINED, Events.EPOCH_COMPLETED):
-            trainer.add_event_handler(event, write)
-
-    def write(self, engine: Engine, tag: str, values: Mapping[str, float], step: int) -> None:
-        handler = MODULES[self.name].OutputHandler(
-            tag, output_transform=lambda _: dict(values), global_step_transform=lambda *_: step
-        )
-        if not self.failed:
-            self.guard(lambda: handler(engine, self.logger, Events.EPOCH_COMPLETED))
+    def handler(self, trainer: Engine, tag: str, **what: Any) -> Callable[..., None]:
+        """Return Ignite's OutputHandler of this tracker, guarded, whose step is that of the trainer."""
+        at = global_step_from_engine(trainer, Events.ITERATION_COMPLETED)
+        output = MODULES[self.name].OutputHandler(tag, global_step_transform=at, **what)
+        return lambda *given: None if self.failed else self.guard(lambda: output(*given))
 
     def guard(self, send: Callable[[], object]) -> None:
         """Training does not end because a server does not answer."""

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
@@ -26,6 +27,7 @@ def settle() -> None:
     gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take 0.4 s
     keep_freed_memory()
     leave_out_zero_redundancy()
+    leave_full_disks_to_writers()
     ignore_odd_pictures()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGTERM)  # if torchrun is killed; else this process would train on
@@ -76,6 +78,17 @@ def leave_out_zero_redundancy() -> None:
 
     stand_in.__getattr__ = of_the_real_one
     sys.modules.setdefault(name, stand_in)
+
+
+def leave_full_disks_to_writers() -> None:
+    """Print no traceback of a TensorBoard writer that cannot write: its next call raises the error."""
+
+    def say_others(failed: threading.ExceptHookArgs) -> None:
+        of_a_writer = type(failed.thread).__module__.startswith("tensorboard.")
+        if not (of_a_writer and isinstance(failed.exc_value, OSError)):
+            threading.__excepthook__(failed)
+
+    threading.excepthook = say_others
 
 
 def keep_freed_memory() -> None:
