@@ -451,7 +451,7 @@ def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_reque
     assert hand.reads("#lens .run table") != before
     cells = "[...document.querySelectorAll('#lens .run:first-child td + td')].map(cell => cell.textContent)"
     assert set(browser.evaluate(cells)) == {"10 %"}  # the head is zero
-    hand.sees("#flow .pair > div:last-child .caption", "nothing spoke")
+    hand.sees("#flow .pair > div:last-child .caption", "no evidence")
     hand.click("#pictures button:nth-child(3)")
     assert browser.evaluate("document.querySelectorAll('#pictures [aria-checked=true]').length") == 1
     hand.key("ArrowRight", on="#pictures button:nth-child(3)")
