@@ -14,7 +14,7 @@ from comparison.analysis.runs import Condition
 from comparison.reporting.events import write_events
 
 TAG = "0_mean_by_images_seen/accuracy_10_labels"
-ENDS = TAG.replace("mean", "spread")
+ENDS = TAG.replace("0_mean", "9_spread")
 
 
 def written(folder, *, seeds: int, steps: int = 3, **options):

@@ -1,7 +1,7 @@
 """Pages and curves of a comparison in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
 
 TensorBoard knows no groups of runs. So each arm has a row of its own: the first section holds its mean over the seeds,
-the second the two ends of its band side by side, all in the arm's colour. The Custom Scalars tab lays them over each
+the last the two ends of its band, all in the arm's colour. The Custom Scalars tab lays them over each
 other in margin charts. Their steps are training images seen: arms whose batches differ take other numbers of steps.
 """
 
@@ -22,8 +22,8 @@ from trainers.reporting.tensorboard import add_png, utf8
 from trainers.statistics import LEVEL
 
 METRICS = ("accuracy", "loss")
-MEANS, ENDS = "0_mean_by_images_seen", "0_spread_by_images_seen"
-"""The two sections that TensorBoard opens."""
+MEANS, ENDS = "0_mean_by_images_seen", "9_spread_by_images_seen"
+"""The first section, which TensorBoard opens, and the last, from which the Custom Scalars tab draws the bands."""
 FEW = 3
 """Number of seeds up to which they are shown as they are, from the lowest to the highest: a Student interval of three
 of them swings from one epoch to the next between a twentieth and a half."""

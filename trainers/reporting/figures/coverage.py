@@ -41,7 +41,7 @@ def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: s
     axis.set_title(escape(f"{title}\n{found}"), fontsize=9)
     axis.set(xlabel="share of images answered, the surest first", ylabel="accuracy on these")
     axis.set(xlim=(0, 1), ylim=(max(0.0, min(mean, WANTED) - 0.1), 1.01))
-    axis.legend(frameon=False, fontsize=8, loc="lower left" if mean > 0.5 else "upper right")
+    axis.legend(frameon=False, fontsize=8, loc="lower left" if mean > 0.5 else "center right")
     tidy(axis)
 
 
