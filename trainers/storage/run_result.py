@@ -48,7 +48,7 @@ class RunResult:
 
     def plot(self) -> "Figure":
         """Loss and accuracy of each epoch, train and val, as a matplotlib figure; the best epoch is marked."""
-        from trainers.reporting.figures.learning import learning_figure
+        from trainers.reporting.figures.results import learning_figure
 
         return learning_figure(self.epochs, best_epoch=self.best_epoch, title=str(self.run_dir))
 

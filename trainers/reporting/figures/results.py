@@ -1,7 +1,8 @@
-"""Pictures of results: confusion matrix, reliability diagram. No pyplot: no global state."""
+"""Pictures of results: learning curves, confusion matrix, reliability diagram. No pyplot: no global state."""
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
@@ -58,18 +59,43 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
     for sums, colour, marker, label in ((bins, BLUE, "o", "as trained"), (scaled, RIGHT, "s", "temperature scaled")):
         if sums is not None and sums[0].any():
             images, confidence, right = sums[:, sums[0] > 0].numpy()
-            top.plot(
-                confidence / images, right / images,
-                marker=marker, markersize=4, color=colour, linewidth=1.4, label=label,
-            )  # fmt: skip
+            style = {"marker": marker, "markersize": 4, "color": colour, "linewidth": 1.4}
+            top.plot(confidence / images, right / images, label=label, **style)
     top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
-    how_to_read = "Below the dashed line the model is surer than it is right."
-    top.set_title(escape(f"{title}; ECE {ece:.4f}\n{how_to_read}"), fontsize=9)
+    meaning = "Below the dashed line the model is surer than it is right."
+    top.set_title(escape(f"{title}; ECE {ece:.4f}\n{meaning}"), fontsize=9)
     top.legend(frameon=False, fontsize=8, loc="upper left")
     count = bins.shape[1]
     bottom.bar(np.linspace(0, 1, count + 1)[:-1], bins[0].numpy(), width=1 / count, align="edge", color=BLUE, alpha=0.7)
     bottom.set(xlabel="confidence", ylabel="images", xlim=(0, 1))
     tidy(top, bottom)
+    return figure
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows, whatever became of pyplot there."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self, dpi=100)
+
+
+def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: int, title: str) -> Figure:
+    """Loss beside accuracy over epochs, train and val; `rows` are those of metrics.csv, whose first, of the untrained
+    model, has no training scores."""
+    figure = NotebookFigure(figsize=(8, 3.4), layout="constrained")
+    for axis, measure in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+        for split, colour in (("train", BLUE), ("val", RIGHT)):
+            points = [(row["epoch"], row.get(f"{split}_{measure}")) for row in rows]
+            there = [(x, y) for x, y in points if x is not None and y is not None and math.isfinite(y)]
+            if there:
+                axis.plot(*zip(*there, strict=True), color=colour, linewidth=1.4, label=split)
+        axis.axvline(best_epoch, color=GREY, linestyle="--", linewidth=1, label=f"best epoch, {best_epoch}")
+        axis.set(xlabel="epoch", ylabel=measure)
+        if measure == "accuracy":
+            axis.set_ylim(-0.02, 1.02)
+        axis.legend(frameon=False, fontsize=8)
+        tidy(axis)
+    figure.suptitle(escape(title), fontsize=9)
     return figure
 
 
