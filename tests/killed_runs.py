@@ -114,7 +114,7 @@ def weights_of_another_seed(folder: Path) -> Path:
 
 
 def run_content(run_dir: Path) -> dict[str, Any]:
-    """All that must not depend on how often a run was killed."""
+    """All that must not depend on how often a run was killed. A conclusion that was killed is logged once more."""
     final, best = (read_checkpoint(checkpoints(run_dir / "checkpoints", kind)[0]) for kind in ("step", "best"))
 
     def tensors(tree: Any) -> Any:
@@ -131,10 +131,11 @@ def run_content(run_dir: Path) -> dict[str, Any]:
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()
         for tag in events.Tags()["scalars"]:
             if not tag.endswith(("images_per_s", "data_wait", "hparam/seconds")):
-                scalars[split, tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+                scalars[split, tag] = sorted({(event.step, event.value) for event in events.Scalars(tag)})
     root = EventAccumulator(str(run_dir / "tb" / "val"), size_guidance={"images": 0}).Reload()
     pictures = {
-        tag: [(event.step, event.encoded_image_string) for event in root.Images(tag)] for tag in root.Tags()["images"]
+        tag: sorted({(event.step, event.encoded_image_string) for event in root.Images(tag)})
+        for tag in root.Tags()["images"]
     }
     return {
         **{name: tensors(final[name]) for name in ("model", "optimizer", "ema", "early_stopping") if name in final},

@@ -5,7 +5,7 @@ What TensorBoard 2.21 does, and what follows here:
 - It has a row for every folder with events, with place for about 30 letters: `tb/train` holds what the training steps
   give and `tb/val` all the rest, and run folders have no date in their names.
 - It shows what a resumed run logs a second time, unless a purge step in each event file hides what came after it.
-- It reads event files in the order of the seconds in their names: see `wait_for_a_new_second`.
+- It reads event files in the order of the seconds in their names: see `keep_in_order`.
 - Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`.
 
 The step is the optimizer step everywhere. What is drawn is in `trainers/reporting/pictures.py`.
@@ -53,7 +53,7 @@ class RunLoggers(ExitStack):
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
         """Open both writers; a run resumed at `start_step` hides what its first life logged after it."""
         super().__init__()
-        wait_for_a_new_second(folder)
+        keep_in_order(folder)
         self.folder, self.figures = folder / "val", folder.parent / "figures"
         self.tracker: Any = None
         """A `trainers.reporting.trackers.Tracker` with `--tracker`; else None."""
@@ -76,10 +76,14 @@ class RunLoggers(ExitStack):
         return path
 
 
-def wait_for_a_new_second(folder: Path) -> None:
-    """Wait until no event file is named after this second: TensorBoard would read the new one in any order."""
-    while any(folder.rglob(f"events.out.tfevents.{int(time.time())}.*")):
-        time.sleep(0.05)
+def keep_in_order(folder: Path) -> None:
+    """Move event files back where one is named after this second, or a later one as after a clock was set back."""
+    files = sorted(folder.rglob("events.out.tfevents.*"))
+    seconds = [int(path.name.split(".")[3]) for path in files]
+    ahead = max(seconds, default=0) + 1 - int(time.time())
+    if ahead > 0:
+        for path, second in zip(files, seconds, strict=True):
+            path.rename(path.with_name(path.name.replace(str(second), f"{second - ahead:010d}", 1)))
 
 
 def add_png(writer: Any, tag: str, png: bytes, step: int) -> None:
