@@ -20,7 +20,7 @@ from vit.config import embedded_weights
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
     from trainers.budget.plan import Runs
-    from trainers.engine.intervals import Design
+    from trainers.statistics import Design
     from trainers.storage.run_result import RunResult
 
 
@@ -250,8 +250,8 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design
     """Scores of some splits as a table, each with a remark; balanced: the mean of the classes' recalls. Those of few
     images, where their number is known, have fewer digits, and the interval of their accuracy; of images in groups it
     stands below the table."""
-    from trainers.engine.intervals import Design
     from trainers.reporting.few_images import FEW
+    from trainers.statistics import Design
 
     in_groups = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"
@@ -284,14 +284,14 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 def verdict(result: RunResult) -> str:
     """Say in two sentences how good a run is; the table of scores below them has the rest."""
-    from trainers.engine.intervals import score_interval
     from trainers.reporting.few_images import FEW
+    from trainers.statistics import wilson
 
     split = "val" if result.test is None else "test"
     share, images = (result.test or result.val)["accuracy"], result.images[split]
     kind = "validation" if split == "val" else split
     design = result.designs.get(split)
-    low, high = design.interval(share) if design else score_interval(share, images)
+    low, high = design.interval(share) if design else wilson(share, images)
     expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95 % interval)."
     if split == "val":
         expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."

@@ -30,12 +30,11 @@ from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.reporting.console import say
 from trainers.reporting.figures.results import png
 from trainers.seen import Start, starts_of, without_seen
 from trainers.setup import RunSetup
-from trainers.statistics import holm, is_claim, paired_difference
+from trainers.statistics import Clusters, design_of, holm, is_claim, paired_difference
 from trainers.storage.data_folder import claimed_folder
 from vit.mixture import SideBySide
 
@@ -69,7 +68,7 @@ class RankedBackbone:
         right = self.right[classifier, labels]
         seen, mean = ~np.isnan(right), float(np.nanmean(right))
         if len(right) == 1:
-            low, high = wilson(int(right.sum()), right.size, design_of(right, self.clusters))
+            low, high = design_of(right, self.clusters).interval(mean)
         else:
             ever = seen.any(axis=0)
             of_images = np.nansum(right, axis=0)[ever] / seen.sum(axis=0)[ever]

@@ -16,11 +16,11 @@ from datasets.copies import units_of
 from inference.certainty.report import report
 from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions
-from trainers.engine.intervals import Design, design_of
 from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
 from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.engine.temperature import sharpness
 from trainers.reporting.figures.image_prediction import ImagePrediction
+from trainers.statistics import Design, design_of
 from trainers.storage.run_folder import read_json, write_json
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.engine.intervals import design_of, wilson
-from trainers.statistics import is_claim, paired_difference
+from trainers.statistics import design_of, is_claim, paired_difference
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -57,7 +56,7 @@ def coverage(
         groups = groups_of(kind, images, generator)
         right = right_images(groups, accuracy, correlation=correlation, law=law, generator=generator)
         for place, clusters in enumerate((groups, None)):
-            low, high = wilson(int(right.sum()), images, design_of(right, clusters))
+            low, high = design_of(right, clusters).interval(right.mean())
             held[place] += low <= accuracy <= high
     by_groups, by_images = held / sets
     return float(by_groups), float(by_images)

@@ -13,7 +13,8 @@ from comparison.analysis.results import analyse
 from comparison.analysis.runs import Condition, read_run
 from comparison.ranking import RankedBackbone
 from comparison.reporting.table import notes, terminal_table
-from trainers.statistics import estimate, minus, paired_difference, sign_flip, verdict
+from comparison.verdict import verdict
+from trainers.statistics import estimate, minus, paired_difference, sign_flip
 
 
 def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):

@@ -11,8 +11,7 @@ from comparison.analysis import results
 from comparison.analysis.results import gflops
 from comparison.reporting import table
 from comparison.reporting.table import WIDTH
-from trainers.engine.intervals import wilson
-from trainers.statistics import holm, minus, sign_flip
+from trainers.statistics import holm, minus, sign_flip, wilson
 from vit.factory import build_model
 from vit.summary import summarise
 
@@ -59,7 +58,7 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
         sign_flip(minus(a[None], b[None])) <= 0.05 for a, b in zip(arms[0].correct, arms[1].correct, strict=True)
     )
     assert (good["difference"], good["verdict"], bad["verdict"]) == (None, None, "worse")
-    assert good["wilson_low"] == min(wilson(int(row.sum()), 60)[0] for row in arms[0].correct)
+    assert good["wilson_low"] == min(wilson(row.mean(), 60)[0] for row in arms[0].correct)
     assert bad["macro_f1"] == pytest.approx(
         np.mean([f1_score(run.labels, run.predicted, average="macro") for run in arms[1].runs])
     )

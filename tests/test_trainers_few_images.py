@@ -7,24 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_sets import class_folders
-from scipy.stats import binomtest
 from small_run import call
 
 from commands.train import score_lines, side_by_side
-from trainers.engine.intervals import score_interval
 from trainers.reporting.few_images import FEW, cannot_tell, needed_to_tell
+from trainers.statistics import wilson
 
 SCORES = {"accuracy": 1.0, "balanced_accuracy": 1.0, "loss": 0.12345, "macro_f1": 1.0, "ece": 0.98765}
 
 
-@pytest.mark.parametrize(("hits", "images"), [(0, 1), (1, 1), (1, 2), (9, 18), (97, 100), (1000, 1000)])
-def test_the_interval_of_a_share_is_that_of_scipy(hits, images):
-    expected = binomtest(hits, images).proportion_ci(method="wilson")
-    assert score_interval(hits / images, images) == pytest.approx((expected.low, expected.high), abs=1e-6)
-
-
 def test_from_so_many_images_on_a_score_is_known_to_ten_points():
-    assert max(high - low for low, high in (score_interval(share / 20, FEW) for share in range(21))) < 0.2
+    assert max(high - low for low, high in (wilson(share / 20, FEW) for share in range(21))) < 0.2
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])

@@ -20,12 +20,12 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
-from trainers.engine.intervals import Design, design_of
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
 from trainers.setup import RunSetup, prepare
+from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult

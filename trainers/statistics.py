@@ -1,6 +1,22 @@
-"""Statistics of the scored images: intervals, tests, and one sentence that claims no more than they carry.
+"""Statistics of accuracies: intervals, the effect of groups, the paired difference of two models, Holm's correction.
 
-Shapes: K seeds (runs of one arm), N images, C classes. `correct` arrays are bool (K, N): run k is right about image i.
+Shapes: K seeds (runs of one model), N images, G groups of images. `correct` arrays are bool (K, N): whether run k
+classifies image i correctly. Shares are fractions.
+
+Images of one group (copies of a picture, shots of a burst, frames of a film) are right or wrong together, so many of
+them say little more than one. A mean over N images in G groups has the variance
+
+    V = sum over groups (sum of the residuals in the group)^2 / N^2,
+
+the cluster-robust or sandwich variance (Liang and Zeger 1986; for accuracies and paired comparisons: Hong, Lim and Bae
+2026, arXiv 2606.03656). V divided by the variance of N independent images is the design effect (Kish 1965). N divided
+by the design effect is the effective number of images. Wilson's interval of that many is used for surveys (Korn and
+Graubard 1998), with Student's quantile of G - 1 degrees of freedom in place of the normal quantile.
+
+With few groups V is often too small: if a model is right 19 times in 20, all groups may agree by chance, and the
+correlation within groups does not show. So a quarter of a group that is all right and a quarter of a group that is all
+wrong are added to the data, and the effect is at most that of groups whose images all agree. How often the interval
+holds the true accuracy: docs/compare.md.
 """
 
 import math
@@ -8,21 +24,97 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom, t
-from torch import Tensor
 
-from common.text import pluralise
-from trainers.engine.intervals import LEVEL, Clusters, design_of, numbered, summed
-from trainers.engine.metrics import confidence_bins
+# scipy.stats takes a second to import, and `train` rarely needs it: the functions below import it.
 
+LEVEL = 0.05
+NORMAL = 1.959963984540054
+"""Two-sided quantile of the normal distribution at LEVEL."""
+PRIOR = 0.25
+"""Groups added at each end of the scale."""
 Bools = NDArray[np.bool_]
+Clusters = NDArray[np.int64]
+"""(N,): the number of each image's group; an image that stands alone has a number of its own."""
+
+
+def wilson(share: float, images: float) -> tuple[float, float]:
+    """Return the 95 % interval of a share of independent images (Wilson 1927); another seed may lie outside."""
+    squared = NORMAL**2 / images
+    middle, half = share + squared / 2, (squared * (share * (1 - share) + squared / 4)) ** 0.5
+    return max(0.0, (middle - half) / (1 + squared)), min(1.0, (middle + half) / (1 + squared))
+
+
+@dataclass(frozen=True)
+class Design:
+    """Design effect of G groups among N images."""
+
+    images: int
+    groups: int
+    """An image that stands alone is a group."""
+    effect: float = 1.0
+    """Variance of the mean divided by the variance of N independent images."""
+    most: float = 1.0
+    """Largest possible effect: all images of each group agree."""
+
+    @property
+    def alone(self) -> bool:
+        return self.groups == self.images
+
+    @property
+    def worth(self) -> float:
+        """Effective number of images."""
+        return self.images / self.effect
+
+    def __str__(self) -> str:
+        """Text such as `in 60 groups, worth about 75`; empty if every image stands alone."""
+        return "" if self.alone else f"in {self.groups:,} groups, worth about {max(1, round(self.worth)):,}"
+
+    def interval(self, share: float) -> tuple[float, float]:
+        """Return the 95 % interval of a share of these images."""
+        return wilson(share, self.images if self.alone else self.images / self._widening())
+
+    def _widening(self) -> float:
+        if self.groups == 1:
+            return self.most
+        from scipy.stats import t
+
+        return min(self.most, self.effect * (float(t.isf(LEVEL / 2, self.groups - 1)) / NORMAL) ** 2)
+
+
+def design_of(values: ArrayLike, clusters: Clusters | None, *, prior: float = PRIOR) -> Design:
+    """Compute the design effect for values (N,), or (K, N) of K runs, between 0 and 1; of any scale if `prior` is 0."""
+    values = np.atleast_2d(np.asarray(values, np.float64))
+    images = values.shape[1]
+    numbers, sizes = numbered(clusters, images)
+    if len(sizes) == images:
+        return Design(images, images)
+    means = values.mean(axis=1, keepdims=True)
+    residuals, pairs = values - means, sizes * (sizes - 1)
+    size = float((pairs * sizes).sum() / pairs.sum())  # of the group that a random pair of images is in
+    added = prior * float((means**2 + (1 - means) ** 2).sum())
+    together = float((summed(residuals, numbers) ** 2).sum()) + added * size**2
+    apart = float((residuals**2).sum()) + added * size
+    most = float((sizes**2).sum()) / images
+    return Design(images, len(sizes), min(max(together / apart, 1.0), most) if apart else most, most)
+
+
+def numbered(clusters: Clusters | None, images: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return the group of each image (N,), counted from 0, and the sizes (G,); without clusters, N groups of one."""
+    if clusters is None:
+        return np.arange(images), np.ones(images, np.int64)
+    _, numbers, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    return (np.arange(images), sizes) if len(sizes) == images else (numbers, sizes)
+
+
+def summed(values: NDArray, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Sum values (K, N) over each group: (K, G)."""
+    return np.stack([np.bincount(numbers, weights=row) for row in values])
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Accuracy of the first arm minus that of the second, as fractions."""
+    """Accuracy of the first arm minus accuracy of the second, with its 95 % interval."""
 
     mean: float
     low: float
@@ -31,81 +123,72 @@ class PairedDifference:
     seeds: int
     images: int
     identical: bool
-    """The arms are right about the very same images, seed by seed."""
+    """Both arms are right about the same images at every seed."""
     groups: int
-    """Number of groups of images that belong together; an image that stands alone is a group, too."""
+    """Number of groups of images; an image that stands alone is a group."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Variances of the difference of two runs on one image: with the image, whatever the seed; with the run, each image
-    by itself; and with the seed, all images together."""
+    """Variances of the difference between two runs: of an image at all seeds, of an image in one run, of a seed."""
 
     images: float
     runs: float
     seeds: float
     groups: float = 1.0
-    """Independent groups per image; 1 where every image stands alone."""
+    """Independent groups per image; 1 if every image stands alone."""
 
     def error(self, seeds: int, images: int) -> float:
-        """Standard error of the mean difference over so many seeds and images."""
+        """Return the standard error of the mean difference over this many seeds and images."""
         return math.sqrt((self.images + self.runs / seeds) / images + self.seeds / seeds)
 
     def share(self, seeds: int, images: int) -> float:
-        """Part of the square of that error that shows as spread between seeds."""
+        """Return the part of the squared error that shows as spread between seeds."""
         return min(1.0, (self.runs / images + self.seeds) / seeds / self.error(seeds, images) ** 2)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean difference, how sure it is, and why."""
+    """A mean difference, its standard error, and the sources of that error."""
 
     centre: float
     error: float
     share: float
-    """Part of the squared error that was seen as spread between the seeds."""
+    """Part of the squared error that comes from the spread between seeds."""
     seeds: int
     images: int
     spread: Spread
-    effect: float = 1.0
-    """Design effect of groups of images on the variance (`trainers.engine.intervals`); 1 where every image stands
-    alone."""
-
-    @property
-    def mean(self) -> float:
-        """Mean without the two Bonett-Price pseudo-observations."""
-        return self.centre * (self.images + 2 * self.effect) / self.images
 
     @property
     def groups(self) -> float:
         return self.images * self.spread.groups
 
     def half_width(self, level: float) -> float:
-        """Half-width of the two-sided interval at this level."""
+        """Return the half-width of the two-sided interval at this level."""
         return self.error * float(quantile(level, self.share, self.seeds, self.groups))
 
     def p_value(self) -> float:
-        """The level at which the interval ends at 0: the quantile falls in it, so a fine logarithmic grid finds it."""
+        """Return the level at which the interval ends at 0, by interpolation on a fine logarithmic grid."""
         grid = np.append(np.logspace(-12, 0, 2401), 1.0)
         quantiles = quantile(grid, self.share, self.seeds, self.groups)
         return float(np.interp(-abs(self.centre) / self.error, -quantiles, grid))
 
 
 def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) -> Estimate:
-    """The mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
+    """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
 
-    The variance of the mean is what a bootstrap over images and, where K > 1, over seeds finds, in closed form. Two
-    things make plain resampling wrong. Drawing whole rows and columns counts what belongs to one seed and one image
-    alone three times (Owen 2007, "The pigeonhole bootstrap"), so of the spread between seeds only that part counts
-    which it adds to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on
-    average, and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance has
-    K - 1 below it, and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the variance
-    and of N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep unanimous
-    results from looking certain (Bonett and Price 2012).
+    The variance of the mean is what a bootstrap over images and, if K > 1, over seeds finds, in closed form. Plain
+    resampling is wrong in two ways. Drawing whole rows and columns counts three times what belongs to one seed and one
+    image alone (Owen 2007, "The pigeonhole bootstrap"), so only that part of the spread between seeds counts which it
+    adds to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on average,
+    and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by
+    K - 1, and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the variance and of
+    N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep unanimous results
+    from looking certain (Bonett and Price 2012).
 
-    Where images come in G groups, groups are drawn in place of images: both variances of images, with and without the
-    runs, are multiplied by their design effects (`trainers.engine.intervals`), the two more images are two effective
-    ones, and Student's degrees of freedom count groups.
+    If images come in G groups, groups are drawn in place of images: both variances of images, with and without the
+    runs, are multiplied by their design effects, the two more images are two effective ones, and Student's degrees of
+    freedom count groups.
     """
     by_image = differences.mean(axis=0)
     design = design_of(by_image, clusters, prior=0.0)
@@ -113,11 +196,10 @@ def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) ->
     of_seeds = differences.sum(axis=1, dtype=np.int64) / n
     centre = float(of_seeds.mean())
     squares = float((by_image**2).sum())
-    of_images = ((squares + 2 * design.effect) / n - centre**2) / n * design.effect  # what the images bring
+    of_images = ((squares + 2 * design.effect) / n - centre**2) / n * design.effect
     per_image = design.groups / design.images
     if seeds == 1:
-        parts = Spread(n * of_images, 0.0, 0.0, per_image)
-        return Estimate(centre, math.sqrt(of_images), 0.0, 1, design.images, parts, design.effect)
+        return Estimate(centre, math.sqrt(of_images), 0.0, 1, design.images, Spread(n * of_images, 0, 0, per_image))
     deviations = float(((of_seeds - centre) ** 2).sum())
     residuals = np.count_nonzero(differences) - seeds * squares - n * deviations
     noise = max(0.0, residuals) / n / ((seeds - 1) * (n - design.effect) * seeds)
@@ -126,14 +208,13 @@ def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) ->
     variance = of_images + max(0.0, between - noise)
     spreads = n * max(0.0, of_images - noise), seeds * n * noise, seeds * max(0.0, between - noise)
     share = min(1.0, between / variance)
-    return Estimate(
-        centre, math.sqrt(variance), share, seeds, design.images, Spread(*spreads, per_image), design.effect
-    )
+    return Estimate(centre, math.sqrt(variance), share, seeds, design.images, Spread(*spreads, per_image))
 
 
 def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> NDArray[np.float64]:
-    """Two-sided quantile: Student's for the share of the variance that seeds bring, and for that of the images, which
-    stand alone or in so many groups."""
+    """Return the two-sided quantile: Student's of seeds and of groups, weighted by the seeds' share of the variance."""
+    from scipy.stats import t
+
     of_images = t.isf(np.asarray(level) / 2, groups + 1)
     if seeds == 1:
         return of_images
@@ -141,15 +222,15 @@ def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> N
 
 
 def minus(correct_a: Bools, correct_b: Bools) -> NDArray[np.int8]:
-    """-1, 0 or 1 for each image: which of the two is right alone."""
+    """Return 1 where only the first is right, -1 where only the second is, else 0."""
     return correct_a.astype(np.int8) - correct_b.astype(np.int8)
 
 
 def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | None = None) -> PairedDifference:
-    """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
+    """Compare two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p value.
 
-    The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
-    How often equal arms are called different: docs/results.md.
+    The p value is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then
+    holds 0. How often equal arms are called different: docs/results.md.
     """
     differences = minus(correct_a, correct_b)
     mean, found = float(differences.mean()), estimate(differences, clusters)
@@ -164,12 +245,13 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
 
 
 def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -> float:
-    """Exact two-sided p, differences (K, N): the sum of each group of images over all seeds could as well have had the
-    other sign; an image that stands alone is a group.
+    """Return the exact two-sided p value of differences (K, N) if the sum of each group may have either sign.
 
-    For K = 1 and lone images this is the exact McNemar test. Groups of one absolute sum m add
-    m * (2 * Binomial(count, 1/2) - count); the sums of all m are added by convolution.
+    An image that stands alone is a group; for K = 1 and lone images this is the exact McNemar test. Groups of one
+    absolute sum m add m * (2 * Binomial(count, 1/2) - count); the sums of all m are added by convolution.
     """
+    from scipy.stats import binom
+
     of_images = differences.sum(axis=0, dtype=np.int64)
     sums = summed(of_images[None], numbered(clusters, len(of_images))[0])[0].astype(np.int64)
     largest = int(np.abs(sums).sum())
@@ -184,65 +266,16 @@ def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -
     return float(min(1.0, max(0.0, law[np.abs(totals) >= abs(int(sums.sum()))].sum())))
 
 
+def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:
+    """Return whether the difference is significant at the 5 % level, by Holm's p value if there is one."""
+    return (difference.p if adjusted_p is None else adjusted_p) <= LEVEL and difference.mean != 0
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the given order: the smallest of m times m, the next times m - 1 ... (Holm 1979)."""
+    """Adjust p values, in the given order: the smallest of m times m, the next times m - 1 ... (Holm 1979)."""
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)
     steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(steps, 1.0)
     return adjusted.tolist()
-
-
-def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Tensor:
-    """The sums of `trainers.engine.metrics.confidence_bins` (3, 15), of probabilities (N, C)."""
-    right = probabilities.argmax(axis=1) == labels
-    return confidence_bins(torch.from_numpy(probabilities.max(axis=1)), torch.from_numpy(right))
-
-
-def verdict(
-    difference: PairedDifference,
-    names: tuple[str, str],
-    accuracies: tuple[float, float],
-    *,
-    scored: str = "test",
-    adjusted_p: float | None = None,
-    claims: int = 1,
-) -> str:
-    """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions; `scored` says what
-    the images are, such as "test"; `adjusted_p` is Holm's, where the report makes several `claims` of this kind."""
-    images = images_text(difference.images, difference.groups, scored)
-    seeds = pluralise(difference.seeds, "seed")
-    if difference.identical:
-        return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
-    sign = 1 if difference.mean >= 0 else -1
-    low, high = sorted((sign * difference.low, sign * difference.high))
-    points = f"{abs(difference.mean) * 100:.1f} points"
-    interval = f"95 % interval {low * 100:.1f} to {high * 100:.1f}"
-    if is_claim(difference, adjusted_p):
-        winner, loser = names[::sign]
-        if difference.seeds == 1:
-            return (
-                f"This run of {winner} beats this run of {loser} by {points} ({interval}, {seeds}, {images}); "
-                "one seed says nothing about training noise."
-            )
-        return f"{winner} beats {loser} by {points} ({interval}, {seeds}, {images})."
-    lower, higher = (
-        f"{name} ({share * 100:.1f} %)"
-        for name, share in sorted(zip(names, accuracies, strict=True), key=lambda pair: pair[1])
-    )
-    after = ""
-    if difference.p <= LEVEL and adjusted_p is not None:
-        after = f" once the {claims} comparisons of this report are judged together (Holm's p = {adjusted_p:.2g})"
-    return f"{images} and {seeds} cannot tell {lower} from {higher}{after}: difference {points}, {interval}."
-
-
-def images_text(images: int, groups: float, scored: str) -> str:
-    """Describe the images, such as `300 test images`, or `300 test images in 60 groups`."""
-    text = pluralise(images, f"{scored} image")
-    return text if groups == images else f"{text} in {pluralise(round(groups), 'group')}"
-
-
-def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:
-    """Return whether the numbers carry a difference at the 5 % level."""
-    return (difference.p if adjusted_p is None else adjusted_p) <= LEVEL and difference.mean != 0

@@ -3,8 +3,8 @@
 from scipy.stats import norm
 
 from common.text import pluralise
-from trainers.engine.intervals import Clusters, numbered
-from trainers.statistics import LEVEL, Estimate, Spread, images_text, quantile
+from comparison.verdict import images_text
+from trainers.statistics import LEVEL, Clusters, Estimate, Spread, numbered, quantile
 
 POWER = 0.8
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)

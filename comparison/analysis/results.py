@@ -8,27 +8,29 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from common.errors import exit_code
 from comparison.analysis.improving import improvement_at_end
 from comparison.analysis.power import seeds_or_images_needed
 from comparison.analysis.runs import Arm, Comparison, Condition, FinishedRun
+from comparison.verdict import verdict
 from trainers.config import from_dict
 from trainers.coverage import answered as share_answered
-from trainers.engine.intervals import Clusters, design_of, wilson
-from trainers.engine.metrics import expected_calibration_error, macro_f1
+from trainers.engine.metrics import confidence_bins, expected_calibration_error, macro_f1
 from trainers.reporting.console import say
 from trainers.statistics import (
     LEVEL,
+    Clusters,
     PairedDifference,
-    calibration_bins,
+    design_of,
     estimate,
     holm,
     is_claim,
     minus,
     paired_difference,
     sign_flip,
-    verdict,
 )
 from trainers.storage.finished_run import untrusted_run
 from vit.config import ModelConfig
@@ -155,7 +157,7 @@ def still_improving(arms: Sequence[Arm]) -> str:
 def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     """Scores of an arm over its runs, as columns of table.csv: shares as fractions."""
     runs, accuracies, design = arm.runs, arm.accuracies, design_of(arm.correct, clusters)
-    of_runs = (wilson(int(run.correct.sum()), len(run.labels), design_of(run.correct, clusters)) for run in runs)
+    of_runs = (design_of(run.correct, clusters).interval(run.accuracy) for run in runs)
     lows, highs = zip(*of_runs, strict=True)
     errors = [expected_calibration_error(calibration_bins(run.probabilities, run.labels)) for run in runs]
     confusion = np.sum([run.confusion for run in runs], axis=0) / len(runs)
@@ -164,7 +166,7 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     worst = int(recalls.argmin())
     of_worst = runs[0].labels == worst
     groups_of_worst = design_of(arm.correct[:, of_worst], clusters[of_worst])
-    worst_low, worst_high = wilson(round(confusion[worst, worst]), int(sizes[worst]), groups_of_worst)
+    worst_low, worst_high = groups_of_worst.interval(round(confusion[worst, worst]) / int(sizes[worst]))
     return {
         "images": len(runs[0].labels),
         "groups": design.groups,  # an image that stands alone is one
@@ -183,6 +185,12 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
         "worst_high": worst_high,
         "improvement": improvement_at_end([run.history for run in runs]),
     }
+
+
+def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Tensor:
+    """The sums of `trainers.engine.metrics.confidence_bins` (3, 15), of probabilities (N, C)."""
+    right = probabilities.argmax(axis=1) == labels
+    return confidence_bins(torch.from_numpy(probabilities.max(axis=1)), torch.from_numpy(right))
 
 
 def answered(arm: Arm) -> float:

@@ -18,8 +18,8 @@ from datasets.bundle import SPLITS
 from datasets.copies import united
 from datasets.split_csv import SplitRow, clusters_of, groups_in, read_split
 from trainers.config import to_dict
-from trainers.engine.intervals import Design, design_of
 from trainers.seen import left_out_of, seen_lines
+from trainers.statistics import Design, design_of
 from trainers.storage.finished_run import find_run, read_given_config, read_history
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json

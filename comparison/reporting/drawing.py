@@ -10,10 +10,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from comparison.analysis.results import ConditionResult
+from comparison.analysis.results import ConditionResult, calibration_bins
 from comparison.analysis.runs import Arm, Condition, FinishedRun
 from trainers.reporting.figures.results import GREY, draw_counts, escape, png, shorten, tidy
-from trainers.statistics import calibration_bins
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MOST_CLASSES = 40  # of a confusion matrix that can be read

@@ -22,11 +22,11 @@ from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ridge import predictions
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.engine.intervals import design_of, wilson
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare, resolve_fit
+from trainers.statistics import design_of
 from trainers.user_objects import UserObjects
 from vit import ModelConfig
 from vit.factory import image_spec, local_pretrained_models
@@ -166,7 +166,7 @@ def _judge(setup: RunSetup, model: ModelConfig) -> Ranked:
     targets = np.eye(len(setup.data.class_names))[labels]
     said = predictions(features, targets, np.arange(len(labels)), units)
     correct = said.argmax(axis=1) == labels
-    low, high = wilson(int(correct.sum()), len(correct), design_of(correct, units))
+    low, high = design_of(correct, units).interval(correct.mean())
     options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
     return Ranked(
         name=name_of(model),

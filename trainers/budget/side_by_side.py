@@ -18,11 +18,11 @@ from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.engine.intervals import design_of, wilson
 from trainers.heads.choice import Choice, Images, Judged, choose
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
+from trainers.statistics import design_of
 from trainers.storage.finished_run import read_run_config
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig, Network, default_weights
 from vit.factory import image_spec
@@ -181,7 +181,7 @@ def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: 
         network = networks[place]
         if network == LARGER_VIT:
             continue  # the same weights
-        low, high = wilson(int(each.right.sum()), len(each.right), design_of(each.right, some.units))
+        low, high = design_of(each.right, some.units).interval(each.right.mean())
         model: dict[str, Any] = {"name": network.name, "weights": default_weights(network.name)}
         if network.name not in EMBEDDED_WEIGHTS.values():
             model["image_size"] = network.image_size

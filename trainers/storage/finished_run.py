@@ -15,8 +15,8 @@ from common.files import NO_DOWNLOADS
 from common.shell import command
 from common.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
-from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
+from trainers.statistics import Design
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
 from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_json

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainers.engine.intervals import Design
+from trainers.statistics import Design
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,30 +1,109 @@
+"""Statistics of accuracies: Wilson's interval, groups of images, the paired difference and Holm's correction."""
+
 import math
 
 import numpy as np
 import pytest
-import torch
-from scipy.stats import norm
-from sklearn.metrics import confusion_matrix
+from scipy.stats import binomtest
+from simulated_groups import ACCURACIES, KINDS, LAWS, SIZES, coverage, groups_of, right_images
 
-from inference.evaluation_report import reliability
-from trainers.engine.intervals import wilson
-from trainers.engine.metrics import expected_calibration_error, macro_f1
-from trainers.statistics import (
-    calibration_bins,
-    holm,
-    is_claim,
-    paired_difference,
-    sign_flip,
-    verdict,
-)
+from trainers.statistics import Design, design_of, holm, is_claim, paired_difference, sign_flip, summed, wilson
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])
-def test_wilson_equals_the_formula_of_the_textbook(correct, n):
-    z, share = norm.isf(0.025), correct / n
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    assert wilson(correct, n) == pytest.approx((max(0, middle - half), min(1, middle + half)), abs=1e-9)
+def test_wilsons_interval_equals_scipys(correct, n):
+    expected = binomtest(correct, n).proportion_ci(method="wilson")
+    assert wilson(correct / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def in_groups(kind="eights", *, images=200, accuracy=0.8, correlation=0.5, seed=0):
+    generator = np.random.default_rng(seed)
+    groups = groups_of(kind, images, generator)
+    return groups, right_images(groups, accuracy, correlation=correlation, law="copy", generator=generator)
+
+
+def test_images_that_stand_alone_have_wilsons_interval():
+    right = np.random.default_rng(0).random(150) < 0.7
+    for clusters in (None, np.arange(150), np.random.default_rng(1).permutation(150) + 7):
+        design = design_of(right, clusters)
+        assert (design, design.worth, str(design)) == (Design(150, 150), 150, "")
+        assert design.interval(right.mean()) == wilson(right.mean(), 150)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_variance_is_the_sum_over_all_pairs_of_images_of_one_group(kind):
+    groups, right = in_groups(kind)
+    residuals = right - right.mean()
+    pairs = sum(a * b for i, a in enumerate(residuals) for j, b in enumerate(residuals) if groups[i] == groups[j])
+    design = design_of(right, groups, prior=0)
+    assert design.effect == pytest.approx(min(max(1, pairs / (residuals**2).sum()), design.most))
+    assert design.most == pytest.approx(sum(a == b for a in groups for b in groups) / 200)
+    assert design_of([right, right], groups).effect == pytest.approx(design_of(right, groups).effect)
+
+
+def test_exact_copies_are_worth_one_image_each():
+    right = np.repeat(np.random.default_rng(0).random(60) < 0.8, 5)
+    design = design_of(right, np.repeat(np.arange(60), 5))
+    assert (design.effect, design.worth, str(design)) == (
+        pytest.approx(5),
+        pytest.approx(60),
+        "in 60 groups, worth about 60",
+    )
+
+
+@pytest.mark.parametrize("right", [np.ones(80, bool), np.zeros(80, bool)])
+def test_where_no_image_differs_from_another_groups_count_as_wholly_alike(right):
+    design = design_of(right, np.repeat(np.arange(10), 8))
+    assert design.effect == pytest.approx(design.most) == 8
+    assert design.interval(right.mean()) == pytest.approx(wilson(right.mean(), 10))
+
+
+def test_one_group_of_all_images_is_worth_one_image():
+    groups = np.zeros(40, int)
+    assert design_of(np.arange(40) < 30, groups).interval(0.75) == wilson(0.75, 1)
+
+
+def test_a_pair_among_many_lone_images_changes_next_to_nothing():
+    right, groups = np.random.default_rng(0).random(1000) < 0.8, np.arange(1000)
+    groups[1] = 0
+    alone, pair = (design_of(right, clusters).interval(right.mean()) for clusters in (None, groups))
+    assert pair == pytest.approx(alone, abs=2e-4)
+
+
+def test_groups_are_the_same_however_they_are_numbered_and_ordered():
+    groups, right = in_groups("unequal")
+    order = np.random.default_rng(0).permutation(200)
+    other = design_of(right[order], 1000 - 3 * groups[order])
+    assert other.effect == pytest.approx(design_of(right, groups).effect)
+
+
+def test_sums_over_groups_are_those_of_a_loop():
+    groups = np.random.default_rng(0).integers(0, 7, 50)
+    values = np.random.default_rng(1).random((3, 50))
+    expected = [[row[groups == number].sum() for number in range(7)] for row in values]
+    assert summed(values, groups) == pytest.approx(np.array(expected))
+
+
+def test_the_interval_of_groups_holds_the_accuracy_and_that_of_images_does_not():
+    by_groups, by_images = coverage("eights", "beta", correlation=0.5, accuracy=0.7, images=200, sets=400)
+    assert 0.93 <= by_groups <= 0.98
+    assert by_images < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_2000_sets_of_each_accuracy_and_size_95_percent_are_covered(kind, law):
+    cells = np.array([
+        coverage(kind, law, correlation=0.5, accuracy=accuracy, images=images, sets=2000)
+        for accuracy in ACCURACIES for images in SIZES
+    ])  # fmt: skip
+    by_groups, by_images = cells.mean(axis=0)
+    assert 0.93 <= by_groups <= (0.97 if kind != "one" else 0.985)
+    assert cells[:, 0].min() > 0.89
+    if kind in ("eights", "unequal"):
+        assert by_images < 0.7
+        assert cells[:, 1].max() < 0.8
 
 
 @pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (5, 0), (7, 12), (12, 7), (40, 61), (3, 3)])
@@ -47,31 +126,6 @@ def test_the_sign_flip_test_of_several_seeds_equals_all_flips():
     assert sign_flip(differences) == pytest.approx(expected, abs=1e-9)
 
 
-def test_ece_equals_a_loop_over_bins_and_the_metric_of_the_training():
-    logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)) * 2
-    labels = torch.randint(0, 7, (500,), generator=torch.Generator().manual_seed(1))
-    probabilities = logits.double().softmax(1).numpy()
-    bins = calibration_bins(probabilities, labels.numpy())
-    error = expected_calibration_error(bins)
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels.numpy()
-    expected = 0.0
-    for index in range(15):
-        inside = (confidence > index / 15) & (confidence <= (index + 1) / 15)
-        if inside.any():
-            expected += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
-    assert error == pytest.approx(expected, abs=1e-12)
-    in_training = expected_calibration_error(reliability(logits, labels))
-    assert error == pytest.approx(in_training, abs=1e-6)  # its softmax is float32
-    assert bins[0].sum() == 500
-
-
-def test_macro_f1_counts_the_classes_that_occur():
-    labels, predicted = np.array([0, 0, 1, 1, 3]), np.array([0, 1, 1, 1, 2])
-    assert macro_f1(torch.from_numpy(confusion_matrix(labels, predicted))) == pytest.approx(
-        (2 / 3 + 4 / 5 + 0 + 0) / 4, abs=1e-12
-    )
-
-
 def test_holm_multiplies_the_smallest_by_all_and_never_changes_the_order():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
@@ -84,9 +138,6 @@ def test_identical_arms_have_p_one_and_no_difference(seeds):
     difference = paired_difference(correct, correct)
     assert (difference.mean, difference.p, difference.identical) == (0.0, 1.0, True)
     assert difference.low < 0 < difference.high
-    sentence = verdict(difference, ("a", "b"), (0.8, 0.8))
-    counted = f"{seeds} seed{'s' * (seeds > 1)}"
-    assert sentence == f"No difference: a and b are right about the same of 200 test images ({counted})."
 
 
 def test_swapping_the_arms_mirrors_the_interval():
@@ -137,47 +188,6 @@ def test_the_order_of_the_images_changes_nothing():
     a, b = generator.random((5, 10_000)) < 0.9, generator.random((5, 10_000)) < 0.9
     order = generator.permutation(10_000)
     assert paired_difference(a, b) == paired_difference(a[:, order], b[:, order])
-
-
-def test_the_sentence_of_a_difference_names_the_winner_whichever_comes_first():
-    generator = np.random.default_rng(0)
-    a, b = generator.random((3, 360)) < 0.97, generator.random((3, 360)) < 0.8
-    for pair, names in (((a, b), ("good", "bad")), ((b, a), ("bad", "good"))):
-        difference = paired_difference(*pair)
-        sentence = verdict(difference, names, (pair[0].mean(), pair[1].mean()))
-        low, high = sorted(abs(value) * 100 for value in (difference.low, difference.high))
-        points = abs(difference.mean) * 100
-        assert sentence == (
-            f"good beats bad by {points:.1f} points (95 % interval {low:.1f} to {high:.1f}, 3 seeds, 360 test images)."
-        )
-
-
-def test_the_sentence_of_one_seed_speaks_of_runs_and_says_what_it_does_not_know():
-    a, b = np.ones((1, 100), bool), np.arange(100)[None] < 60
-    sentence = verdict(paired_difference(a, b), ("a", "b"), (1.0, 0.6), scored="validation")
-    assert sentence.startswith("This run of a beats this run of b by 40.0 points (")
-    assert "100 validation images" in sentence
-    assert sentence.endswith("one seed says nothing about training noise.")
-
-
-def test_the_sentence_of_too_few_images_says_that_they_cannot_separate():
-    correct_a = np.arange(153)[None] >= 6
-    correct_b = np.arange(153)[None] < 150
-    difference = paired_difference(correct_b, correct_a)
-    sentence = verdict(difference, ("b", "a"), (150 / 153, 147 / 153))
-    assert sentence.startswith("153 test images and 1 seed cannot tell a (96.1 %) from b (98.0 %): ")
-    assert "difference 2.0 points, 95 % interval -" in sentence
-
-
-def test_a_difference_that_holms_correction_takes_away_is_not_claimed():
-    generator = np.random.default_rng(3)
-    a, b = generator.random((3, 300)) < 0.95, generator.random((3, 300)) < 0.8
-    difference = paired_difference(a, b)
-    assert is_claim(difference)
-    assert not is_claim(difference, 0.08)
-    sentence = verdict(difference, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, claims=3)
-    assert "cannot tell b" in sentence
-    assert "once the 3 comparisons of this report are judged together (Holm's p = 0.08)" in sentence
 
 
 CENTRES = {0.85: 3.1288, 0.90: 3.8793}  # logits whose images are right that often on average
