@@ -1,30 +1,32 @@
-"""A page on this machine to decide on the rows of a table, one by one; each decision is saved before the next."""
+"""A page on this machine on which a person decides on the rows of a table; each decision is saved at once."""
 
 import json
 import threading
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+from werkzeug.exceptions import NotFound, UnprocessableEntity
+from werkzeug.wrappers import Request, Response
 
 from common.errors import DataError
 from datasets.images import picture_of
 from inference.labels.table import Reviewed
-from inference.local_server import LocalHandler, LocalServer
+from inference.local_server import LocalServer, as_json, as_page
 from trainers.reporting.figures.thumbnails import thumbnail
 
 PAGE = Path(__file__).with_name("page.html")
-MOST_BYTES = 10_000
-"""Size limit of a posted decision."""
 SIDES = {"": 400, "small": 120, "large": 1600}
-"""Longest side of a picture in pixels: as it is asked about, as an example, and enlarged."""
+"""Longest side of a picture in pixels: in question, as an example, and enlarged."""
 
 
 class ChangedElsewhere(Exception):
-    """The row to decide on is another one in the table by now."""
+    """The row to decide on was changed in the table meanwhile."""
 
 
 class Review(LocalServer):
-    """Answers GET / with the page, /rows with all of them, /picture?N with a sample, and POST /decide."""
+    """Answers GET / with the page, /rows with all of them, /picture?N&SIZE with a sample, and POST /decide."""
+
+    max_bytes = 10_000
 
     def __init__(self, table: Reviewed[Any], *, port: int) -> None:
         """Raises OptionError: the port is taken. DataError: as `table.read`."""
@@ -33,10 +35,10 @@ class Review(LocalServer):
         self.known = b""
         self.take_changes()
         self.one_at_a_time = threading.Lock()
-        super().__init__("127.0.0.1", port, ReviewHandler)
+        super().__init__("127.0.0.1", port)
 
     def listed(self) -> dict[str, Any]:
-        """List what the page shows: the wording, the classes, and of each row its decision and what is known of it."""
+        """Return what the page shows: the wording, the classes, and each row with its decision."""
         wording = self.table.wording
         return {
             **vars(wording),
@@ -55,8 +57,10 @@ class Review(LocalServer):
         return {**vars(shown), **own, "examples": examples}
 
     def take_changes(self) -> int:
-        """Take over what the table says by now, where it is not what was last read or written here: how many rows are
-        new, gone or decided otherwise. Raises DataError, OSError: it cannot be read."""
+        """Read the table again if its file has changed; return how many rows are new, gone or decided otherwise.
+
+        Raises DataError, OSError: it cannot be read.
+        """
         content = self.table.path.read_bytes()
         if content == self.known:
             return 0
@@ -65,10 +69,10 @@ class Review(LocalServer):
         return max(len({*self.rows} - {*before}), len({*before} - {*self.rows}))
 
     def decide(self, place: int, decision: str, decided: str) -> int:
-        """Save a decision beside those that were made in the table meanwhile: how many these are.
+        """Save a decision, keep those made in the table meanwhile, and return how many these are.
 
-        Raises DataError: no such decision, or the table is not one any more. IndexError: no such row. OSError: the
-        table is gone. ChangedElsewhere: this very row was decided there, or is gone; nothing is saved.
+        Raises DataError: no such decision, or a damaged table. IndexError: no such row. OSError: the table is gone.
+        ChangedElsewhere: this row was decided there, or is gone; nothing is saved.
         """
         if place < 0:
             raise IndexError("a place below 0")
@@ -82,39 +86,32 @@ class Review(LocalServer):
             self.rows[place], self.known = row, self.table.path.read_bytes()
             return changed
 
+    def answer(self, request: Request) -> Response:
+        match request.method, request.path:
+            case "GET", "/":
+                return as_page(PAGE.read_bytes())
+            case "GET", "/rows":
+                return as_json(self.listed())
+            case "GET", "/picture":
+                row, _, size = request.query_string.decode("latin-1").partition("&")
+                if size in SIDES and row.isdecimal() and len(row) < 10 and int(row) < len(self.samples):
+                    return as_json({"picture": thumbnail(picture_of(self.samples, int(row)), SIDES[size])})
+            case "POST", "/decide":
+                return self.decided(request.get_data())
+        raise NotFound("no such page")
 
-class ReviewHandler(LocalHandler):
-    server: Review
-
-    def do_GET(self) -> None:
-        path, _, asked = self.path.partition("?")
-        row, _, size = asked.partition("&")
-        if path == "/":
-            self._reply(HTTPStatus.OK, PAGE.read_bytes(), "text/html; charset=utf-8")
-        elif path == "/rows":
-            self._answer(self.server.listed())
-        elif path == "/picture" and size in SIDES and self.has(row):
-            self._answer({"picture": thumbnail(picture_of(self.server.samples, int(row)), SIDES[size])})
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "no such page")
-
-    def has(self, row: str) -> bool:
-        """Return whether there is a picture of this number."""
-        return row.isdecimal() and len(row) < 10 and int(row) < len(self.server.samples)
-
-    def do_POST(self) -> None:
-        if (length := self._length(MOST_BYTES)) is None:
-            return None
+    def decided(self, asked: bytes) -> Response:
+        """Save the decision in a request's body. Raises UnprocessableEntity: it holds none that can be saved."""
         try:
-            asked = json.loads(b"".join(self._parts(length)))
-            place, decision, decided = int(asked["place"]), str(asked["decision"]), "person" * bool(asked["decided"])
+            values = json.loads(asked)
+            place, decision, by = int(values["place"]), str(values["decision"]), "person" * bool(values["decided"])
         except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
-            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
+            raise UnprocessableEntity(f"no decision: {error}") from None
         try:
-            changed = self.server.decide(place, decision, decided)
-        except (DataError, IndexError, FileNotFoundError) as error:
-            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
+            changed = self.decide(place, decision, by)
         except ChangedElsewhere as error:
-            return self._answer({"error": str(error), **self.server.listed()}, HTTPStatus.CONFLICT)
-        classes = {"class_names": list(self.server.table.class_names)}
-        return self._answer({"changed": changed, **classes, **(self.server.listed() if changed else {})})
+            return as_json({"error": str(error), **self.listed()}, 409)
+        except (DataError, IndexError, FileNotFoundError) as error:
+            raise UnprocessableEntity(f"no decision: {error}") from None
+        classes = {"class_names": [*self.table.class_names]}
+        return as_json({"changed": changed, **classes, **(self.listed() if changed else {})})
