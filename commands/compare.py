@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from vit.config import ModelConfig
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport
-    from comparison.request.plan import Request
+    from comparison.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"}
 ARM_OPTIONS -= {"--model", *(option.flag for option in run_options(Shared))}  # an arm begins with its model
@@ -158,16 +157,14 @@ def compared(options: Options) -> ComparisonReport:
         return compare_runs(options.runs, options.output)
     report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
-        print(f"{'next':>9}  {command('compare', '--data', 'FOLDER')}")
-        print("           the same on your own photographs, a folder for each class; nothing")
-        print("           is downloaded")
+        print(f"{'next':>9}  {command('compare', '--data', 'FOLDER')}, with your own images in a folder per class")
     return report
 
 
 def as_json(report: ComparisonReport) -> dict[str, Any]:
     """Build what `--json` prints: docs/use-the-result.md lists the fields."""
-    from comparison.analysis.advice import headline
-    from comparison.reporting.table import rows
+    from comparison.table import rows
+    from comparison.verdict import headline, pair_sentence
 
     comparison, results, folder, kept = report
     runs = [[run.run_dir for run in row.arm.runs] for result in results for row in result.arms]
@@ -175,16 +172,16 @@ def as_json(report: ComparisonReport) -> dict[str, Any]:
     pairs = [
         {
             "labels_per_class": result.condition.labels_per_class,
-            "first": first,
-            "second": second,
+            "first": pair.first.name,
+            "second": pair.second.name,
             **dict(zip(("low", "difference", "high"), pair.interval, strict=True)),
             "p": pair.difference.p,
             "p_holm": pair.adjusted_p,
             "verdict": pair.mark,
-            "sentence": pair.sentence,
+            "sentence": pair_sentence(pair, scored=comparison.scored),
         }
         for result in results
-        for (first, second), pair in zip(combinations(result.condition.names, 2), result.pairs, strict=True)
+        for pair in result.pairs
     ]
     return {
         "data": comparison.data,
@@ -199,8 +196,7 @@ def as_json(report: ComparisonReport) -> dict[str, Any]:
 
 
 def request_of(options: Options) -> Request:
-    from comparison.request.arms import default_arms
-    from comparison.request.plan import Request
+    from comparison.plan import Request, default_arms
 
     data = DataConfig(**{each.name: getattr(options.data, each.name) for each in fields(DataConfig)})
     base = replace(RunConfig(**sections(options)), data=data)

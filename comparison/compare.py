@@ -1,4 +1,4 @@
-"""Comparison from a request, or from finished runs, to the verdict: on the terminal, and in a report."""
+"""Compare models: from a request, or from finished runs, to the verdict on the terminal and in a report."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
 from common.shell import typed
-from comparison.analysis.runs import (
-    Comparison,
-    Condition,
-    cautions,
-    group_into_arms,
-    on_unseen,
-    read_run,
-    require_same_data,
-)
-from comparison.request.plan import ComparisonPlan, Request, find_folder
-from comparison.request.protocol import announce_plan, known_problems, protocol
-from comparison.request.timing import settle_time
-from comparison.training.planned import write_commands
-from comparison.training.train_arms import train_arms
+from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle_time
+from comparison.results import ConditionResult, analyse
+from comparison.runs import Comparison, Condition, cautions, group_into_arms, on_unseen, read_run, require_same_data
+from comparison.table import last_screen, table_frame
+from comparison.train_arms import train_arms, write_commands
+from comparison.verdict import announce_plan, known_problems, not_converged, protocol
 from datasets.split_csv import write_split
-from inference.evaluate import score_last_epoch
 from trainers.config import OutputConfig, to_dict
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console
@@ -41,47 +33,39 @@ from trainers.system.signals import signals
 if TYPE_CHECKING:
     import pandas as pd
 
-    from comparison.analysis.results import ConditionResult
-
 
 class ComparisonReport(NamedTuple):
-    """A comparison, judged, and the folder of its report."""
+    """A comparison, its results, and the folder of its report."""
 
     comparison: Comparison
     results: Sequence[ConditionResult]
     folder: Path
     kept: Path | None = None
-    """The run that is the result, where the comparison trained it."""
+    """The run that is the result, if the comparison trained it."""
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per condition and arm, as in table.csv: accuracy and its interval, other scores, the difference to the
-        first arm, the costs and the runs; shares are fractions."""
-        from comparison.reporting.table import table_frame
-
+        """A row per condition and arm, as in table.csv: scores with intervals, the difference to the first arm, costs
+        and runs; shares are fractions."""
         return table_frame(self.comparison, self.results)
 
 
 @signals.heeded()
 @console.model_log()
 def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> ComparisonReport:
-    """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
+    """Train all arms, seed by seed, and report who wins. The same request continues a comparison that was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
     these options; `jobs` None is then all of them at once. They come out the same. Raises OptionError, DataError,
-    WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
+    WeightsError: before anything is trained or written. TrainingError, Interrupted: the same request continues.
     """
     with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
-        plan = ComparisonPlan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
-        settle_time(plan)
-        take_folder(plan, holding)
-        announce_plan(plan)
+        plan = prepared(request, holding, jobs=jobs if slurm is None else jobs or sys.maxsize)
         comparison = run_plan(plan, slurm)
         metric = metric_of(plan.select)
         kept = keep_the_best(comparison.conditions, select=metric)
         report = show(comparison, plan.folder)
-        score = f"validation {metric.replace('_', ' ')}"
-        console.say(f"{kept}: the best seed of the arm with the best {score}", label="latest")
+        console.say(f"{kept}: best validation {metric.replace('_', ' ')}", label="latest")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
     return report._replace(kept=kept)
@@ -90,20 +74,27 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
 @signals.heeded()
 @console.model_log()
 def plan_arms(request: Request) -> tuple[Path, list[str]]:
-    """Write what the runs of a comparison need, and train none: a file of commands, and its lines. The same request to
-    `compare_arms` collects the runs. Raises OptionError, DataError, WeightsError: before anything is written."""
+    """Write a config for each run of a comparison and train none; return a file of commands, and its lines.
+
+    The same request to `compare_arms` collects the runs. Raises OptionError, DataError, WeightsError: before anything
+    is written.
+    """
     with ExitStack() as holding:
-        plan = ComparisonPlan(request, jobs=sys.maxsize)
-        settle_time(plan)
-        take_folder(plan, holding)
-        announce_plan(plan)
-        return write_commands(plan)
+        return write_commands(prepared(request, holding, jobs=sys.maxsize))
 
 
-def take_folder(plan: ComparisonPlan, holding: ExitStack) -> None:
-    """Make the folder of a comparison, or go on in a stopped one's; this process holds it until `holding` ends."""
+def prepared(request: Request, holding: ExitStack, *, jobs: int | None) -> ComparisonPlan:
+    """Plan a comparison, hold its folder until `holding` ends, and print the plan."""
+    plan = take_folder(settle_time(plan_comparison(request, jobs=jobs)), holding)
+    announce_plan(plan)
+    return plan
+
+
+def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
+    """Make the folder of a comparison, or take that of a stopped one; this process holds it until `holding` ends."""
     while not folder_lock.hold(plan.folder, holding):
-        plan.folder, plan.continued = find_folder(plan.request)
+        folder, continued = find_folder(plan.request)
+        plan = replace(plan, folder=folder, continued=continued)
     if not plan.continued:
         holding.callback(release, claimed_folder(plan.request.base.output, plan.request.base.data.source))
         with made_whole(plan.folder) as aside:
@@ -111,10 +102,11 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack) -> None:
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)
+    return plan
 
 
 def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Comparison:
-    """Train all runs of a plan that are not finished, and gather what they found."""
+    """Train all runs of a plan that are not finished, and read their results."""
     warnings = tuple(known_problems(plan))
     for line in warnings:
         console.say(line, label="warning")
@@ -126,13 +118,13 @@ def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Compa
         warnings=warnings,
         command=command(),
         tuning=tuple(tuning),
-        scored="held-out validation" if plan.split.halved else "",
+        scored="held-out validation" if plan.split.halved else "test",
     )
 
 
 def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
-    """Make one run the result of a comparison, and give its directory: with the most labels, of the arm whose mean
-    validation score is best, the best seed. The test images judge the arms; they choose no run."""
+    """Record one run as the result of a comparison, and return its directory: with the most labels, of the arm whose
+    mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
     richest = max(conditions, key=lambda condition: condition.labels_per_class or math.inf)
     arms = [[read_result(run.run_dir) for run in arm.runs] for arm in richest.arms]
     sign = -1 if select == "loss" else 1
@@ -143,17 +135,11 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport:
-    """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
-    their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
-    given other images."""
+    """Compare finished runs, unchanged. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not
+    whole, has no test images, or was given other ones."""
     folders = [find_run(name, output.output_dir) for name in names]
-    for folder in folders:
-        score_last_epoch(folder)
     runs, seen = on_unseen([read_run(folder) for folder in folders])
-    require_same_data(runs, splits=(runs[0].scored.partition("_")[0],))
-    images = "validation images with the weights of the last epoch: there is no test split"
-    if runs[0].scored == "test":
-        images = "test images, once per run, with the weights of the best validation epoch"
+    require_same_data(runs, splits=("test",))
     for line in seen:
         console.say(line, label="warning")
     data, arms = runs[0].config["data"], group_into_arms(runs)
@@ -163,7 +149,8 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
         data=data["source"],
         conditions=(Condition(data["labels_per_class"], arms),),
         protocol=(
-            f"These runs were trained on their own; nothing was tuned here. Scored on the {images}.",
+            "These runs were trained on their own; nothing was tuned here. Scored on the test images, once per run, "
+            "with the weights of the best validation epoch.",
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
         ),
         warnings=(*seen, *cautions(runs, arms)),
@@ -174,22 +161,22 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
 
 
 def command() -> str:
-    """The command line of this process, as one types it."""
+    """Return the command line of this process, as one types it."""
     return typed("python", *command_line())
 
 
 def show(comparison: Comparison, folder: Path) -> ComparisonReport:
-    """Judge a comparison, write its report, and print its tables."""
-    # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
-    from comparison.analysis.results import analyse
-    from comparison.reporting.report import write_report
-    from comparison.reporting.table import terminal_table
+    """Judge a comparison, write its report, and print the answer."""
+    # Only now: what matplotlib and scikit-learn take would count as memory of the runs before.
+    from comparison.report import write_report
 
     results = analyse(comparison)
     write_report(comparison, results, folder)
     within = comparison.conditions[0].arms[0].runs[0].run_dir.is_relative_to(folder)
-    watch = folder if within else folder.parent  # finished runs lie beside it
-    console.say(f"\n{terminal_table(comparison, results)}\n")
+    watch = folder if within else folder.parent  # the finished runs are in it, too
+    console.say("\n" + "\n".join(last_screen(comparison, results)) + "\n")
+    for line in not_converged(results):
+        console.say(line, label="warning")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(typed("tensorboard", "--logdir", watch), label="watch")
     return ComparisonReport(comparison, results, folder)

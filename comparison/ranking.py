@@ -21,8 +21,8 @@ from common.errors import OptionError
 from common.files import write_bytes, write_text
 from common.shell import command
 from common.tables import csv_text
-from comparison.reporting.drawing import accuracy_by_labels
-from comparison.reporting.table import fit_lines
+from common.text import format_table
+from comparison.drawing import accuracy_by_labels
 from datasets.bundle import LEFT_OUT, VAL, Samples, image_set
 from datasets.config import DataConfig, words
 from datasets.copies import units_of
@@ -192,7 +192,7 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
         ]
         for row, other in zip(rows, (None, *behind), strict=True)
     ]
-    yield from fit_lines(header, lines)
+    yield from format_table([header, *lines])
     seen, design = f"on {first.shape[1]:,} images of train and val", design_of(first, rows[0].clusters)
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     if not design.alone:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from common.errors import CheckpointError, DataError
+from common.errors import DataError
 from common.text import shorten_list
 from datasets.bundle import SPLITS, TEST, DataBundle
 from datasets.config import DataConfig
@@ -19,13 +19,11 @@ from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from trainers.config import RunConfig
-from trainers.engine.evaluation import score_split, write_predictions
-from trainers.engine.optim import build_average
-from trainers.resume import newest_checkpoint
+from trainers.engine.evaluation import score_split
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
-from trainers.setup import AMP_DTYPES, prepare
-from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
+from trainers.setup import AMP_DTYPES
+from trainers.storage.finished_run import load, open_best, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
@@ -82,33 +80,6 @@ def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tu
     return data
 
 
-def score_last_epoch(run_dir: Path) -> None:
-    """Let the weights that a run without a test split ended with predict its validation images.
-
-    The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not. Raises
-    CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
-    """
-    folder = run_dir / "eval"
-    if any(folder.glob("val_last_predictions.*")) or any(folder.glob("test_predictions.*")):
-        return
-    checkpoint = newest_checkpoint(run_dir)
-    if checkpoint is None:
-        raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
-    with untrusted_run():
-        config = read_run_config(run_dir)
-        require_images(run_dir, config)
-        setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir)
-    if "ema" in checkpoint:
-        average = build_average(setup.model, decay=0.0)
-        average.load_state_dict(checkpoint["ema"])
-        setup.model.load_state_dict(average.module.state_dict())
-    else:
-        setup.model.load_state_dict(checkpoint["model"])
-    loader = setup.data.dataloaders["val"]
-    scores = score_split(setup.model, loader, setup.device, setup.amp_dtype)
-    write_predictions(folder, "val_last", scores, loader.dataset, setup.data.class_names)
-
-
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
 ) -> Evaluation:
@@ -121,7 +92,7 @@ def evaluate_on(
     samples = samples.with_splits({TEST: samples.indices("val")})
     samples, notes = without_seen(samples, [start], remedy="name images that it was not trained on")
     stem = Path(data.source).stem or "data"
-    own = stem in (*SPLITS, "val_last")  # what a run calls its own images
+    own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
     loader = evaluation_loader(samples, "test", classifier.spec, dataclasses.replace(data, workers=data.workers or 0))

@@ -28,8 +28,8 @@ import torch
 from PIL import Image
 
 import main
-from comparison.analysis.runs import read_run, require_same_data
-from comparison.request.plan import Request, find_folder
+from comparison.plan import Request, find_folder
+from comparison.runs import read_run, require_same_data
 from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.loaders import read_samples

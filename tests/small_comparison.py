@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from small_run import CLASSES, make_run
 
-from comparison.analysis.runs import Arm, Comparison, Condition, read_run
+from comparison.runs import Arm, Comparison, Condition, FinishedRun, read_run
 from trainers.storage.run_folder import read_json, write_json, write_metrics_csv
 
 
@@ -95,6 +95,24 @@ def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], 
         for seed, row in enumerate(correct)
     ]
     return Arm(name, tuple(map(read_run, runs)))
+
+
+def arm_in_memory(name: str, correct: np.ndarray) -> Arm:
+    """An arm without files, whose runs are right where `correct` (K, N) says so."""
+    labels = np.zeros(correct.shape[1], np.int64)
+    paths = tuple(map(str, range(len(labels))))
+    common = {"run_dir": Path(), "config": {}, "summary": {"images_seen": 1}, "meta": {}, "history": [], "paths": paths}
+    probabilities = np.zeros((len(labels), 2))
+    return Arm(
+        name,
+        tuple(
+            FinishedRun(
+                seed=seed, labels=labels, predicted=(~row).astype(np.int64), probabilities=probabilities,
+                class_names=("a", "b"), **common,
+            )
+            for seed, row in enumerate(correct)
+        ),
+    )  # fmt: skip
 
 
 def comparison_of(*conditions: tuple[int | None, tuple[Arm, ...]], **fields) -> Comparison:

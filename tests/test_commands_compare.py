@@ -21,10 +21,9 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 import main
 from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
-from comparison.request import arms
-from comparison.request.arms import default_arms
-from comparison.request.plan import ComparisonPlan, measure_arms
-from comparison.request.protocol import known_problems
+from comparison import plan
+from comparison.plan import ComparisonPlan, default_arms, measure_arms
+from comparison.verdict import known_problems
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
@@ -136,6 +135,15 @@ def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_trie
     assert json.loads((folder / "compare.json").read_text())["status"] == "finished"
 
 
+def test_runs_without_test_images_are_refused_with_what_gives_them(finished, capsys, tmp_path):
+    runs = []
+    for run in sorted((finished / "runs" / "pets").rglob("s1")):
+        runs.append(shutil.copytree(run, tmp_path / run.parent.parent.name))
+        (runs[-1] / "eval" / "test_predictions.csv").unlink()
+    code, _, err = call(capsys, "compare", *runs, "--output-dir", tmp_path / "out")
+    assert (code, "--test-fraction" in err, err.count("\n")) == (3, True, 1)
+
+
 def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
     runs = sorted((finished / "runs" / "pets").rglob("s1"))
     before = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
@@ -161,29 +169,6 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_runs_without_a_test_split_are_scored_with_the_weights_of_their_last_epoch(capsys, tmp_path):
-    data = photographs(tmp_path)
-    for pool in ("cls", "mean"):
-        argv = (
-            "train",
-            "--data",
-            data,
-            "--model",
-            "vit_nano_8",
-            "--pool",
-            pool,
-            *SMALL,
-            "--output-dir",
-            tmp_path / "r",
-        )
-        assert call(capsys, *argv, "--run-name", pool)[0] == 0
-    runs = [tmp_path / "r" / "pets" / pool for pool in ("cls", "mean")]
-    code, out, err = call(capsys, "compare", *runs, "--output-dir", tmp_path / "r")
-    assert code == 0, err
-    assert "last epoch" in out
-    assert all((folder / "eval" / "val_last_predictions.csv").is_file() for folder in runs)
-
-
 @pytest.mark.slow
 def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     options = ["--data", "digits", "--images-seen", "6000", "--seeds", "1", "--tune-lr", "off", "--device", "cpu"]
@@ -202,7 +187,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr
     assert "(continued)" in second.stdout
-    assert [line.split()[-1] for line in second.stdout.splitlines() if line.startswith("  1/2")] == ["done"]
+    assert [line.split()[2] for line in second.stdout.splitlines() if line.startswith("  1/2")] == ["done"]
     assert len(list(tmp_path.glob("digits/compare*"))) == 1
     assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
     folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"
@@ -288,7 +273,7 @@ def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_be
     known = [("vit_stem_16", "tiny_imagenet"), ("efficientnet_lite0", "imagenet"), ("efficientnet_lite0", "imagenet")]
     photographs = RunConfig(data=DataConfig(source="path/to/images"))
     monkeypatch.setattr(
-        arms, "local_pretrained_models", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known)
+        plan, "local_pretrained_models", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known)
     )
     models = [arm.model for arm in default_arms(photographs)]
     assert [(model.name, model.weights, model.trainable) for model in models] == [
@@ -296,17 +281,15 @@ def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_be
         ("vit_stem_16", "tiny_imagenet", "all"),
         ("efficientnet_lite0", "imagenet", "head"),
     ]
-    monkeypatch.setattr(arms, "local_pretrained_models", lambda: iter(()))
+    monkeypatch.setattr(plan, "local_pretrained_models", lambda: iter(()))
     assert len(default_arms(photographs)) == 2
 
 
 def test_a_frozen_backbone_counts_each_image_once():
-    def arm(cache):
-        return SimpleNamespace(flops=2, resolved=SimpleNamespace(train=SimpleNamespace(cache_features=cache)))
-
-    plan = SimpleNamespace(train_images=[100], epochs=[7], split=SimpleNamespace(size=lambda split: 10))
-    assert ComparisonPlan.work(plan, arm("on"), 0) == 2 * 110
-    assert ComparisonPlan.work(plan, arm("off"), 0) == 2 * 7 * 310
+    arms = [SimpleNamespace(flops=2, keeps_features=kept) for kept in (True, False)]
+    plan = SimpleNamespace(arms=arms, train_images=[100], epochs=[7], split=SimpleNamespace(size=lambda split: 10))
+    assert ComparisonPlan.work(plan, (0, 0)) == 2 * 110
+    assert ComparisonPlan.work(plan, (0, 1)) == 2 * 7 * 310
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +309,7 @@ def troubled(tmp_path_factory):
 def test_a_rate_that_diverges_is_named_and_another_is_taken(troubled):
     out, page = troubled
     diverged = [line.split() for line in out.splitlines() if "diverged" in line]
-    assert [line[2] for line in diverged] == ["1e+30", "1e+30"]
+    assert [line[-1].rpartition("_")[2] for line in diverged] == ["lr1e+30", "lr1e+30"]
     assert "1e+30" in page
 
 
@@ -339,7 +322,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
     base = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(device="cpu"))
     scratch, pretrained = measure_arms(default_arms(base), OpenedImages())
 
-    def plan(source, *arms):
+    def planned(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))
         split = shared_split(DataConfig(source="digits"))
         return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, seen=())
@@ -349,13 +332,13 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
     assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]
-    assert list(known_problems(plan("hymenoptera", scratch, with_weights("imagenet")))) == [
+    assert list(known_problems(planned("hymenoptera", scratch, with_weights("imagenet")))) == [
         "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
     ]
-    assert list(known_problems(plan("fashion_mnist", scratch, pretrained))) == [
+    assert list(known_problems(planned("fashion_mnist", scratch, pretrained))) == [
         "fashion_mnist is what the embedded weights were trained on: a pretrained arm may have seen the test images"
     ]
-    assert not list(known_problems(plan("hymenoptera", scratch, pretrained))), "they are those of Fashion-MNIST"
-    assert not list(known_problems(plan("fashion_mnist", scratch, with_weights("imagenet"))))
-    assert not list(known_problems(plan("hymenoptera", scratch)))
-    assert not list(known_problems(plan("digits", scratch, pretrained)))
+    assert not list(known_problems(planned("hymenoptera", scratch, pretrained))), "they are those of Fashion-MNIST"
+    assert not list(known_problems(planned("fashion_mnist", scratch, with_weights("imagenet"))))
+    assert not list(known_problems(planned("hymenoptera", scratch)))
+    assert not list(known_problems(planned("digits", scratch, pretrained)))

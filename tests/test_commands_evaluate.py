@@ -110,7 +110,7 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
         assert (run / "eval" / f"photos_{figure}.png").stat().st_size > 5_000
 
 
-@pytest.mark.parametrize("name", ["test", "val", "val_last"])
+@pytest.mark.parametrize("name", ["test", "val"])
 def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_images(capsys, tmp_path, name):
     run = make_run(tmp_path / "run")
     own = run / "eval" / f"{name}_predictions.csv"

@@ -16,8 +16,8 @@ from small_run import labelled_photos, make_run, photo
 import main
 from common.files import temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
-from comparison.analysis.runs import Arm, Condition
-from comparison.reporting.events import write_events
+from comparison.runs import Arm, Condition
+from comparison.tensorboard import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.split_csv import write_split

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from comparison.reporting import drawing
-from comparison.reporting.drawing import accuracy_by_labels, confusion_matrices
+from comparison import drawing
+from comparison.drawing import accuracy_by_labels, confusion_matrices
 
 pytestmark = pytest.mark.drawn
 

@@ -10,8 +10,8 @@ from scipy.stats import t
 from small_comparison import arm_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from comparison.analysis.runs import Condition
-from comparison.reporting.events import write_events
+from comparison.runs import Condition
+from comparison.tensorboard import write_events
 
 TAG = "0_mean_by_images_seen/accuracy_10_labels"
 ENDS = TAG.replace("0_mean", "9_spread")

@@ -8,12 +8,10 @@ import pytest
 from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run
 
-from comparison.analysis.power import ASSUMED, assumed, power_line, smallest_difference
-from comparison.analysis.results import analyse
-from comparison.analysis.runs import Condition, read_run
 from comparison.ranking import RankedBackbone
-from comparison.reporting.table import notes, terminal_table
-from comparison.verdict import verdict
+from comparison.results import analyse
+from comparison.runs import Condition, read_run
+from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
 from trainers.statistics import estimate, minus, paired_difference, sign_flip
 
 
@@ -106,17 +104,11 @@ def test_a_true_difference_on_near_copies_is_found():
 def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():
     groups = np.repeat(np.arange(60), 5)
     assert assumed(np.arange(300)) == ASSUMED
-    of_copies, of_pictures = smallest_difference(assumed(groups), 3, 300), smallest_difference(ASSUMED, 3, 60)
+    of_copies, of_pictures = assumed(groups).smallest_difference(3, 300), ASSUMED.smallest_difference(3, 60)
     assert of_copies == pytest.approx(of_pictures)
     assert power_line(300, 3, assumed(groups)).startswith(
         "300 test images in 60 groups and 3 seeds detect a difference of "
     )
-
-
-def test_the_sentence_says_in_how_many_groups_the_images_come():
-    first, second = np.ones((1, 100), bool), np.arange(100)[None] < 60
-    said = verdict(paired_difference(first, second, np.arange(100) // 4), ("a", "b"), (1.0, 0.6))
-    assert "1 seed, 100 test images in 25 groups); one seed" in said
 
 
 def test_a_run_reads_its_groups_from_split_csv(tmp_path):
@@ -159,8 +151,7 @@ def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
         ])  # fmt: skip
     assert (np.array(widths[1]) > 1.3 * np.array(widths[0])).all()
     assert [results[0].arms[0].scores["groups"] for results in (alone, grouped)] == [100, 20]
-    text = terminal_table(both[1], grouped)
-    assert "100 test images in 20 groups" in text
+    assert "100 test images in 20 groups" in pair_sentence(grouped[0].pairs[0])
     (line,) = [line for line in notes(both[1], grouped) if line.startswith("groups: ")]
     assert line.startswith("groups: the 100 scored images come in 20 groups, worth about 2")
     assert not [line for line in notes(both[0], alone) if "group" in line]

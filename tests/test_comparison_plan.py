@@ -4,42 +4,48 @@ from types import SimpleNamespace
 
 import pytest
 
-from comparison.request.plan import ComparisonPlan
+from comparison.plan import epochs_within, fixed_and_passing, tunes
+from trainers.budget.pace import Pace
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig
 
+RATES = (1e-4, 1e-3, 1e-2)
 
-def planned(
-    *, flops, epochs=(2,), train_images=(100,), rates=(1e-4, 1e-3, 1e-2), tune_lr="auto", lr=None, trainable="all"
-):
+
+def tuned(flops, *, images_seen=200, rates=RATES, wanted="auto", lr=None, trainable="all") -> tuple[bool, str]:
     config = RunConfig(model=ModelConfig(trainable=trainable), train=TrainConfig(lr=lr))
-    return SimpleNamespace(
-        request=SimpleNamespace(tune_lr=tune_lr), arms=[SimpleNamespace(config=config, flops=flops)], device="cpu",
-        epochs=epochs, train_images=train_images, grid=rates,
-    )  # fmt: skip
+    return tunes(wanted, [SimpleNamespace(config=config, flops=flops)], images_seen, rates, "cpu")
 
 
-def tunes(**options) -> bool:
-    return ComparisonPlan._tunes(planned(**options))[0]
-
-
-def test_rates_are_looked_for_while_the_additional_runs_cost_at_most_1e15_operations():
-    just = 1e15 / (3 * 200 * 2)  # three forward passes an image, 200 images seen, two rates beside the one there is
-    assert tunes(flops=0.999 * just)
-    assert not tunes(flops=1.001 * just)
-    assert not tunes(flops=0.999 * just, epochs=(2, 1), train_images=(100, 1))  # a second condition
-    assert tunes(flops=1.999 * just, rates=(1e-4, 1e-3))
-    assert (
-        "take 2.4e+15 floating-point operations, the limit of --tune-lr auto is 1e+15"
-        in (ComparisonPlan._tunes(planned(flops=2.4 * just))[1])
-    )
+def test_rates_are_tuned_while_the_additional_runs_cost_at_most_1e15_operations():
+    just = 1e15 / (3 * 200 * 2)  # three forward passes an image, 200 images seen, two more rates
+    assert tuned(0.999 * just)[0]
+    assert not tuned(1.001 * just)[0]
+    assert tuned(1.999 * just, rates=RATES[:2])[0]
+    assert "take 2.4e+15 floating-point operations" in tuned(2.4 * just)[1]
 
 
 @pytest.mark.parametrize("free", [{"lr": 1e-3}, {"trainable": "head"}])
 def test_a_rate_that_is_given_and_a_head_alone_cost_nothing(free):
-    assert tunes(flops=1e30, **free)
+    assert tuned(1e30, **free)[0]
 
 
 def test_a_person_may_decide():
-    assert tunes(flops=1e30, tune_lr="on")
-    assert not tunes(flops=0, tune_lr="off")
+    assert tuned(1e30, wanted="on")[0]
+    assert not tuned(0, wanted="off")[0]
+
+
+@pytest.mark.parametrize("seconds", [1, 60, 900, 36_000])
+def test_epochs_of_minutes_keep_their_proportions_and_fill_the_time(seconds):
+    arms = [SimpleNamespace(keeps_features=False, runs=runs) for runs in (5, 3)]
+    plan = SimpleNamespace(
+        arms=arms, train_images=(100, 900), epochs=(40, 10), runs_of=lambda arm: arm.runs,
+        cells=[(place, number) for place in range(2) for number in range(2)],
+    )  # fmt: skip
+    paces = [Pace(step, steps_per_epoch=4, validation=0.3, decoding=2.0, conclusion=1.0) for step in (0.05, 0.15)]
+    fixed, _ = fixed_and_passing(plan, paces)
+    plan.epochs = epochs_within(plan, paces, seconds)
+    if seconds > 2 * fixed:
+        assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
+        assert sum(fixed_and_passing(plan, paces)) == pytest.approx(seconds, rel=0.02)
+    assert min(plan.epochs) > 0

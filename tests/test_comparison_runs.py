@@ -9,10 +9,11 @@ from test_trainers_start import tiny_run
 
 from common.errors import CheckpointError, DataError
 from common.tables import read_rows
-from comparison.analysis.results import compare_pairs
-from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
+from comparison.results import judge
+from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
+from comparison.verdict import pair_sentence
 from datasets.split_csv import read_split
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
@@ -39,7 +40,7 @@ def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model
     assert run.correct.tolist() == [True, True, False, False, False, True]
     assert run.probabilities.shape == (6, 3)
     assert (run.probabilities.argmax(axis=1) == run.predicted).all()
-    assert (run.seed, run.scored, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, "test", 0.4, None)
+    assert (run.seed, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, 0.4, None)
 
 
 def test_the_classes_of_a_run_are_read_from_its_meta_json_and_its_weights_not_at_all(tmp_path):
@@ -61,18 +62,9 @@ def test_classes_of_a_run_that_are_no_text_are_named(tmp_path):
 def test_the_table_of_the_first_run_is_read_once_for_all_others(tmp_path, monkeypatch):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in range(4)]
     opened = []
-    monkeypatch.setattr("comparison.analysis.runs.read_split", lambda path: opened.append(path) or read_split(path))
+    monkeypatch.setattr("comparison.runs.read_split", lambda path: opened.append(path) or read_split(path))
     require_same_data(runs)
     assert opened == [run.run_dir / "split.csv" for run in runs]
-
-
-def test_without_a_test_split_the_last_epoch_on_val_is_read_before_the_best_one(tmp_path):
-    folder = run_in(tmp_path / "run", split="val")
-    assert read_run(folder).scored == "val"
-    predictions = folder / "eval" / "val_predictions.csv"
-    (folder / "eval" / "val_last_predictions.csv").write_text(predictions.read_text())
-    assert read_run(folder).scored == "val_last"
-    assert read_run(folder, split="val").scored == "val"
 
 
 def test_an_unfinished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
@@ -89,10 +81,8 @@ def test_a_missing_file_is_named(tmp_path, name):
         read_run(folder)
 
 
-def test_missing_predictions_classes_and_runs_are_named(tmp_path):
+def test_missing_classes_and_runs_are_named(tmp_path):
     folder = run_in(tmp_path / "run")
-    with pytest.raises(DataError, match=r"has no val_predictions.csv in eval/"):
-        read_run(folder, split="val")
     with pytest.raises(FileNotFoundError, match="is not a run directory: it does not exist"):
         read_run(tmp_path / "nowhere")
     meta = read_json(folder / "meta.json")
@@ -152,7 +142,6 @@ def test_predictions_of_other_classes_or_without_probabilities_are_refused(tmp_p
             "6 test images in A, 5 in B (1 only in A, first 'cat/0005.png')",
         ),
         ({"train_images": 8}, "6 train images in A, 8 in B (2 only in B, first 'train/6.png')"),
-        ({"split": "val"}, "A is scored on test images, B on validation images"),
     ],
 )  # fmt: skip
 def test_runs_on_other_data_are_refused_saying_how_they_differ(tmp_path, change, expected):
@@ -188,7 +177,7 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images_a
     ours, theirs = (f"vit_micro_4 from scratch data={name}" for name in ("given", "cleaned"))
     assert shown[0].conditions[0].names == [ours, theirs]
     assert shown[0].warnings == (
-        f"{ours} (A) and {theirs} (B) learnt from different images: 6 train images in A, 5 in B (1 only in A, first"
+        f"{ours} (A) and {theirs} (B) were trained on different images: 6 train images in A, 5 in B (1 only in A, first"
         " 'train/5.png')",
         f"1 of 6 test labels are doubtful ({tmp_path}/clean/test_suspects.csv); right of the others: {ours} 60.0%,"
         f" {theirs} 60.0%",
@@ -360,5 +349,5 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     arms = group_into_arms([read_run(short), read_run(long)])
     assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
     assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
-    ((pair,),) = compare_pairs([Condition(None, arms)], scored="test")
-    assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair.sentence
+    ((pair,),) = judge([Condition(None, arms)])
+    assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair_sentence(pair)

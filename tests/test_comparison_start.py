@@ -10,7 +10,7 @@ from small_run import few_digits
 
 import main
 from comparison import compare
-from comparison.request.plan import Request
+from comparison.plan import Request
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.storage.run_folder import read_json
 

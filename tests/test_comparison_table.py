@@ -7,11 +7,11 @@ import pytest
 from sklearn.metrics import f1_score
 from small_comparison import arm_of, comparison_of
 
-from comparison.analysis import results
-from comparison.analysis.results import gflops
-from comparison.reporting import table
-from comparison.reporting.table import WIDTH
-from trainers.statistics import holm, minus, sign_flip, wilson
+from common.tables import frame_text
+from comparison import results, table
+from comparison.results import gflops
+from comparison.verdict import notes
+from trainers.statistics import holm, wilson
 from vit.factory import build_model
 from vit.summary import summarise
 
@@ -32,8 +32,8 @@ def rows(comparison):
     return table.rows(comparison, analyse(comparison))
 
 
-def terminal_table(comparison, width=120):
-    return table.terminal_table(comparison, analyse(comparison), width=width)
+def last_screen(comparison):
+    return [*table.last_screen(comparison, analyse(comparison))]
 
 
 def outcomes(share, *, seeds=3, seed=0):
@@ -54,9 +54,6 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
     assert bad["accuracy_sd"] == pytest.approx(outcomes(0.5, seed=1).mean(axis=1).std(ddof=1))
     assert bad["difference"] == pytest.approx(bad["accuracy"] - good["accuracy"])
     assert bad["difference_low"] < bad["difference"] < bad["difference_high"] < 0
-    assert bad["mcnemar_significant_seeds"] == sum(
-        sign_flip(minus(a[None], b[None])) <= 0.05 for a, b in zip(arms[0].correct, arms[1].correct, strict=True)
-    )
     assert (good["difference"], good["verdict"], bad["verdict"]) == (None, None, "worse")
     assert good["wilson_low"] == min(wilson(row.mean(), 60)[0] for row in arms[0].correct)
     assert bad["macro_f1"] == pytest.approx(
@@ -92,24 +89,19 @@ def test_a_bug_in_the_count_of_gflops_is_not_a_dash(two, monkeypatch):
 
 
 def test_the_csv_reads_back_with_every_digit(two):
-    read_back = list(csv.DictReader(io.StringIO(table.table_csv(two, analyse(two)))))
+    read_back = list(csv.DictReader(io.StringIO(frame_text(table.table_frame(two, analyse(two))))))
     assert [float(row["accuracy"]) for row in read_back] == [row["accuracy"] for row in rows(two)]
     assert read_back[0]["difference"] == ""
 
 
-def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
-    lines = terminal_table(two).splitlines()
-    assert lines[0].startswith("good wins: 92.8 % against ")
-    assert lines[2].split() == [
-        "arm", "accuracy", "%", "95", "%", "interval", "macro", "F1", "ECE", "95", "%", "right",
-        "on", "vs", "first,", "points", "McNemar",
-    ]  # fmt: skip
-    assert lines[4].startswith("bad")
-    assert lines[4].endswith("-")
-    assert lines[6].startswith("arm")
-    assert "GFLOPs" in lines[6]
-    assert lines[10].startswith("good beats bad by ")
-    assert "scored: 60 test images, weights of the best validation epoch" in lines
+def test_of_two_arms_the_last_screen_has_a_line_with_both_accuracies_the_difference_and_the_winner(two):
+    header, line, scored = last_screen(two)
+    row = rows(two)[1]
+    assert header.split()[:2] == ["good", "bad"]
+    points = [f"{100 * row[name]:+.1f}" for name in ("difference", "difference_low", "difference_high")]
+    assert f"{points[0]} ({points[1]} to {points[2]})  good wins" in line
+    assert line.split()[0] == f"{100 * rows(two)[0]['accuracy']:.1f}"
+    assert "60 test images, 3 seeds" in scored
 
 
 @pytest.fixture(scope="module")
@@ -130,58 +122,19 @@ def crowd(tmp_path_factory):
     return comparison_of(*conditions, warnings=("test images are <copies>",), protocol=("equal budget",))
 
 
-def test_the_terminal_table_fits_120_columns_whatever_the_names(crowd):
-    lines = terminal_table(crowd).splitlines()
-    assert max(map(len, lines)) <= WIDTH
-    header = next(line for line in lines if "95 % interval" in line)
-    assert header.split()[0] == "labels"
-    assert sum(line.startswith(("     5", "    20", "   all")) for line in lines) == 18
-    assert " with 5 labels per class" in lines[0]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(crowd, two, width):
+def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(crowd, two):
     for comparison in (crowd, two):
-        lines = terminal_table(comparison, width).splitlines()
-        assert max(map(len, lines)) <= width
-        header = next(line for line in lines if line.split()[:1] in (["labels"], ["arm"]))
-        assert "accuracy %" in header
-        assert "vs first, points" in header
+        lines = last_screen(comparison)
+        assert len(lines) <= 20  # and four that say where the rest is
+        assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(("     5", "    20", "   all")) for line in last_screen(crowd)) == 9
 
 
 def test_the_pairs_of_all_conditions_are_judged_together(crowd):
     pairs = [pair for result in analyse(crowd) for pair in result.pairs]
     assert len(pairs) == 9
     assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
-    assert any("Holm's correction" in line for line in terminal_table(crowd).splitlines())
-
-
-def test_markdown_shows_names_as_they_are(crowd):
-    text = table.table_md(crowd, analyse(crowd))
-    assert r'a "b", &lt;script&gt;\\n' in text  # a line feed in a name
-    assert r"\| \`a\` \*b\* trainable=last:4" in text
-    assert "- test images are &lt;copies&gt;" in text
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace(r"\|", "").count("|") for line in lines} == {11, 12}
-    assert "```\npython main.py compare\n```" in text
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [
-        ("val", "scored: 60 validation images, weights of the best validation epoch"),
-        ("val_last", "scored: 60 validation (last epoch) images, weights of the last epoch"),
-    ],
-)
-def test_the_table_says_which_split_was_scored(tmp_path, split, expected):
-    arms = tuple(
-        arm_of(tmp_path, name, outcomes(0.5, seeds=1, seed=index), LABELS, split=split)
-        for index, name in enumerate("ab")
-    )
-    text = terminal_table(comparison_of((None, arms)))
-    assert expected in text
-    assert ("the scored images also chose the epoch" in text) == (split == "val")
-    assert "held-out half of val images" in terminal_table(comparison_of((None, arms), scored="held-out half of val"))
+    assert any("Holm's correction" in line for line in notes(crowd, analyse(crowd)))
 
 
 def test_identical_arms_are_called_the_same(tmp_path):
@@ -189,4 +142,4 @@ def test_identical_arms_are_called_the_same(tmp_path):
     comparison = comparison_of((None, arms))
     assert rows(comparison)[1]["verdict"] == "same"
     assert rows(comparison)[1]["p"] == 1
-    assert "\n\nNo difference: b and a are right about the same of 60 test images" in terminal_table(comparison)
+    assert "no clear winner" in last_screen(comparison)[1]

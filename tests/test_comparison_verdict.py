@@ -1,47 +1,197 @@
-"""Sentences of a comparison: the winner, what is not known, and how sure it is."""
+"""Sentences of a comparison: who wins, how sure that is, what would decide it, and what could be found at all."""
+
+import math
+import re
 
 import numpy as np
+import pytest
+from scipy.stats import norm
+from small_comparison import arm_in_memory, arm_of, comparison_of
 
-from comparison.verdict import verdict
-from trainers.statistics import is_claim, paired_difference
+from comparison.results import analyse, improvement_at_end, judge
+from comparison.runs import Condition
+from comparison.verdict import ASSUMED, headline, pair_sentence, power_line
+from trainers.statistics import LEVEL, Spread, estimate
+
+LABELS = [row % 3 for row in range(60)]
 
 
-def test_the_sentence_of_a_difference_names_the_winner_whichever_comes_first():
+def right(count, *, shift=0):
+    """Right about so many of 60 images at each of three seeds."""
+    return np.array([(np.arange(60) + shift + seed) % 60 < count for seed in range(3)])
+
+
+def comparison(tmp_path, **arms):
+    made = tuple(arm_of(tmp_path / name, name, correct, LABELS) for name, correct in arms.items())
+    return comparison_of((None, made))
+
+
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        ({"a": right(20), "b": right(57)}, r"b wins: 95.0 % against 33.3 % \(\+61.7 points, 95 % interval .*\)\."),
+        ({"b": right(57), "a": right(20)}, r"b wins: 95.0 % against 33.3 % \(\+61.7 points, 95 % interval .*\)\."),
+        (
+            {"a": right(54), "b": right(55, shift=30)},
+            r"No clear winner: b 91.7 %, a 90.0 % \(\+1.7 points, 95 % interval -.* to .*\)\.",
+        ),
+        ({"a": right(55), "b": right(55)}, "No difference: a and b are right on the same images."),
+        (
+            {"a": right(10)[:1], "b": right(57)[:1]},
+            r"b wins in one run each: 95.0 % against 16.7 % \(\+78.3 points, 95 % interval .*\)\.",
+        ),
+    ],
+)
+def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference(tmp_path, arms, sentence):
+    made = comparison(tmp_path, **arms)
+    (result,) = analyse(made)
+    assert re.fullmatch(sentence, headline(made, result))
+    assert len(headline(made, result).split()) <= 20
+
+
+@pytest.mark.parametrize(
+    ("arms", "sentence"),
+    [
+        (
+            {"a": right(10), "b": right(57), "c": right(30)},
+            "Use b (95.0 % of 60 test images right): 45.0 points more than the next, c.",
+        ),
+        (
+            {"a": right(10), "b": right(54), "c": right(55, shift=30), "d": right(53, shift=20)},
+            "Use c (91.7 % of 60 test images right), which may be no better than b (90.0 %) or d (88.3 %).",
+        ),
+        (
+            {"a": right(55), "b": right(55), "c": right(54, shift=30)},
+            "Use a (91.7 % of 60 test images right) or b (91.7 %), which is as good, and may be no better than "
+            "c (90.0 %).",
+        ),
+    ],
+)
+def test_of_more_arms_the_most_accurate_is_to_be_used_with_those_that_may_be_as_good(tmp_path, arms, sentence):
+    made = comparison(tmp_path, **arms)
+    (result,) = analyse(made)
+    assert headline(made, result) == sentence
+
+
+def sentence_on(first, second, **options):
+    """The sentence on two arms a and b that are right where `first` and `second` (K, N) say so."""
+    ((pair,),) = judge([Condition(None, (arm_in_memory("a", first), arm_in_memory("b", second)))])
+    return pair, pair_sentence(pair, **options)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_sentence_of_a_difference_names_the_winner_whichever_comes_first(order):
     generator = np.random.default_rng(0)
-    a, b = generator.random((3, 360)) < 0.97, generator.random((3, 360)) < 0.8
-    for pair, names in (((a, b), ("good", "bad")), ((b, a), ("bad", "good"))):
-        difference = paired_difference(*pair)
-        sentence = verdict(difference, names, (pair[0].mean(), pair[1].mean()))
-        low, high = sorted(abs(value) * 100 for value in (difference.low, difference.high))
-        points = abs(difference.mean) * 100
-        assert sentence == (
-            f"good beats bad by {points:.1f} points (95 % interval {low:.1f} to {high:.1f}, 3 seeds, 360 test images)."
-        )
+    arms = generator.random((3, 360)) < 0.97, generator.random((3, 360)) < 0.8
+    pair, sentence = sentence_on(*arms[::order])
+    low, high = sorted(abs(value) * 100 for value in (pair.difference.low, pair.difference.high))
+    winner, loser = "ab"[::order]
+    assert sentence == (
+        f"{winner} beats {loser} by {abs(pair.difference.mean) * 100:.1f} points "
+        f"(95 % interval {low:.1f} to {high:.1f}, 3 seeds, 360 test images)."
+    )
 
 
-def test_the_sentence_of_one_seed_speaks_of_runs_and_says_what_it_does_not_know():
-    a, b = np.ones((1, 100), bool), np.arange(100)[None] < 60
-    sentence = verdict(paired_difference(a, b), ("a", "b"), (1.0, 0.6), scored="validation")
+def test_the_sentence_of_one_seed_says_what_it_does_not_know():
+    _, sentence = sentence_on(np.ones((1, 100), bool), np.arange(100)[None] < 60, scored="held-out validation")
     assert sentence.startswith("This run of a beats this run of b by 40.0 points (")
-    assert "100 validation images" in sentence
+    assert "100 held-out validation images" in sentence
     assert sentence.endswith("one seed says nothing about training noise.")
 
 
-def test_the_sentence_of_too_few_images_says_that_they_cannot_separate():
-    correct_a = np.arange(153)[None] >= 6
-    correct_b = np.arange(153)[None] < 150
-    difference = paired_difference(correct_b, correct_a)
-    sentence = verdict(difference, ("b", "a"), (150 / 153, 147 / 153))
+def test_too_few_images_cannot_tell_the_arms_apart():
+    _, sentence = sentence_on(np.arange(153)[None] >= 6, np.arange(153)[None] < 150)
     assert sentence.startswith("153 test images and 1 seed cannot tell a (96.1 %) from b (98.0 %): ")
-    assert "difference 2.0 points, 95 % interval -" in sentence
 
 
-def test_a_difference_that_holms_correction_takes_away_is_not_claimed():
-    generator = np.random.default_rng(3)
-    a, b = generator.random((3, 300)) < 0.95, generator.random((3, 300)) < 0.8
-    difference = paired_difference(a, b)
-    assert is_claim(difference)
-    assert not is_claim(difference, 0.08)
-    sentence = verdict(difference, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, claims=3)
-    assert "cannot tell b" in sentence
-    assert "once the 3 comparisons of this report are judged together (Holm's p = 0.08)" in sentence
+def test_arms_that_are_right_on_the_same_images_are_no_different():
+    right = np.random.default_rng(0).random((2, 60)) < 0.8
+    assert "No difference" in sentence_on(right, right)[1]
+
+
+def test_an_unclear_pair_is_told_how_many_seeds_would_decide():
+    generator = np.random.default_rng(4)
+    _, sentence = sentence_on(generator.random((2, 200)) < 0.85, generator.random((2, 200)) < 0.8)
+    assert re.search("it would take about .* seeds|would not do either", sentence)
+
+
+def runs(*shares, images=1000, seeds=10, seed=0):
+    """Arms bool (K, N) that are right about such shares of the images, which differ in difficulty."""
+    generator = np.random.default_rng(seed)
+    difficulty = generator.random(images)
+    return [difficulty + 0.1 * generator.standard_normal((seeds, images)) < share for share in shares]
+
+
+def test_the_predicted_power_is_that_of_simulated_comparisons():
+    told, parts = [], []
+    for seed in range(300):
+        first, second = runs(0.8, 0.83, images=300, seeds=5, seed=seed)
+        found = estimate(second.astype(np.int8) - first.astype(np.int8))
+        told.append(abs(found.centre) > found.half_width(LEVEL))
+        parts.append((found.spread.images, found.spread.runs, found.spread.seeds))
+    spread = Spread(*np.mean(parts, axis=0))
+
+    def power(difference: float) -> float:
+        return norm.sf((spread.half_width(5, 300) - difference) / spread.error(5, 300))
+
+    assert np.mean(told) == pytest.approx(power(0.03), abs=0.08)
+    assert power(spread.smallest_difference(5, 300)) == pytest.approx(0.8, abs=0.01)
+
+
+def test_the_line_before_the_first_step_says_what_can_be_seen():
+    few = power_line(20, 2, claims=20)
+    assert few.startswith("20 test images and 2 seeds are too few to detect any difference 80 % of the time")
+    line = power_line(360, 3)
+    assert line.startswith("360 test images and 3 seeds detect a difference of ")
+    assert ASSUMED.smallest_difference(3, 10_000) < ASSUMED.smallest_difference(3, 360)
+
+
+EPOCHS = 40
+
+
+def history(curve, *, rate=lambda done: 0.5 * (1 + math.cos(math.pi * done)), fitted=0.9, noise=0.0, seed=0):
+    """The rows of a run whose validation accuracy is `curve` of the share of its learning that is done."""
+    rates = np.array([rate(epoch / EPOCHS) for epoch in range(1, EPOCHS + 1)])
+    learnt = np.cumsum(rates) / rates.sum()
+    accuracy = [curve(share) for share in learnt] + noise * np.random.default_rng(seed).standard_normal(EPOCHS)
+    rows = [{"step": 0, "lr": None, "val_accuracy": 0.1, "train_accuracy": None}]
+    return rows + [
+        {"step": 5 * (epoch + 1), "lr": rates[epoch], "val_accuracy": accuracy[epoch], "train_accuracy": fitted}
+        for epoch in range(EPOCHS)
+    ]
+
+
+def straight(share):
+    return 0.1 + 0.5 * share
+
+
+def flat(share):
+    return min(0.8, 0.1 + 1.4 * share)
+
+
+def test_a_curve_that_rises_to_its_end_is_named_with_its_rise_whatever_the_schedule():
+    assert improvement_at_end([history(straight)]) == pytest.approx(0.5 * 0.2, abs=0.03)
+    assert improvement_at_end([history(straight, rate=lambda done: 1.0)]) == pytest.approx(0.5 * 0.2, abs=0.03)
+
+
+def test_a_curve_that_came_to_rest_is_not_named():
+    assert improvement_at_end([history(flat)]) is None
+    assert improvement_at_end([history(straight, fitted=0.99)]) is None  # nothing left to learn of its training images
+    assert improvement_at_end([history(lambda share: 0.1 + 0.04 * share)]) is None  # less than a point
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_noise_is_not_taken_for_a_rise(seeds):
+    named = [
+        improvement_at_end([history(flat, noise=0.02, seed=seeds * trial + k) for k in range(seeds)]) is not None
+        for trial in range(200)
+    ]
+    assert np.mean(named) <= 0.05
+    assert improvement_at_end([history(straight, noise=0.02, seed=k) for k in range(seeds)]) is not None
+
+
+def test_of_few_epochs_or_old_files_nothing_is_said():
+    assert improvement_at_end([history(straight)[:8]]) is None
+    rows = history(straight)
+    del rows[3]["lr"]
+    assert improvement_at_end([rows]) is None

@@ -13,7 +13,7 @@ from test_docstrings import sources
 import main
 from commands.arguments import TrainOptions
 from commands.help import lines
-from comparison.reporting import report
+from comparison import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]

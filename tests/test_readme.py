@@ -67,9 +67,7 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
         words += ["--tb", "scalars"]
     if words[0] == "compare":
         words += ["--seeds", "1", "--tune-lr", "off"]
-        monkeypatch.setattr(
-            "comparison.reporting.report.draw", lambda *_: []
-        )  # tests/test_comparison_report.py draws them
+        monkeypatch.setattr("comparison.report.draw", lambda *_: [])  # tests/test_comparison_report.py draws them
     if words[0] in {"evaluate", "predict"}:
         small = ["--model", "vit_micro_4", "--epochs", "1", "--workers", "0", "--tb", "scalars"]
         main.main(["train", "--data", str(data), *small])

@@ -20,8 +20,8 @@ from PIL import Image
 from small_comparison import arm_of
 from small_run import few_digits
 
-from comparison.analysis.runs import Condition
-from comparison.reporting.events import write_events
+from comparison.runs import Condition
+from comparison.tensorboard import write_events
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train

@@ -107,9 +107,9 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
 @pytest.mark.parametrize(
     ("words", "phase", "hint"),
     [
-        (["compare", *TWO_ARMS], "comparison.request.plan.shared_split", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "comparison.plan.shared_split", "give the same command again: it goes on"),
         (["compare", *TWO_ARMS], "trainers.run.write_results", "give the same command again: it goes on"),
-        (["compare", *TWO_ARMS], "comparison.reporting.report.write_report", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "comparison.report.write_report", "give the same command again: it goes on"),
         (["train", "--folds", "3"], "trainers.run.write_results", "with --auto-resume"),
         (
             ["train", "--folds", "3"],

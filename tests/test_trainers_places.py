@@ -11,7 +11,7 @@ from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import call
 
 from common.errors import OptionError
-from comparison.analysis.runs import read_run
+from comparison.runs import read_run
 from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.resume import refuse_an_edited_config, resume

@@ -18,7 +18,6 @@ from small_run import few_digits
 import main
 import trainers.run
 from common.errors import OptionError
-from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
@@ -431,19 +430,6 @@ def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch
 def read_metrics(run_dir):
     with (run_dir / "metrics.csv").open() as file:
         return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]
-
-
-@pytest.mark.parametrize("seconds", [100, 600, 7200])
-def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_proportion(seconds):
-    fast, slow = (SimpleNamespace(resolved=RunConfig(), runs=runs) for runs in (5, 3))
-    plan = SimpleNamespace(arms=[fast, slow], train_images=[100, 900], epochs=[40, 10], runs_of=lambda arm: arm.runs)
-    paces = [pace for pace in PACES if pace.steps_per_epoch == 4][:2]
-    fixed, _ = fixed_and_passing(plan, paces)
-    plan.epochs = epochs_within(plan, paces, seconds)
-    if seconds > 2 * fixed:
-        assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
-        assert sum(fixed_and_passing(plan, paces)) == pytest.approx(seconds, rel=0.02)
-    assert min(plan.epochs) > 0
 
 
 def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):

@@ -31,6 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 LEVEL = 0.05
 NORMAL = 1.959963984540054
 """Two-sided quantile of the normal distribution at LEVEL."""
+QUANTILE_OF_POWER = 0.8416212335729143
+"""Quantile of the normal distribution at a power of 80 %."""
 PRIOR = 0.25
 """Groups added at each end of the scale."""
 Bools = NDArray[np.bool_]
@@ -145,6 +147,15 @@ class Spread:
     def share(self, seeds: int, images: int) -> float:
         """Return the part of the squared error that shows as spread between seeds."""
         return min(1.0, (self.runs / images + self.seeds) / seeds / self.error(seeds, images) ** 2)
+
+    def half_width(self, seeds: int, images: int, *, claims: int = 1) -> float:
+        """Return the half-width of the interval at Bonferroni's share of the level, which Holm's is never below."""
+        level = float(quantile(LEVEL / claims, self.share(seeds, images), seeds, self.groups * images))
+        return level * self.error(seeds, images)
+
+    def smallest_difference(self, seeds: int, images: int, *, claims: int = 1) -> float:
+        """Return the true difference that is found with a power of 80 %."""
+        return self.half_width(seeds, images, claims=claims) + QUANTILE_OF_POWER * self.error(seeds, images)
 
 
 @dataclass(frozen=True)

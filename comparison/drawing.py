@@ -10,8 +10,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from comparison.analysis.results import ConditionResult, calibration_bins
-from comparison.analysis.runs import Arm, Condition, FinishedRun
+from comparison.results import ConditionResult, calibration_bins
+from comparison.runs import Arm, Condition, FinishedRun
 from trainers.reporting.figures.results import GREY, draw_counts, escape, png, shorten, tidy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -214,7 +214,7 @@ def draw_reliability(result: ConditionResult) -> Figure:
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for index, axis in enumerate(_used(grid, len(names))):
         runs = result.condition.arms[index].runs
-        bins = np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in runs], axis=0)
+        bins = np.sum([calibration_bins(run).numpy() for run in runs], axis=0)
         count, confidence, right = bins[:, bins[0] > 0]
         confidence, accuracy = confidence / count, right / count
         areas = 12 + 120 * count / count.sum()

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image
 
 from common.errors import DataError
-from comparison.analysis.results import ConditionResult
-from comparison.analysis.runs import Arm, FinishedRun
+from comparison.results import ConditionResult
+from comparison.runs import Arm, FinishedRun
 from datasets.bundle import Samples
 from datasets.images import picture_of
 from datasets.loaders import read_samples

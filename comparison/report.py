@@ -1,4 +1,4 @@
-"""Everything a comparison leaves behind: table.csv, table.md, report.html, figures and TensorBoard's events."""
+"""The files of a comparison: table.csv, report.html, figures and TensorBoard's events."""
 
 import os
 import shutil
@@ -14,15 +14,16 @@ from markupsafe import Markup
 
 from common.errors import exit_code
 from common.files import folder_aside, write_bytes, write_text
+from common.tables import frame_text
 from common.text import printable
-from comparison.analysis.advice import headline
-from comparison.analysis.results import ConditionResult
-from comparison.analysis.runs import Comparison
+from comparison.drawing import MOST_CLASSES, TITLES, ReportFigure, colour, confusion, draw
+from comparison.images import disagreement
 from comparison.names import settings_that_differ
-from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, colour, confusion, draw
-from comparison.reporting.events import write_events
-from comparison.reporting.images import disagreement
-from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, notes, table_csv, table_md, table_of
+from comparison.results import ConditionResult
+from comparison.runs import Comparison
+from comparison.table import COSTS, SCORES, Table, table_frame, table_of
+from comparison.tensorboard import write_events
+from comparison.verdict import card, headline, not_converged, notes, pair_sentence
 from inference.classifier import open_classifier
 from inference.page.document import page_of, validation_pictures
 from trainers.reporting.console import say
@@ -31,37 +32,32 @@ from trainers.storage.run_folder import SNAPSHOTS
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 INSIDE = "page.html"
-"""The page of two arms as they learned, beside the report."""
+"""The page of what two arms look at, in the folder of the report."""
 
 
-def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
-    """Write the report, its figures and TensorBoard's `verdict/`; files appear whole or not at all, and replace those
-    of an earlier one.
+def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> None:
+    """Write the report, its figures and TensorBoard's `verdict/`: whole files, which replace earlier ones.
 
-    Images come from the runs' data set; where they are gone, the report says so.
+    Pictures come from the runs' data set; the report says if it is gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = list(draw(results))
     inside = write_inside(results[-1], folder / INSIDE)
-    texts = {
-        "table.csv": table_csv(comparison, results),
-        "table.md": table_md(comparison, results),
-        "report.html": page(comparison, results, pictures, inside),
-    }
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    write_text(folder / "table.csv", frame_text(table_frame(comparison, results)))
+    write_text(folder / "report.html", page(comparison, results, pictures, inside))
     with replacing_folder(folder / "figures") as aside:
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
     with replacing_folder(folder / "verdict") as aside:
-        write_events(aside, card_md(comparison, results), pictures, results)
-    return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
+        write_events(aside, card(comparison, results), pictures, results)
 
 
 def write_inside(result: ConditionResult, path: Path) -> str:
-    """Write the page of the best two arms whose runs kept snapshots, as those of small ViTs do: the first seed of each,
-    on four pictures. Returns the text of a link to the page; empty where there are no such runs, or where their images
-    are gone or a file is damaged, of which a note is printed."""
+    """Write the page of the best two arms whose runs kept snapshots, as those of small ViTs do, on four pictures.
+
+    Returns the text of a link to the page. Empty if there are no such runs; also, with a note, if their images are gone
+    or a file is damaged.
+    """
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     shown = [arm for arm in arms if (arm.runs[0].run_dir / SNAPSHOTS).is_dir()][:2]
     if not shown:
@@ -84,7 +80,7 @@ def write_inside(result: ConditionResult, path: Path) -> str:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of `folder` when it is whole."""
+    """Give a folder to fill, which replaces `folder` when it is whole."""
     with folder_aside(folder) as aside:
         yield aside
         shutil.rmtree(folder, ignore_errors=True)
@@ -94,8 +90,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def page(
     comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure], inside: str
 ) -> str:
-    """The whole document. The template escapes every name, path and line from outside. `inside`: what the link to the
-    page about the models says; empty where there is none."""
+    """Return the document. The template escapes every name, path and line. `inside`: text of the link to the page about
+    the models; empty if there is none."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -109,6 +105,8 @@ def page(
         comparison=comparison,
         results=results,
         headline=headline,
+        pair_sentence=pair_sentence,
+        warnings=[*comparison.warnings, *not_converged(results)],
         disagreements=[disagreement(result) for result in results],
         inside=inside,
         inside_page=INSIDE,
@@ -116,9 +114,9 @@ def page(
         titles=TITLES,
         data_uri=data_uri,
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
-        result_table=table_of(results, WITH_WORST_CLASS),
+        result_table=table_of(results, SCORES),
         pairs=[row.against_first for result in results for row in result.arms],
-        notes=notes(comparison, results, marks=False),
+        notes=[*notes(comparison, results)],
         cost_table=table_of(results, COSTS),
         confused=confused_classes(results),
         listed_pairs=LISTED_PAIRS,
@@ -128,8 +126,7 @@ def page(
 
 
 def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Table]]:
-    """Yield, where a matrix would be too large to read, title and table of the mistakes that each arm makes most
-    often."""
+    """Return, if a matrix would be too large to read, a title and a table of the most frequent mistakes of each arm."""
     names = results[-1].condition.class_names
     if len(names) <= MOST_CLASSES:
         return []
@@ -146,7 +143,7 @@ def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Tabl
 
 
 def settings_table(results: Sequence[ConditionResult]) -> Table:
-    """Options that are not the same in all arms; lr may also differ between conditions."""
+    """Return the options that differ between arms; lr may also differ between conditions."""
     arms = [(result.condition, arm) for result in results for arm in result.condition.arms]
     header = [f"{arm.name}, {condition.title}" if len(results) > 1 else arm.name for condition, arm in arms]
     differing = settings_that_differ([arm.runs[0].config for _, arm in arms])
@@ -154,7 +151,7 @@ def settings_table(results: Sequence[ConditionResult]) -> Table:
 
 
 def versions_table(results: Sequence[ConditionResult]) -> Table:
-    """List what the runs ran on; one line per fact, with all its values where runs disagree."""
+    """Return versions and hardware of the runs; one line per fact, with all values on which runs disagree."""
     metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
     facts: dict[str, list[Any]] = {
         "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())

@@ -1,8 +1,8 @@
-"""Pages and curves of a comparison in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
+"""The verdict of a comparison in TensorBoard, and a curve for each arm: its mean over the seeds and its band.
 
-TensorBoard knows no groups of runs. So each arm has a row of its own: the first section holds its mean over the seeds,
-the last the two ends of its band, all in the arm's colour. The Custom Scalars tab lays them over each
-other in margin charts. Their steps are training images seen: arms whose batches differ take other numbers of steps.
+TensorBoard knows no groups of runs, so each arm has a row of its own. The first section holds its mean over the seeds,
+the last the two ends of its band. The Custom Scalars tab lays them over each other in margin charts. Steps are
+training images seen: arms with other batch sizes take other numbers of steps.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ import numpy as np
 from scipy.stats import t
 from torch.utils.tensorboard import SummaryWriter
 
-from comparison.analysis.results import ConditionResult
-from comparison.analysis.runs import Arm, Condition
+from comparison.drawing import ReportFigure
 from comparison.names import slugs
-from comparison.reporting.drawing import ReportFigure
+from comparison.results import ConditionResult
+from comparison.runs import Arm, Condition
 from trainers.reporting.tensorboard import add_png, utf8
 from trainers.statistics import LEVEL
 
@@ -25,15 +25,14 @@ METRICS = ("accuracy", "loss")
 MEANS, ENDS = "0_mean_by_images_seen", "9_spread_by_images_seen"
 """The first section, which TensorBoard opens, and the last, from which the Custom Scalars tab draws the bands."""
 FEW = 3
-"""Number of seeds up to which they are shown as they are, from the lowest to the highest: a Student interval of three
-of them swings from one epoch to the next between a twentieth and a half."""
+"""Seeds up to which a band goes from the lowest to the highest: a Student interval of three seeds swings from one epoch
+to the next between a twentieth and a half."""
 
 
 def write_events(
     folder: Path, verdict: str, pictures: Sequence[ReportFigure], results: Sequence[ConditionResult]
 ) -> None:
-    """The `verdict` (markdown) and the figures in `folder`, first in their tabs, and below it a row per arm for its
-    mean."""
+    """Write the `verdict` (Markdown) and the figures to `folder`, first in their tabs; below it a row for each arm."""
     conditions = [result.condition for result in results]
     with SummaryWriter(log_dir=str(folder)) as writer:
         writer.add_text("0_verdict", utf8(verdict), 0)
@@ -49,8 +48,8 @@ def write_events(
 
 
 def margin_charts(conditions: Sequence[Condition]) -> dict[str, dict[str, list[Any]]]:
-    """The layout of the Custom Scalars tab: under what its bands are, a chart for each metric and condition whose arms
-    have several seeds."""
+    """Return the layout of the Custom Scalars tab: by kind of band, a chart for each metric and condition with several
+    seeds."""
     charts: dict[str, dict[str, list[Any]]] = {}
     for metric, condition in product(reversed(METRICS), reversed(conditions)):  # TensorBoard shows the last chart first
         for title, tags in bands(condition, metric).items():
@@ -59,13 +58,13 @@ def margin_charts(conditions: Sequence[Condition]) -> dict[str, dict[str, list[A
 
 
 def bands(condition: Condition, metric: str) -> dict[str, list[str]]:
-    """Return by what a band is the tags of its mean and ends; of one seed there is no band."""
+    """Return the tags of mean and ends by kind of band; one seed has no band."""
     counts = sorted({len(arm.runs) for arm in condition.arms} - {1})
     return {band_of(count)[1]: tags_of(metric, condition, count) for count in counts}
 
 
 def band_of(seeds: int) -> tuple[str, str]:
-    """Return the prefix of the tags of a band's ends, and the band in words; empty for one seed."""
+    """Return a prefix for the tags of a band's ends, and the band in words; empty for one seed."""
     if seeds == 1:
         return "", ""
     if seeds <= FEW:
@@ -74,7 +73,7 @@ def band_of(seeds: int) -> tuple[str, str]:
 
 
 def write_curves(writer: SummaryWriter, condition: Condition, place: int, metric: str) -> None:
-    """One arm's mean, and of several seeds the ends of its band."""
+    """Write one arm's mean, and for several seeds the ends of its band."""
     arm = condition.arms[place]
     images, *curves = over_seeds(arm, metric)
     tags = tags_of(metric, condition, len(arm.runs))
@@ -84,8 +83,8 @@ def write_curves(writer: SummaryWriter, condition: Condition, place: int, metric
 
 
 def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """The images seen at the epochs that every run has, and there a validation metric's mean over the K seeds with the
-    ends of its band: the lowest and the highest of few seeds, else the ends of the mean's Student interval."""
+    """Return the images seen at the epochs that every run has, and a validation metric's mean and band ends over the
+    K seeds: the lowest and highest of few seeds, else the ends of the mean's Student interval."""
     epochs = list(zip(*(run.history for run in arm.runs), strict=False))
     values = np.array([[row[f"val_{metric}"] for row in rows] for rows in epochs])  # (epochs, K)
     mean, count = values.mean(axis=1), values.shape[1]
@@ -99,6 +98,6 @@ def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray
 
 
 def tags_of(metric: str, condition: Condition, seeds: int) -> list[str]:
-    """The tag of the mean and, of several seeds, of the lower and the upper end of its band."""
+    """Return the tag of the mean and, for several seeds, of the lower and the upper end of its band."""
     name, ends = f"{metric}_{condition.labels}_labels", band_of(seeds)[0]
     return [f"{MEANS}/{name}", *(f"{ENDS}/{name}_{ends}_{end}" for end in ("low", "high") if ends)]

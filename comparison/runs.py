@@ -1,4 +1,4 @@
-"""Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
+"""Finished runs, read from their files, and what makes them comparable: the same images, and the same seeds."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,13 +25,11 @@ from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json
 
 Item = TypeVar("Item")
-SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
-"""Predictions that a run may have, the most telling first, and what a sentence calls their images."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """One finished run directory, read from its files. N scored images, sorted by path; C classes."""
+    """A finished run directory: its options, results, and predictions for N test images of C classes, by path."""
 
     run_dir: Path
     seed: int
@@ -40,17 +38,15 @@ class FinishedRun:
     meta: dict[str, Any]
     history: list[dict[str, Any]]
     """metrics.csv: numbers, None where a cell is empty."""
-    scored: str
-    """test; val: the best epoch on the images that chose it; val_last: the last epoch on them."""
     paths: tuple[str, ...]
     labels: np.ndarray  # int64 (N,)
     predicted: np.ndarray  # int64 (N,)
     probabilities: np.ndarray  # float64 (N, C)
     class_names: tuple[str, ...]
     left_out: frozenset[str] = frozenset()
-    """Paths that do not count here, as the start of another run was trained on them."""
+    """Paths left out because another run started from weights trained on them."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """The group of each image that has one, by its path, as split.csv says."""
+    """Group by path of the images that have one in split.csv."""
 
     @property
     def correct(self) -> np.ndarray:
@@ -63,7 +59,7 @@ class FinishedRun:
 
     @property
     def clusters(self) -> np.ndarray:
-        """int64 (N,): images that belong together share a number."""
+        """int64 (N,): images of one group share a number."""
         return clusters_of(self.paths, self.groups)
 
     @property
@@ -97,7 +93,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Condition:
-    """Arms that trained on the same images: `labels_per_class` of each class, or all of them (None)."""
+    """Arms trained on the same images: `labels_per_class` of each class, or all of them (None)."""
 
     labels_per_class: int | None
     arms: tuple[Arm, ...]
@@ -121,12 +117,12 @@ class Condition:
 
     @cached_property
     def clusters(self) -> np.ndarray:
-        """int64 (N,): scored images that belong together, in whichever of the runs, share a number."""
+        """int64 (N,): test images of one group, in any of the runs, share a number."""
         return reduce(united, (run.clusters for arm in self.arms for run in arm.runs))
 
     @property
     def design(self) -> Design:
-        """Effect of groups on the scored images, over all runs."""
+        """Design effect of the groups of test images, over all runs."""
         return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
 
 
@@ -136,7 +132,7 @@ def labels_text(count: int | None, *, every: str = "all labels") -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that a report is made from."""
+    """Everything a report is made of."""
 
     data: str
     conditions: tuple[Condition, ...]
@@ -145,18 +141,13 @@ class Comparison:
     command: str
     tuning: tuple[dict[str, Any], ...] = ()
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
-    scored: str = ""
-    """Name of the scored images, such as "held-out half of val"; by default the split of the runs."""
-
-    @property
-    def scored_images(self) -> str:
-        return self.scored or SCORED[self.conditions[0].arms[0].runs[0].scored]
+    scored: str = "test"
+    """Name of the test images, such as "held-out validation"."""
 
 
-def read_run(run_dir: Path, *, split: str | None = None) -> FinishedRun:
-    """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has. Raises
-    FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
-    CheckpointError: a damaged file."""
+def read_run(run_dir: Path) -> FinishedRun:
+    """Read a finished run. Raises FileNotFoundError: no run directory. DataError: it is not finished, has no test
+    images, or lacks a file. CheckpointError: a damaged file."""
     run_dir = find_run(str(run_dir))
     config = read_given_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
@@ -167,18 +158,28 @@ def read_run(run_dir: Path, *, split: str | None = None) -> FinishedRun:
         raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
     if not (run_dir / "metrics.csv").is_file():
         raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
-    scored, predictions = _predictions_file(run_dir, split)
     names = _class_names(run_dir, meta)
-    history, images = read_history(run_dir), read_predictions(predictions, names)
-    groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == scored.partition("_")[0])
-    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
+    history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
+    groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == "test")
+    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images, names)
     return FinishedRun(*known, groups=groups)
 
 
-def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
-    """Leave out for all runs what one of them left out as its start was trained on it; return lines about that, too.
+def _predictions_file(run_dir: Path) -> Path:
+    for path in (run_dir / "eval" / f"test_predictions.{kind}" for kind in ("csv", "npz")):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{run_dir} has no eval/test_predictions.csv: runs are compared on test images; "
+        "train with a test split, such as --test-fraction 0.2"
+    )
 
-    A run with `--allow-seen` left nothing out, and its own lines say so. Raises DataError: less than half is left."""
+
+def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
+    """Leave out of all runs the test images that the weights of one of them were trained on; return lines about it.
+
+    A run with `--allow-seen` left nothing out: its own lines are returned. Raises DataError: less than half is left.
+    """
     allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
     said = [f"{run_dir}: {line}" for run_dir in allowed for line in seen_lines(run_dir)]
     gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
@@ -194,7 +195,7 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
 
 
 def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
-    """Drop images of a run as if they had never been scored."""
+    """Drop images of a run."""
     kept = np.array([path not in gone for path in run.paths], bool)
     paths = tuple(path for path in run.paths if path not in gone)
     columns = {name: getattr(run, name)[kept] for name in ("labels", "predicted", "probabilities")}
@@ -202,7 +203,7 @@ def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
 
 
 def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes in the order of the model's outputs."""
+    """Read the classes, in the order of the model's outputs."""
     names = meta.get("class_names") or ()
     if not names:
         raise CheckpointError(f"{run_dir}/meta.json is damaged: it has no class_names")
@@ -212,7 +213,7 @@ def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:
-    """Refuse to compare runs that were given different images, classes or labels in these splits."""
+    """Raise DataError for runs with different images, classes or labels in these splits."""
     first, *others = runs
     for other, reasons in zip(others, differences(first, others, splits), strict=True):
         if reasons:
@@ -222,8 +223,7 @@ def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SP
 def differences(
     first: FinishedRun, others: Sequence[FinishedRun], splits: Sequence[str] = SPLITS
 ) -> Iterator[list[str]]:
-    """Differences of each other run's data in these splits from those of the first, one phrase each, A being
-    the first run and B the other."""
+    """Yield for each other run the differences of its data in these splits, as phrases; A is the first run."""
     table = _split_table(first, splits) if others else {}
     return (_differences(first, other, splits, table) for other in others)
 
@@ -235,8 +235,6 @@ def _differences(
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
     reasons = []
-    if first.scored != other.scored:
-        reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
     theirs = _split_table(other, splits)
     for split in reversed(splits):
         named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
@@ -258,13 +256,13 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
 
 
 def _split_table(run: FinishedRun, splits: Sequence[str]) -> dict[str, SplitRow]:
-    """The images of these splits in split.csv by path, in the order of the paths."""
+    """Read the images of these splits from split.csv, by path, sorted."""
     rows = (row for row in sorted(read_split(run.run_dir / "split.csv")) if row.path not in run.left_out)
     return {row.path: row for row in rows if row.split in splits}
 
 
 def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
-    """Runs of one configuration but for the seed are one arm, in the order of first appearance.
+    """Group runs that differ in their seed alone into arms, in the order of first appearance.
 
     Only the seeds that all arms have are kept (`cautions` says which are not). A second run of the same configuration
     and seed begins an arm of its own.
@@ -290,15 +288,14 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """A name that stood before gets a number: the second is `name (2)`."""
+    """Number repeated names: the second is `name (2)`."""
     counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
     return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
 
 
 def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
-    """List what limits a comparison of finished runs, a line each: those left out, for want of the same seed in every
-    arm; the arms that learnt from other images than the first; and, where it learnt from a table of `clean`, how often
-    each is right but for the test labels doubted there."""
+    """Yield what limits a comparison of finished runs: runs left out as their seed is missing in an arm, arms trained
+    on other images than the first, and the accuracy without the test labels that `clean` doubts."""
     kept = {id(run) for arm in arms for run in arm.runs}
     gone = shorten_list([run.run_dir.name for run in runs if id(run) not in kept], 5)
     first = arms[0].runs[0]
@@ -307,19 +304,10 @@ def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
         yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
     for arm, reasons in zip(arms[1:], differences(first, [arm.runs[0] for arm in arms[1:]]), strict=True):
         if reasons:
-            yield f"{arms[0].name} (A) and {arm.name} (B) learnt from different images: {'; '.join(reasons)}"
+            yield f"{arms[0].name} (A) and {arm.name} (B) were trained on different images: {'; '.join(reasons)}"
     table = Path(first.config["data"]["source"]).parent / "test_suspects.csv"
-    if first.scored == "test" and table.is_file():
+    if table.is_file():
         doubted = tuple(f"/{row['path']}{end}" for row in read_rows(table, ("path",)) for end in ("", ".png"))
         sure = np.array([not f"/{path}".endswith(doubted) for path in first.paths])
         shares = ", ".join(f"{arm.name} {arm.correct[:, sure].mean():.1%}" for arm in arms)
         yield f"{(~sure).sum():,} of {len(sure):,} test labels are doubtful ({table}); right of the others: {shares}"
-
-
-def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
-    files = [(name, run_dir / "eval" / f"{name}_predictions") for name in ([split] if split else SCORED)]
-    for name, path in files:
-        for whole in (path.with_suffix(".csv"), path.with_suffix(".npz")):
-            if whole.is_file():
-                return name, whole
-    raise DataError(f"{run_dir} has no {' and no '.join(f'{path.name}.csv' for _, path in files)} in eval/")
