@@ -139,15 +139,14 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
         axis.plot([low, high], [row, row], color=shade, linewidth=6, alpha=0.3, solid_capstyle="butt")
         axis.plot(middle, row, "o", color=shade, markersize=7)
         axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no line runs through a name
-        axis.annotate(
-            names[row], (0.01, row), (0, 20), ("axes fraction", "data"), "offset points", fontsize=9, bbox=paper
-        )
-    axis.axvline(0, color=GREY, linewidth=1)
+        axis.annotate(names[row], (0.01, row), (0, 20), ("axes fraction", "data"), "offset points", fontsize=9)
+    rows = np.arange(len(names))
+    axis.vlines(np.zeros(len(names)), rows - 0.2, rows + 0.25, color=GREY, linewidth=1)  # no line runs through a name
     axis.set_yticks([])
     axis.set(ylim=(len(names) - 0.5, -0.9))
     axis.set_xlabel(_wrapped(f"points of accuracy above {first}", 62))
     tidy(axis)
+    axis.grid(False)
     return figure
 
 

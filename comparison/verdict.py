@@ -15,7 +15,7 @@ from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console
-from trainers.statistics import LEVEL, Clusters, Spread, is_claim, numbered
+from trainers.statistics import LEVEL, Clusters, Spread, numbered
 from vit.config import WHAT_THEY_ARE
 
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
@@ -103,22 +103,36 @@ def rates_text(rates: Sequence[float | None]) -> str:
 
 def headline(comparison: Comparison, result: ConditionResult) -> str:
     """Return the verdict on all arms in one sentence: who wins, or which model to use."""
-    return which_wins(result) if len(result.arms) == 2 else which_to_use(result, scored=comparison.scored)
+    if len(result.arms) == 2:
+        return pair_sentence(result.pairs[0], scored=comparison.scored)
+    return which_to_use(result, scored=comparison.scored)
 
 
-def which_wins(result: ConditionResult) -> str:
-    """Return the verdict on two arms: a winner and by how much, or that there is none."""
-    (pair,) = result.pairs
-    better, worse = sorted(result.arms, key=lambda row: -row.scores["accuracy"])
-    sign = 1 if pair.difference.mean >= 0 else -1
+def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
+    """Return the verdict on two arms: a winner and by how much, or what would decide. `scored` names the images."""
+    difference, sign = pair.difference, 1 if pair.difference.mean >= 0 else -1
+    better, worse = (pair.second, pair.first)[::sign]
+    shares = [f"{100 * arm.accuracies.mean():.1f} %" for arm in (better, worse)]
     low, mean, high = sorted(100 * sign * value for value in pair.interval)
-    size = f"{mean:+.1f} points, 95 % interval {low:.1f} to {high:.1f}"
-    if pair.difference.identical:
-        return f"No difference: {better.arm.name} and {worse.arm.name} are right on the same images."
-    if pair.mark in ("better", "worse"):
-        once = " in one run each" if pair.difference.seeds == 1 else ""
-        return f"{better.arm.name} wins{once}: {_share(better)} against {_share(worse)} ({size})."
-    return f"No clear winner: {better.arm.name} {_share(better)}, {worse.arm.name} {_share(worse)} ({size})."
+    images = images_text(difference.images, difference.groups, scored)
+    found = f"{mean:+.1f} points, 95 % interval {low:.1f} to {high:.1f}"
+    found += f"; {images}, {pluralise(difference.seeds, 'seed')}"
+    if difference.identical:
+        sentence = f"No difference: {pair.first.name} and {pair.second.name} are right on the same of {images}"
+    elif pair.mark == "unclear":
+        sentence = f"No clear winner: {better.name} {shares[0]}, {worse.name} {shares[1]} ({found})"
+    else:
+        sentence = f"{better.name} wins: {shares[0]} against {shares[1]} for {worse.name} ({found})"
+    if pair.mark == "unclear" and pair.adjusted_p is not None and difference.p <= LEVEL:
+        sentence += f", as the {pair.claims} comparisons are judged together (Holm's p = {pair.adjusted_p:.2g})"
+    if needed := seeds_or_images_needed(pair):
+        sentence += f"; {needed}"
+    if pair.mark in ("better", "worse") and difference.seeds == 1:
+        sentence += "; one seed says nothing about training noise"
+    first, second = images_seen(pair.first), images_seen(pair.second)
+    if first != second:
+        sentence += f"; but {pair.second.name} saw {second:,} training images, {pair.first.name} {first:,}"
+    return f"{sentence}."
 
 
 def which_to_use(result: ConditionResult, *, scored: str) -> str:
@@ -148,48 +162,6 @@ def _share(row: ArmResult) -> str:
 def _listed(rows: list[ArmResult]) -> str:
     *others, last = [f"{row.arm.name} ({_share(row)})" for row in rows]
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
-    """Return what the numbers say about two arms, and what would decide it; `scored` names the images."""
-    sentence = difference_sentence(pair, scored)
-    if needed := seeds_or_images_needed(pair):
-        sentence = f"{sentence.removesuffix('.')}; {needed}."
-    first, second = images_seen(pair.first), images_seen(pair.second)
-    if first != second:
-        unequal = f"{pair.second.name} saw {second:,} training images, {pair.first.name} {first:,}"
-        sentence = f"{sentence.removesuffix('.')}; but {unequal}."
-    return sentence
-
-
-def difference_sentence(pair: Pair, scored: str) -> str:
-    """Return the winner and its lead, or that the images cannot tell the arms apart."""
-    difference, arms = pair.difference, (pair.second, pair.first)
-    images = images_text(difference.images, difference.groups, scored)
-    seeds = pluralise(difference.seeds, "seed")
-    if difference.identical:
-        return f"No difference: {arms[0].name} and {arms[1].name} are right about the same of {images} ({seeds})."
-    sign = 1 if difference.mean >= 0 else -1
-    low, high = sorted((sign * difference.low, sign * difference.high))
-    points = f"{abs(difference.mean) * 100:.1f} points"
-    interval = f"95 % interval {low * 100:.1f} to {high * 100:.1f}"
-    if is_claim(difference, pair.adjusted_p):
-        winner, loser = (arm.name for arm in arms[::sign])
-        if difference.seeds == 1:
-            return (
-                f"This run of {winner} beats this run of {loser} by {points} ({interval}, {seeds}, {images}); "
-                "one seed says nothing about training noise."
-            )
-        return f"{winner} beats {loser} by {points} ({interval}, {seeds}, {images})."
-    worse, better = (
-        f"{arm.name} ({100 * arm.accuracies.mean():.1f} %)"
-        for arm in sorted(arms, key=lambda arm: float(arm.accuracies.mean()))
-    )
-    after = ""
-    if difference.p <= LEVEL and pair.adjusted_p is not None:
-        together = f"once the {pair.claims} comparisons of this report are judged together"
-        after = f" {together} (Holm's p = {pair.adjusted_p:.2g})"
-    return f"{images} and {seeds} cannot tell {worse} from {better}{after}: difference {points}, {interval}."
 
 
 def images_text(images: int, groups: float, scored: str) -> str:
@@ -285,7 +257,9 @@ def card(comparison: Comparison, results: Sequence[ConditionResult]) -> str:
     for result in results:
         where = f"{result.condition.title}: " * (len(results) > 1)
         lines.append(f"**{escaped(where + headline(comparison, result))}**")
-        lines += [escaped(pair_sentence(pair, scored=comparison.scored)) for pair in result.pairs]
+        lines += [
+            escaped(pair_sentence(pair, scored=comparison.scored)) for pair in result.pairs if len(result.arms) > 2
+        ]
     lines += [f"Warning: {escaped(line)}" for line in (*comparison.warnings, *not_converged(results))]
     return "\n\n".join([*lines, "All columns and the protocol are in report.html, in the folder of the comparison."])
 

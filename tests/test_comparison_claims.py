@@ -62,7 +62,7 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
     pairs = [pair for result in results for pair in result.pairs]
     assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
     assert pairs[0].mark == "unclear"
-    assert "once the 6 comparisons of this report are judged together (Holm's p = " in pair_sentence(pairs[0])
+    assert "as the 6 comparisons are judged together (Holm's p = " in pair_sentence(pairs[0])
     alone = judge([report.conditions[0]])[0][0]
     assert (alone.mark, alone.adjusted_p) == ("worse", None)
 
