@@ -170,8 +170,8 @@ def _predictions_file(run_dir: Path) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{run_dir} has no eval/test_predictions.csv: runs are compared on test images; "
-        "train with a test split, such as --test-fraction 0.2"
+        f"{run_dir} has no eval/test_predictions.csv: runs are compared on test images; where a set has none, "
+        f"{command('compare', '--data', 'FOLDER')} holds some out"
     )
 
 

@@ -141,7 +141,7 @@ def test_runs_without_test_images_are_refused_with_what_gives_them(finished, cap
         runs.append(shutil.copytree(run, tmp_path / run.parent.parent.name))
         (runs[-1] / "eval" / "test_predictions.csv").unlink()
     code, _, err = call(capsys, "compare", *runs, "--output-dir", tmp_path / "out")
-    assert (code, "--test-fraction" in err, err.count("\n")) == (3, True, 1)
+    assert (code, "compare --data" in err, err.count("\n")) == (3, True, 1)
 
 
 def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
