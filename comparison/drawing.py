@@ -1,4 +1,4 @@
-"""The pictures of a comparison. One colour per arm, the same in all. No pyplot: no global state."""
+"""The figures of a comparison, with one colour per arm. Without pyplot, which has global state."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,12 @@ TITLES = {
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A finished figure of a report, as PNG."""
+    """A figure of the report, as PNG."""
 
     kind: str
     """A key of TITLES."""
     condition: Condition | None
-    """The condition that it shows, where a report has several conditions and the picture is of one of them."""
+    """The condition that it shows; None: all."""
     caption: str
     png: bytes
 
@@ -49,12 +49,12 @@ class ReportFigure:
 
     @property
     def width(self) -> int:
-        """Pixels, from the PNG's header."""
+        """Width in pixels, from the PNG's header."""
         return int.from_bytes(self.png[16:20], "big")
 
 
 def draw(results: Sequence[ConditionResult]) -> Iterator[ReportFigure]:
-    """All figures, in the order in which a report shows them."""
+    """Yield all figures, in the order of the report."""
     caption = "Mean over the seeds and its 95 % interval, which covers images and seeds; right of zero is better."
     yield ReportFigure("differences", None, caption, png(draw_differences(results)))
     if len(results) > 1:
@@ -76,7 +76,7 @@ def draw(results: Sequence[ConditionResult]) -> Iterator[ReportFigure]:
             added = f", {seeds} seeds added up" if seeds > 1 else ""
             caption = f"Counts of scored images{added}. Rows are the true classes."
             yield ReportFigure("confusion", named, caption, png(confusion_matrices(condition)))
-        caption = "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap."
+        caption = "On the diagonal confidence equals accuracy; below it the arm is overconfident. ECE is the mean gap."
         yield ReportFigure("reliability", named, caption, png(draw_reliability(result)))
 
 
@@ -85,9 +85,9 @@ def colour(index: int) -> str:
 
 
 def learning_curves(condition: Condition) -> Figure:
-    """Validation accuracy and loss of every arm's runs over steps, images and seconds.
+    """Draw validation accuracy and loss of every arm's runs over steps, images and seconds.
 
-    Thin lines are seeds; the thick one is their mean, where all have the same number of epochs.
+    Thin lines are seeds; the thick one is their mean, if all have the same number of epochs.
     """
     figure = Figure(figsize=(11, 6.2), layout="constrained")
     grid = figure.subplots(2, 3, sharex="col", sharey="row")
@@ -107,7 +107,7 @@ def learning_curves(condition: Condition) -> Figure:
 
 
 def curves(run: FinishedRun) -> dict[str, np.ndarray]:
-    """The epochs of a run; its images in proportion to the steps, up to those of the whole run."""
+    """Return the columns of a run's history, with the images seen in proportion to the steps."""
     columns = {
         name: np.array([row.get(name) for row in run.history], dtype=float)  # NaN for None
         for name in ("step", "seconds", "val_accuracy", "val_loss")
@@ -125,8 +125,10 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
 
 
 def draw_differences(results: Sequence[ConditionResult]) -> Figure:
-    """A row for each other arm: the points by which it differs from the first, between the ends of their interval.
-    Names stand above their bars, not beside them, so that a telephone shows all of it."""
+    """Draw a row for each other arm: its difference to the first, in points, and its interval.
+
+    Names are above their bars, so that a phone shows the whole figure.
+    """
     first, *others = results[0].condition.names
     where = [f", {result.condition.title}" if len(results) > 1 else "" for result in results]
     names = [_wrapped(f"{other}{title}", 62) for title in where for other in others]
@@ -153,8 +155,10 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
 def accuracy_by_labels(
     names: Sequence[str], labels: Sequence[str], accuracies: Sequence[Sequence[np.ndarray]], intervals: np.ndarray
 ) -> Figure:
-    """Accuracy over labels per class: points are seeds, lines their mean, bars an interval; percent, by labels and
-    arms those of the seeds (K,), and (labels, arms, 2) for the ends of the bars."""
+    """Draw accuracy over labels per class: points are seeds, lines their mean, bars an interval.
+
+    `accuracies`: percent, by labels and arms an array (K,) over seeds. `intervals`: (labels, arms, 2).
+    """
     figure = Figure(figsize=(max(5.0, 2.6 + 1.3 * len(labels)), 4.2), layout="constrained")
     axis = figure.subplots()
     for index in range(len(names)):
@@ -172,12 +176,12 @@ def accuracy_by_labels(
 
 
 def confusion(arm: Arm) -> np.ndarray:
-    """int64 (C, C), rows true, summed over the arm's runs."""
+    """Sum the confusion matrices of an arm's runs: int64 (C, C), rows true."""
     return np.sum([run.confusion for run in arm.runs], axis=0)
 
 
 def confusion_matrices(condition: Condition) -> Figure:
-    """The counts of every arm, rows true, side by side; shaded by the share of the row."""
+    """Draw the confusion matrices of all arms side by side, rows true, shaded by the share of the row."""
     names, class_names = condition.names, condition.class_names
     count = len(class_names)
     side = float(np.clip(1.4 + 0.27 * count, 2.6, 8.0))
@@ -205,7 +209,7 @@ def confusion_matrices(condition: Condition) -> Figure:
 
 
 def draw_reliability(result: ConditionResult) -> Figure:
-    """Accuracy over confidence of every arm, all seeds together; a point's area goes with its images."""
+    """Draw accuracy over confidence of every arm, all seeds together; a point's area grows with its images."""
     names = result.condition.names
     across = min(len(names), ACROSS)
     down = -(-len(names) // across)
@@ -229,7 +233,7 @@ def draw_reliability(result: ConditionResult) -> Figure:
 
 
 def _used(grid: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` axes of a grid; the others are hidden."""
+    """Return the first `count` axes of a grid, and hide the others."""
     for axis in grid.ravel()[count:]:
         axis.set_axis_off()
     return grid.ravel()[:count]

@@ -1,4 +1,4 @@
-"""The images behind the numbers: which ones only one arm gets right, and how they look."""
+"""The images that only one of two arms gets right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,19 +9,20 @@ from PIL import Image
 from common.errors import DataError
 from comparison.results import ConditionResult
 from comparison.runs import Arm, FinishedRun
-from datasets.bundle import Samples
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from trainers.reporting.figures.thumbnails import thumbnail
 from trainers.storage.finished_run import read_run_config, untrusted_run
 
-EXAMPLES = 8  # images per side that only one arm gets right
-THUMBNAIL = 160  # pixels; the longer side
+EXAMPLES = 8
+"""Images shown per arm."""
+THUMBNAIL = 160
+"""Longer side in pixels."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One image on which arms disagree, and the usual predictions with their votes."""
+    """An image on which arms disagree, and the most frequent prediction of each arm with its votes."""
 
     path: str
     label: str
@@ -32,7 +33,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Images that only one of two arms gets right; `problem` says why there are no pictures."""
+    """The images that only one of two arms gets right; `problem` says why there are no pictures."""
 
     first: Arm
     second: Arm
@@ -42,7 +43,7 @@ class Disagreement:
 
 
 def disagreement(result: ConditionResult) -> Disagreement:
-    """The images that only the first arm, or only the most accurate of the others, gets right."""
+    """Return the images that only the first arm, or only the most accurate of the others, gets right."""
     first = result.condition.arms[0]
     second = max(result.arms[1:], key=lambda row: row.scores["accuracy"]).arm
     only_first, only_second = only_one_right(first, second)
@@ -62,9 +63,9 @@ def disagreement(result: ConditionResult) -> Disagreement:
 
 
 def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
-    """Rows of the images that most runs of one arm get right and most of the other do not, clearest first.
+    """Return rows of images that most runs of one arm get right and most of the other do not, clearest first.
 
-    Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
+    Among equally clear ones the classes take turns, beginning with the images on which the winner is surer.
     """
     right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
     sure, labels = _true_class_probability(first) - _true_class_probability(second), first.runs[0].labels
@@ -89,19 +90,13 @@ def _true_class_probability(arm: Arm) -> np.ndarray:
 
 
 def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
-    """The class that most of an arm's runs predict for an image, and how many do."""
+    """Return the class that most of an arm's runs predict for an image, and how many do."""
     votes = np.bincount([run.predicted[row] for run in arm.runs])
     return arm.runs[0].class_names[int(votes.argmax())], int(votes.max())
 
 
 def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
-    """The scored images `rows` of a run, as its data set has them."""
-    samples, places = scored_samples(run, rows)
-    return [picture_of(samples, place) for place in places]
-
-
-def scored_samples(run: FinishedRun, rows: Sequence[int]) -> tuple[Samples, list[int]]:
-    """The data set of a run, and where the scored images `rows` stand in it. Raises DataError: it has them no more."""
+    """Open the scored images `rows` of a run. Raises DataError: its data set no longer has them."""
     config = read_run_config(run.run_dir).data
     with untrusted_run():
         samples = read_samples(config)
@@ -109,4 +104,4 @@ def scored_samples(run: FinishedRun, rows: Sequence[int]) -> tuple[Samples, list
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]
     if missing:
         raise DataError(f"{config.source} no longer has {missing[0]!r}")
-    return samples, [place[run.paths[row]] for row in rows]
+    return [picture_of(samples, place[run.paths[row]]) for row in rows]

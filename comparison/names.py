@@ -1,4 +1,4 @@
-"""Names of the arms of a comparison, and the options in which they differ: from the options of their runs alone."""
+"""Names of arms, and the options in which they differ, from the options of their runs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from datasets.config import data_name
 from vit.config import Network
 
 Config = Mapping[str, Mapping[str, Any]]
-"""Resolved options of one run, as config.json holds them."""
+"""Resolved options of a run, as in config.json."""
 
-# Where results are kept, what is only faster, and what `require_same_data` compares by itself.
+# Options that change no result, and those that `require_same_data` compares.
 _IRRELEVANT = {
     "model": {"name", "networks", "weights_source"},
     "train": {
@@ -22,16 +22,16 @@ _IRRELEVANT = {
         "on_bad_image", "cache", "workers", "path_column", "label_column", "exclude",
     },
 }  # fmt: skip
-# In a name these follow from others: a pretrained model brings its own normalisation.
+# Options that follow from others: a pretrained model brings its own normalisation.
 _DERIVED = {"mean", "std", "layer_norm_eps"}
-# Of runs that nobody planned together these are named even where the models tell them apart.
+# Named for finished runs even if their models differ.
 _TELLING = ("image_size", "patch_embedding", "pool", "epochs", "augment")
-# Two arms may differ in these alone, to see what they save.
+# Options that only save time or memory; two arms may differ in these alone.
 _FASTER = ("cache_features", "checkpoint_activations", "compile")
 
 
 def settings(config: Config) -> dict[str, str]:
-    """Every option that can change a result, as text, by names that are all different."""
+    """Return every option that can change a result, as text."""
     found = {
         option: _text(value)
         for section, irrelevant in _IRRELEVANT.items()
@@ -44,7 +44,7 @@ def settings(config: Config) -> dict[str, str]:
 
 
 def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:
-    """(option, its value in each config) of every option that is not the same in all and matters to a result."""
+    """Return (option, its value in each config) of every option that matters to a result and differs."""
     values = [settings(config) for config in configs]
     options = dict.fromkeys(option for plain in values for option in plain)
     rows = [(option, [plain.get(option, "-") for plain in values]) for option in options]
@@ -52,10 +52,10 @@ def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]
 
 
 def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
-    """Call each arm by its model and start, then by whatever else tells it from the others.
+    """Name each arm by its model and weights, then by the options that tell it from arms of the same name.
 
-    Two names are equal where the options are: the same configuration twice. Where they were not `planned` together,
-    architecture and budget are named wherever they differ.
+    Equal names mean the same configuration twice. For arms not `planned` together, architecture and budget are named
+    whenever they differ.
     """
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
@@ -75,7 +75,7 @@ def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
 def _with_differences(
     names: Sequence[str], values: Sequence[Mapping[str, str]], *, from_all: bool = False
 ) -> list[str]:
-    """Each name with the options in which it differs from any other of the same name, or from any at all."""
+    """Add to each name the options in which it differs from others of the same name, or from any other."""
     longer = []
     for name, mine in zip(names, values, strict=True):
         alike = [theirs for other, theirs in zip(names, values, strict=True) if from_all or other == name]
@@ -86,7 +86,7 @@ def _with_differences(
 
 
 def _model_and_start(model: Mapping[str, Any]) -> str:
-    start = "from scratch" if model["weights"] == "none" else "pretrained"  # a resolved None is hf:'s own
+    start = "from scratch" if model["weights"] == "none" else "pretrained"  # None: weights of an `hf:` model
     kind, _, number = model["trainable"].partition(":")
     known = {"all": "", "head": ", head only", "norms": ", norms and head", "last": f", last {number} blocks"}
     part = known.get(kind, f", LoRA of rank {number}")
@@ -102,8 +102,10 @@ def _text(value: Any) -> str:
 
 
 def slugs(names: Sequence[str]) -> list[str]:
-    """The names as folders' names: without the words that all begin with, plain and short, but still different.
-    No hyphens: TensorBoard would break a row's name there."""
+    """Make folder names of the names: short, different, and without their common first words.
+
+    They have no hyphens: TensorBoard would break a row's name there.
+    """
     words = [name.split() for name in names]
     shared = len([*takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))])
     telling = [" ".join(own[shared:]) or name for own, name in zip(words, names, strict=True)]
