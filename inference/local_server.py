@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRUSTED = ("127.0.0.1", "localhost", "[::1]")
-"""The same names, as a browser sends them."""
+"""LOOPBACK, as a browser spells it."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
