@@ -188,15 +188,14 @@ def seeds_or_images_needed(pair: Pair) -> str:
 
 
 def not_converged(results: Sequence[ConditionResult]) -> Iterator[str]:
-    """Yield the arms that still improved when their budget ended, and the option that trains them longer."""
+    """Yield for each condition the arms that still improved at the end, and the option that trains them longer."""
     for result in results:
-        for row in result.arms:
-            if (rise := row.scores["improvement"]) is not None:
-                where = f" with {result.condition.title}" if len(results) > 1 else ""
-                yield (
-                    f"{row.arm.name} did not converge{where}: it gained {100 * rise:.1f} points in the last fifth of "
-                    f"the training; --images-seen {2 * row.costs['images_seen']} trains longer"
-                )
+        rising = [row for row in result.arms if row.scores["improvement"] is not None]
+        if rising:
+            where = f" with {result.condition.title}" * (len(results) > 1)
+            arms = ", ".join(f"{row.arm.name} (+{100 * row.scores['improvement']:.1f} points)" for row in rising)
+            longer = f"--images-seen {2 * max(row.costs['images_seen'] for row in rising)} trains longer"
+            yield f"not converged{where}, by the last fifth of the training: {arms}; {longer}"
 
 
 def assumed(clusters: Clusters) -> Spread:
