@@ -16,7 +16,7 @@ from datasets.opened import OpenedImages
 from datasets.shared_split import SharedSplit, shared_split
 from datasets.split import subset_training
 from trainers.budget.pace import Pace, measure
-from trainers.budget.sharing import Sharing, memory_of, sharing
+from trainers.budget.sharing import Sharing, sharing
 from trainers.config import RunConfig, to_dict
 from trainers.options import defaults
 from trainers.reporting import console
@@ -92,8 +92,6 @@ class PlannedArm:
     """Operations of one image's forward pass."""
     parameters: int
     trainable: int
-    memory: int
-    """Bytes that a run needs, roughly."""
 
     @property
     def keeps_features(self) -> bool:
@@ -230,8 +228,7 @@ def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonP
         continued=continued,
         until=until,
     )
-    need = max(arm.memory for arm in arms)
-    return replace(plan, sharing=sharing(device, need, plan.number_of_runs, plan.all_work, jobs=jobs, threads=threads))
+    return replace(plan, sharing=sharing(device, plan.number_of_runs, jobs=jobs, threads=threads))
 
 
 def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, train_images: int) -> int | float:
@@ -270,7 +267,7 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     arms = []
     for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
-        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(setup))
+        size = (float(summary.flops), summary.parameters, summary.trainable)
         arms.append(PlannedArm(name, slug, config, setup.config, *size))
     return tuple(arms)
 

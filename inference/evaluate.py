@@ -23,7 +23,7 @@ from trainers.engine.evaluation import score_split
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
 from trainers.setup import AMP_DTYPES
-from trainers.storage.finished_run import load, open_best, read_history, read_run_config, untrusted_run
+from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
