@@ -16,7 +16,7 @@ from common.errors import exit_code
 from comparison.runs import Arm, Comparison, Condition, FinishedRun
 from trainers.config import from_dict
 from trainers.coverage import answered
-from trainers.engine.metrics import confidence_bins, expected_calibration_error, macro_f1
+from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
 from trainers.reporting.console import say
 from trainers.statistics import (
     Clusters,
@@ -123,6 +123,11 @@ def judge(conditions: Sequence[Condition]) -> list[tuple[Pair, ...]]:
     return [tuple(islice(judged, math.comb(len(condition.arms), 2))) for condition in conditions]
 
 
+def macro_f1(run: FinishedRun) -> float:
+    labels, predicted = torch.from_numpy(run.labels), torch.from_numpy(run.predicted)
+    return mean_of(class_scores(labels, predicted, len(run.class_names)).f1)
+
+
 def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     """Compute the scores of an arm over its runs; shares are fractions."""
     runs, accuracies, design = arm.runs, arm.accuracies, design_of(arm.correct, clusters)
@@ -145,7 +150,7 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
         "accuracy_sd": float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
         "wilson_low": min(lows),  # of each run's interval the lowest end
         "wilson_high": max(highs),
-        "macro_f1": float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
+        "macro_f1": float(np.mean([macro_f1(run) for run in runs])),
         "ece": float(np.mean(errors)),
         "answered_95": float(np.mean([answered(run.probabilities.max(axis=1), run.correct) for run in runs])),
         "worst_class": runs[0].class_names[worst],

@@ -161,7 +161,7 @@ def read_run(run_dir: Path) -> FinishedRun:
     names = _class_names(run_dir, meta)
     history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
     groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == "test")
-    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images, names)
+    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images)
     return FinishedRun(*known, groups=groups)
 
 

@@ -30,6 +30,8 @@ class BatchSampler(Sampler[BatchKey]):
     def __init__(self, length: int, batch_size: int, *, share: Share = ALL) -> None:
         """`length`: images of one epoch, over all processes. `batch_size`: in training over all processes, too."""
         self.length, self.batch_size, self.share = length, batch_size, share
+        self.borrows = False
+        """True if the process has no batch of its own, and takes one of another's."""
         self._next = (0, 0)
 
     def set_position(self, epoch: int, start_batch: int = 0) -> None:
@@ -108,7 +110,8 @@ class OrderedBatchSampler(BatchSampler):
         if sample is not None and step <= sample < length:
             rows = evenly(length, sample // step * step)
         batches = np.split(rows, range(batch_size, len(rows), batch_size))
-        self._rows = batches[share.rank :: share.world_size] or batches[:1]
+        self.borrows = share.rank >= len(batches)
+        self._rows = batches[:1] if self.borrows else batches[share.rank :: share.world_size]
 
     def __len__(self) -> int:
         return len(self._rows)

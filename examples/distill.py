@@ -28,7 +28,7 @@ from datasets.bundle import BatchKey, DataBundle
 from datasets.loaders import Loader, evaluation_loader
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.feature_sets import features_of
-from trainers.engine.handlers import Sums, attach_learning_rate, endless_batches
+from trainers.engine.handlers import attach_learning_rate, endless_batches
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.storage.finished_run import load
@@ -155,13 +155,13 @@ def distill(
     trainer = create_trainer(model, optimizer, loss, place, options=StepOptions(amp_dtype))
     evaluator = create_evaluator(model, place, amp_dtype=amp_dtype)
     attach_learning_rate(trainer, optimizer, rate)
-    Sums().attach(trainer)
+    trainer.sums.attach(trainer)
     history: list[dict[str, float]] = []
     best: dict[str, Tensor] = {}
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def validate(engine: Engine) -> None:
-        means, scores = Sums.means(engine.state.epoch_sums), evaluator.run(bundle.dataloaders["val"]).metrics
+        means, scores = trainer.sums.epoch_means(), evaluator.run(bundle.dataloaders["val"]).metrics
         row = {"train_loss": means["loss"], "val_loss": scores["loss"], "val_accuracy": scores["accuracy"]}
         if row == max([*history, row], key=lambda row: (row["val_accuracy"], -row["val_loss"])):
             best.update(copy.deepcopy(model.state_dict()))

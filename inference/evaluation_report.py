@@ -1,11 +1,13 @@
 """Report of an evaluation, class by class, as files next to its predictions; and how far its confidence is right."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,14 +18,24 @@ from datasets.copies import units_of
 from inference.certainty.report import report
 from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions
-from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
-from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
+from trainers.engine.metrics import (
+    SHOWN_CLASSES,
+    ClassRow,
+    confidence_bins,
+    confusion_among,
+    expected_calibration_error,
+    most_confused,
+    per_class,
+)
+from trainers.engine.predictions import Predictions
 from trainers.engine.temperature import sharpness
 from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.statistics import Design, design_of
 from trainers.storage.run_folder import read_json, write_json
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
+MOST_COLUMNS = 1_000
+"""Classes whose confusion matrix is written as a table."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +88,12 @@ def write_evaluation(
     if temperature is not None:
         scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
         scaled = _calibration(scores, temperature)
-    classes = per_class(scores.confusion, class_names)
+    classes = per_class(outputs, class_names)
     predictions = write_predictions(folder, name, scores, dataset, class_names)
     tables = [predictions, *(folder / f"{name}_{table}.csv" for table in ("per_class", "confusion"))]
     write_text(tables[1], csv_text(ClassRow._fields, classes))
-    write_text(tables[2], confusion_text(scores.confusion, class_names))
-    counts, names, shown = most_confused(scores.confusion, class_names)
+    write_text(tables[2], confusion_text(outputs, class_names))
+    counts, names, shown = most_confused(outputs, class_names)
     confusion = confusion_figure(counts, names, title=f"{name}: {len(outputs.labels):,} images{shown}")
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
@@ -123,12 +135,13 @@ def as_table(predictions: Path) -> Path:
     return table
 
 
-def confusion_text(confusion: Tensor, class_names: Sequence[str]) -> str:
-    """The matrix as a table; of a sparse one a row for each pair of classes that occurs."""
-    if not confusion.is_sparse:
+def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:
+    """The confusion matrix as a table; of more than MOST_COLUMNS classes a row for each pair that occurs."""
+    if len(class_names) <= MOST_COLUMNS:
+        confusion = confusion_among(outputs, torch.arange(len(class_names)))
         return csv_text(["true \\ predicted", *class_names], zip(class_names, *confusion.T.tolist(), strict=True))
-    pairs = zip(*confusion.indices().tolist(), confusion.values().tolist(), strict=True)
-    rows = ((class_names[true], class_names[predicted], images) for true, predicted, images in pairs)
+    pairs = Counter(zip(outputs.labels.tolist(), outputs.predicted.tolist(), strict=True))
+    rows = ((class_names[true], class_names[predicted], images) for (true, predicted), images in sorted(pairs.items()))
     return csv_text(("true", "predicted", "images"), rows)
 
 

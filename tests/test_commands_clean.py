@@ -482,7 +482,7 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
     from inference.labels import clean
-    from trainers.storage.predictions_file import SplitPredictions
+    from trainers.storage.predictions_file import SavedPredictions
 
     data = DataConfig("digits", folds=2, fold=1)
     samples = clean.read_samples(data)
@@ -495,7 +495,7 @@ def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_b
         said[np.arange(len(rows)), samples.labels[rows]] = 1 - 9 * fold / 100
         paths = tuple(samples.paths[row] for row in rows)
         labels = samples.labels[rows]
-        return SplitPredictions(tuple(samples.class_names), paths, labels, labels, said)
+        return SavedPredictions(paths, labels, labels, said, tuple(samples.class_names))
 
     monkeypatch.setattr(clean, "predictions_of", predictions_of)
     judged = clean.read_fold_predictions(tmp_path / "run_fold1", RunConfig(data=data))

@@ -95,7 +95,7 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
     folder = run_in(tmp_path / "run")
     small = read_run(folder)
     logits, labels = torch.from_numpy(np.log(small.probabilities)).float(), torch.from_numpy(small.labels)
-    scores = Scores({}, torch.empty(0), predictions_of(logits, labels, whole=False))
+    scores = Scores({}, predictions_of(logits, labels, whole=False))
     images = SimpleNamespace(path=small.paths.__getitem__)
     assert write_predictions(folder / "eval", "test", scores, images, small.class_names).suffix == ".npz"
     large = read_run(folder)

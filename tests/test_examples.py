@@ -71,12 +71,12 @@ def history_of_the_engine(config: ViTConfig, epochs: int) -> list[dict[str, floa
     trainer = create_trainer(model, optimizer, torch.nn.CrossEntropyLoss(label_smoothing=0.1), cpu)
     evaluator = create_evaluator(model, cpu)
     handlers.attach_learning_rate(trainer, optimizer, rate)
-    handlers.Sums().attach(trainer)
+    trainer.sums.attach(trainer)
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def validate() -> None:
         evaluator.run([tuple(val)])
-        means, metrics = handlers.Sums.means(trainer.state.epoch_sums), evaluator.state.metrics
+        means, metrics = trainer.sums.epoch_means(), evaluator.state.metrics
         history.append(
             {"train_accuracy": means["accuracy"], "val_accuracy": metrics["accuracy"], "val_loss": metrics["loss"]}
         )

@@ -9,7 +9,7 @@ from ignite.handlers import FastaiLRFinder
 from torch import nn
 
 from common.errors import OptionError, TrainingError
-from trainers.engine.engines import Slices, StepOptions, create_evaluator, create_trainer
+from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.handlers import attach_learning_rate
 from trainers.engine.optim import build_optimizer
 
@@ -28,23 +28,25 @@ def batches(n=6, seed=0):
     ]
 
 
-def trainer_for(model, **options):
-    optimizer = build_optimizer([{"params": list(model.parameters())}], name="adamw", lr=0.01)
+def trainer_for(model, *, optimizer="adamw", **options):
+    optimizer = build_optimizer([{"params": list(model.parameters())}], name=optimizer, lr=0.01)
     return create_trainer(model, optimizer, nn.CrossEntropyLoss(), CPU, options=StepOptions(**options)), optimizer
 
 
-def test_a_training_iteration_equals_the_step_written_by_hand():
+@pytest.mark.parametrize("clip_norm", [0.1, 0.0])
+def test_a_training_iteration_equals_the_step_written_by_hand(clip_norm):
     model = small_model()
     model[3].p = 0.0
     twin = copy.deepcopy(model)
-    trainer, _ = trainer_for(model, clip_norm=0.1)
+    trainer, _ = trainer_for(model, clip_norm=clip_norm)
     trainer.run(batches(), max_epochs=1)
 
     oracle = torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.01, fused=True)
     for images, labels in batches():
         oracle.zero_grad()
         nn.functional.cross_entropy(twin(images), labels).backward()
-        nn.utils.clip_grad_norm_(twin.parameters(), 0.1)
+        if clip_norm:
+            nn.utils.clip_grad_norm_(twin.parameters(), clip_norm)
         oracle.step()
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -63,8 +65,8 @@ def test_output_counts_hits_and_averages_the_loss():
     assert output["loss"] == nn.functional.cross_entropy(logits, labels).item()
 
 
-@pytest.mark.parametrize("slices", [Slices(), Slices(micro_batches=3)])
-def test_what_follows_the_labels_in_a_batch_reaches_the_loss_row_by_row(slices):
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_what_follows_the_labels_in_a_batch_reaches_the_loss_row_by_row(micro_batches):
     def weighted(logits, labels, weights):
         return (nn.functional.cross_entropy(logits, labels, reduction="none") * weights).mean()
 
@@ -72,7 +74,9 @@ def test_what_follows_the_labels_in_a_batch_reaches_the_loss_row_by_row(slices):
     model[3].p = 0.0
     (images, labels), weights = batches(1)[0], torch.rand(8)
     expected = weighted(model(images), labels, weights).item()
-    trainer = create_trainer(model, trainer_for(model)[1], weighted, CPU, options=StepOptions(slices=slices))
+    trainer = create_trainer(
+        model, trainer_for(model)[1], weighted, CPU, options=StepOptions(micro_batches=micro_batches)
+    )
     trainer.run([(images, labels, weights)], max_epochs=1)
     assert trainer.state.output["loss"] == pytest.approx(expected)
 
@@ -103,25 +107,25 @@ def test_a_step_trains_a_model_that_was_left_in_evaluation_mode():
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_before_the_step(poison):
+@pytest.mark.parametrize(("optimizer", "look_every"), [("adamw", 1), ("adamw", 6), ("sgd", 5), ("muon", 6)])
+def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(poison, optimizer, look_every):
     model = small_model()
-    trainer, _ = trainer_for(model)
+    trainer, _ = trainer_for(model, optimizer=optimizer, look_every=look_every)
     data = batches()
     data[3][0][0, 0, 0, 0] = poison
-    weights = {}
-    trainer.add_event_handler(
-        Events.ITERATION_STARTED, lambda: weights.update(copy.deepcopy({"w": model.state_dict()}))
-    )
-    losses = []
+    weights, losses = {}, []
+    fourth = Events.ITERATION_STARTED(once=4)
+    trainer.add_event_handler(fourth, lambda: weights.update(copy.deepcopy(model.state_dict())))
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: losses.append(trainer.state.output["loss"]))
     with pytest.raises(TrainingError) as stop:
         trainer.run(data, max_epochs=1)
+    assert trainer.state.iteration == (4 if optimizer == "muon" else max(4, look_every))
     assert str(stop.value) == (
-        f"loss is nan at step 4 (lr 0.01, last finite loss {losses[-1]:.4g}); this step was not taken, the weights are"
+        f"loss is nan at step 4 (lr 0.01, last finite loss {losses[2]:.4g}); this step was not taken, the weights are"
         " as before it. Try a lower --lr, a longer --warmup-epochs or --amp off"
     )
     for name, value in model.state_dict().items():
-        assert torch.equal(value, weights["w"][name])
+        assert torch.equal(value, weights[name])
         assert torch.isfinite(value).all()
 
 

@@ -5,17 +5,19 @@ import sys
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from torch.amp import GradScaler
 from torch.utils.data import DataLoader
 
+from common.errors import CheckpointError
+from trainers.engine.engines import Trainer
 from trainers.engine.handlers import (
-    StepClock,
-    Sums,
     attach_early_stopping,
     attach_progress,
     attach_validation,
     best_row,
     endless_batches,
 )
+from trainers.engine.step_sums import StepOutput, StepSums
 
 
 class Positions:
@@ -52,38 +54,63 @@ def test_batches_go_on_from_any_iteration_as_if_nothing_had_happened():
         assert positions_from(start, 3) == whole[start : start + 3]
 
 
-def outputs_engine(outputs):
-    trainer = Engine(lambda engine, batch: batch)
-    Sums().attach(trainer)
-    return trainer, outputs
+class Measured:
+    """Training steps without a model, whose batches are what they measure: loss, hits, images, norm of the gradient."""
+
+    def __init__(self):
+        self.scaler = GradScaler("cpu", enabled=False)
+        self.sums = StepSums(torch.device("cpu"), self.scaler)
+
+    def __call__(self, engine, batch):
+        loss, correct, n, norm = batch
+        self.sums.unread.append(StepOutput(engine.state.iteration, n, 0.1, torch.tensor([loss * n, correct, norm])))
+        return self.sums.unread[-1]
+
+
+def summed(outputs, *, epochs=1, stop_at=None, state=None):
+    trainer = Trainer(Measured())
+    trainer.sums.attach(trainer)
+    if stop_at:
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=stop_at), lambda engine: engine.terminate())
+    if state:
+        trainer.load_state_dict(state)
+    trainer.run(outputs, max_epochs=epochs)
+    return trainer
+
+
+def learnt(trainer):
+    return [trainer.sums.epoch_means()[name] for name in ("loss", "accuracy", "grad_norm")]
 
 
 def test_epoch_means_weigh_a_short_last_batch_by_its_size():
-    trainer, outputs = outputs_engine(
-        [
-            {"loss": 1.0, "correct": 4, "grad_norm": 2.0, "n": 8, "lr": 0.1},
-            {"loss": 4.0, "correct": 1, "grad_norm": 4.0, "n": 2, "lr": 0.1},
-        ]
-    )
-    trainer.run(outputs, max_epochs=1)
-    assert Sums.means(trainer.state.epoch_sums) == {"loss": 1.6, "accuracy": 0.5, "grad_norm": 3.0}
+    assert learnt(summed([(1.0, 4, 8, 2.0), (4.0, 1, 2, 4.0)])) == [1.6, 0.5, 3.0]
 
 
 def test_sums_start_anew_each_epoch_and_survive_a_stop_in_mid_epoch():
-    outputs = [{"loss": float(i), "correct": 0, "grad_norm": 0.0, "n": 1, "lr": 0.1} for i in range(4)]
-    trainer, _ = outputs_engine(outputs)
-    trainer.run(outputs, max_epochs=2)
-    assert trainer.state.epoch_sums["loss"] == 6.0
+    outputs = [(float(i), 0, 1, float(i)) for i in range(4)]
+    whole = summed(outputs, epochs=2)
+    assert learnt(whole) == [1.5, 0.0, 1.5]
+    stopped = summed(outputs, epochs=2, stop_at=6)
+    assert learnt(stopped) == [0.5, 0.0, 0.5]
+    resumed = summed(iter(outputs[2:]), epochs=2, state=stopped.state_dict())
+    assert learnt(resumed) == learnt(whole)
+    assert resumed.sums.seconds > stopped.sums.seconds
 
-    stopped, _ = outputs_engine(outputs)
-    stopped.add_event_handler(Events.ITERATION_COMPLETED(once=6), lambda engine: engine.terminate())
-    stopped.run(outputs, max_epochs=2)
-    state = stopped.state_dict()
 
-    resumed, _ = outputs_engine(outputs)
-    resumed.load_state_dict(state)
-    resumed.run(iter(outputs[2:]), max_epochs=2)
-    assert resumed.state.epoch_sums == trainer.state.epoch_sums
+def test_a_state_without_them_is_refused():
+    with pytest.raises(CheckpointError, match="an earlier version"):
+        Trainer(Measured()).load_state_dict({"iteration": 1, "epoch_length": 4, "max_epochs": 2})
+
+
+def test_a_window_begins_where_the_last_one_was_taken():
+    trainer, found = Trainer(Measured()), []
+    trainer.sums.attach(trainer)
+    window = Events.ITERATION_COMPLETED(every=2)
+    trainer.add_event_handler(window, lambda: found.append(trainer.sums.take_window()))
+    trainer.run([(1.0, 1, 2, 1.0), (3.0, 1, 2, 3.0), (5.0, 2, 2, 5.0), (7.0, 2, 2, 7.0)], max_epochs=1)
+    assert [[row["loss"], row["accuracy"], row["grad_norm"]] for row in found] == [[2.0, 0.5, 2.0], [6.0, 1.0, 6.0]]
+    assert all(row["images_per_s"] == pytest.approx(4 / row["seconds"]) for row in found)
+    assert all(0 <= row["data_wait"] <= 1 for row in found)
 
 
 def rows(*scores):
@@ -140,17 +167,6 @@ def test_validation_runs_before_the_first_epoch_and_after_each():
     attach_validation(trainer, evaluator, [0])
     trainer.run([0, 1, 2], max_epochs=2)
     assert steps == [0, 3, 6]
-
-
-def test_clock_counts_images_and_the_share_of_waiting():
-    trainer = Engine(lambda engine, batch: {"n": batch})
-    clock = StepClock()
-    clock.attach(trainer)
-    trainer.run([3, 5], max_epochs=1)
-    rates = StepClock.rates(clock.epoch)
-    assert clock.epoch[2] == 8
-    assert rates["images_per_s"] == pytest.approx(8 / rates["seconds"])
-    assert 0 <= rates["data_wait"] <= 1
 
 
 def test_the_steps_of_an_epoch_are_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch):

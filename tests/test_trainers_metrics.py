@@ -4,9 +4,8 @@ import torch
 from ignite.engine import Engine
 from sklearn.metrics import confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
-from trainers.engine.many_classes import dense_probabilities, most_confused
-from trainers.engine.metrics import SCALARS, attach_metrics, macro_f1
-from trainers.engine.predictions import confusion_of, predictions_of
+from trainers.engine.metrics import SCALARS, attach_metrics, class_scores, confusion_among, mean_of, most_confused
+from trainers.engine.predictions import dense_probabilities, predictions_of
 
 
 def score(logits, labels, batch_size=7):
@@ -36,7 +35,8 @@ def test_metrics_equal_scikit_learn_whatever_the_batch_size(outputs):
             top_k_accuracy_score(labels, probabilities, k=5, labels=range(8)), abs=1e-12
         )
         assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), rel=1e-9)
-        assert np.array_equal(metrics["confusion"].numpy(), confusion_matrix(labels, predicted, labels=range(8)))
+        confusion = confusion_among(metrics["predictions"], torch.arange(8))
+        assert np.array_equal(confusion, confusion_matrix(labels, predicted, labels=range(8)))
 
 
 def test_calibration_error_equals_brute_force(outputs):
@@ -59,9 +59,8 @@ def test_top_5_of_two_classes_is_always_right():
 
 
 def test_macro_f1_leaves_out_classes_that_nobody_saw():
-    confusion = torch.tensor([[3, 1, 0], [1, 1, 0], [0, 0, 0]])
-    labels, predicted = [0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 0, 1]
-    assert macro_f1(confusion) == pytest.approx(f1_score(labels, predicted, average="macro"))
+    labels, predicted = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 0, 1])
+    assert mean_of(class_scores(labels, predicted, 3).f1) == pytest.approx(f1_score(labels, predicted, average="macro"))
 
 
 def test_every_named_scalar_is_computed(outputs):
@@ -70,11 +69,11 @@ def test_every_named_scalar_is_computed(outputs):
 
 def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(monkeypatch, outputs):
     kept = score(*outputs)
-    monkeypatch.setattr("trainers.engine.metrics.MOST_LOGITS", 0)
-    monkeypatch.setattr("trainers.engine.predictions.MOST_CLASSES", 0)
+    monkeypatch.setattr("trainers.engine.predictions.MOST_LOGITS", 0)
     metrics = score(*outputs)
-    assert torch.equal(metrics.pop("confusion").to_dense(), kept.pop("confusion"))
-    assert metrics == kept
+    assert kept["predictions"].whole
+    assert not metrics["predictions"].whole
+    assert {name: metrics[name] for name in SCALARS} == {name: kept[name] for name in SCALARS}
 
 
 def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
@@ -89,19 +88,15 @@ def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_re
         assert row[~mask].unique().numel() == 1
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_of_many_classes_the_most_confused_are_shown(monkeypatch, sparse):
+def test_of_many_classes_the_most_confused_are_shown():
     generator = np.random.default_rng(0)
     labels, predicted = generator.integers(0, 60, (2, 900))
     oracle = confusion_matrix(labels, predicted, labels=range(60))
     mistakes = oracle.sum(0) + oracle.sum(1) - 2 * oracle.diagonal()
     worst = np.sort(np.argsort(-mistakes, kind="stable")[:30])
-    if sparse:
-        monkeypatch.setattr("trainers.engine.predictions.MOST_CLASSES", 10)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), 60).float()
-    confusion = confusion_of(predictions_of(logits, torch.from_numpy(labels)), 60)
-    counts, names, title = most_confused(confusion, [str(number) for number in range(60)])
-    assert confusion.is_sparse == sparse
+    outputs = predictions_of(logits, torch.from_numpy(labels))
+    counts, names, title = most_confused(outputs, [str(number) for number in range(60)])
     assert np.array_equal(counts, oracle[np.ix_(worst, worst)])
     assert names == [str(number) for number in worst]
     assert title == "; the 30 of 60 classes with the most mistakes"

@@ -19,7 +19,7 @@ from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine.engines import Slices, StepOptions, create_trainer
+from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_average, build_optimizer
 from trainers.options import defaults
 from trainers.reporting.console import without_effect
@@ -73,7 +73,7 @@ def gap(one: nn.Module, other: nn.Module) -> float:
 def test_micro_batches_add_up_to_their_batch_the_short_last_one_too(parts):
     batches = [batch(8), batch(8, seed=1), batch(5, seed=2)]
     whole, expected = trained(small_vit(), batches)
-    cut, outputs = trained(small_vit(), batches, slices=Slices(parts))
+    cut, outputs = trained(small_vit(), batches, micro_batches=parts)
     assert gap(whole, small_vit()) > 1e-3
     assert gap(cut, whole) < 1e-6
     for ours, theirs in zip(outputs, expected, strict=True):
@@ -91,7 +91,7 @@ def test_each_micro_batch_draws_its_own_dropout_and_its_own_mixture():
         seen.append(float(torch.rand((), generator=generator)))
         return images, nn.functional.one_hot(labels, 3).float()
 
-    first, _ = trained(small_vit(dropout=0.5), twice, slices=Slices(2), mix=mix)
+    first, _ = trained(small_vit(dropout=0.5), twice, micro_batches=2, mix=mix)
     whole, _ = trained(small_vit(dropout=0.5), [(images, labels)])
     assert len(set(seen)) == 2
     assert gap(first, whole) > 1e-4  # equal, were both halves dropped out alike

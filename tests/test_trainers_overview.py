@@ -4,7 +4,6 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from small_run import few_digits
@@ -53,10 +52,11 @@ def test_a_damaged_meta_json_shows_all_options(setup, tmp_path, content):
 
 def scores_with(mistakes):
     """Scores of 100 test images, ten of each class; of the fourth so many are taken for the first."""
-    confusion = torch.diag(torch.full((10,), 10))
-    confusion[3, 3], confusion[3, 0] = 10 - mistakes, mistakes
-    outputs = SimpleNamespace(correct=np.arange(100) >= mistakes, labels=np.zeros(100))
-    return {"test": SimpleNamespace(outputs=outputs, confusion=confusion, metrics={"accuracy": 1 - mistakes / 100})}
+    labels = torch.arange(10).repeat_interleave(10)
+    predicted = labels.clone()
+    predicted[30 : 30 + mistakes] = 0
+    outputs = SimpleNamespace(labels=labels, predicted=predicted, correct=predicted == labels)
+    return {"test": SimpleNamespace(outputs=outputs, metrics={"accuracy": 1 - mistakes / 100})}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
+from ignite.handlers import timing
 from killed_runs import (
     ROOT,
     Crash,
@@ -31,7 +31,6 @@ from common.errors import CheckpointError, Interrupted, OptionError
 from common.files import temporary_path
 from trainers import checkpointing, run
 from trainers.auto_resume import train_or_resume
-from trainers.engine import handlers
 from trainers.options.recipes import recipe_config
 from trainers.resume import resume
 from trainers.run import train
@@ -333,7 +332,7 @@ def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_r
 def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch):
     def limited(folder):
         ticks = count()  # a step takes two: 50 ms
-        monkeypatch.setattr(handlers, "time", SimpleNamespace(perf_counter=lambda: 0.025 * next(ticks)))
+        monkeypatch.setattr(timing, "perf_counter", lambda: 0.025 * next(ticks))
         config = demanding_config(folder)
         return replace(config, train=replace(config.train, max_minutes=0.28 / 60, save_every=1))
 

@@ -18,7 +18,7 @@ from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig
-from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
+from trainers.engine.evaluation import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
@@ -233,9 +233,8 @@ def load_best_weights(run: Run, epoch: int) -> None:
 def score_best(run: Run, split: str, epoch: int) -> Scores:
     """Scores of the best weights; those of its own validation where the run still has them."""
     setup = run.setup
-    best_epoch, *kept = run.trainer.state.best_outputs or (None,)
-    if split == "val" and best_epoch == epoch:
-        return scores_of(*kept)
+    if split == "val" and epoch in run.best_scores:
+        return run.best_scores[epoch]
     return score_split(setup.model, setup.data.dataloaders[split], setup.device, setup.amp_dtype)
 
 

@@ -81,6 +81,7 @@ class Run:
         self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
         self.expected_steps, self.stopped = setup.total_steps, ""
+        self.best_scores: dict[int, Scores]
         self.saver: RunCheckpoints
         self.states: dict[str, Any] = {
             "model": setup.network,
@@ -110,7 +111,7 @@ class Run:
     def over(self) -> str:
         """Limit that is over, time or patience, perhaps before the run was resumed; empty where none is."""
         options, state, stopping = self.setup.config.train, self.trainer.state, self.states.get("early_stopping")
-        if options.max_minutes is not None and state.step_seconds >= 60 * options.max_minutes:
+        if options.max_minutes is not None and self.trainer.sums.seconds >= 60 * options.max_minutes:
             epochs = f"{state.iteration / self.setup.steps_per_epoch:.1f} of {options.epochs} epochs"
             return f"{options.max_minutes:g} minutes of training steps are over, after {epochs}"
         if stopping is not None and stopping.counter >= stopping.patience:
@@ -131,24 +132,23 @@ def attach_handlers(run: Run) -> None:
     """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
     setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
-    writes, clock = distributed.is_main_process(), handlers.StepClock()
+    writes = distributed.is_main_process()
     handlers.attach_learning_rate(trainer, setup.optimizer, lambda step: run.rate(step))
     if run.average is not None:
         trainer.add_event_handler(Events.ITERATION_COMPLETED, run.average.update_parameters, setup.network)
         run.states["ema"] = run.average
-    handlers.Sums().attach(trainer)
-    clock.attach(trainer)
+    trainer.sums.attach(trainer)
     if writes:
         if options.start_head != "fit":
-            tensorboard.attach_steps(trainer, run.loggers, clock, every=options.log_every)
+            tensorboard.attach_steps(trainer, run.loggers, every=options.log_every)
         handlers.attach_progress(trainer)
     many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     learns = options.start_head != "fit"
-    handlers.attach_history(trainer, evaluator, clock, setup.device, learns=learns)
-    attach_best_outputs(trainer, evaluator, select=options.select)
+    handlers.attach_history(trainer, evaluator, setup.device, learns=learns)
+    run.best_scores = attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
         names = setup.data.class_names
         tensorboard.attach_scores(trainer, evaluator, run.loggers, class_names=names, learns=learns)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,8 +20,8 @@ from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
 from datasets.sampling import Share, batch_sampler
 from trainers.config import RunConfig, from_dict
-from trainers.engine.batches_of_one import refuse_batches_of_one
-from trainers.engine.engines import Slices, StepOptions, create_trainer
+from trainers.engine.engines import StepOptions, Trainer, create_trainer
+from trainers.engine.one_image import refuse_batches_of_one, require_outputs
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
@@ -124,8 +123,6 @@ def prepare(
     config = defaults.resolve_for(config, data)
     device = distributed.own_device(config.train.device)
     if given.model is not None:
-        from trainers.engine.own_module import require_outputs
-
         require_outputs(given.model.to(device), data, device, config.model.name)
     seed_everything(config.train.seed)
     if blueprint is None:
@@ -244,14 +241,11 @@ def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
     return weighted
 
 
-def slices(setup: RunSetup) -> Slices:
+def images_of_step(setup: RunSetup, iteration: int) -> int:
+    """Number of images of all processes in a step, from 1 on; the last step of an epoch may have fewer."""
     sampler = batch_sampler(setup.data.dataloaders["train"])
-    n, batch_size, steps = sampler.length, sampler.batch_size, setup.steps_per_epoch
-
-    def step_images(iteration: int) -> int:
-        return min(batch_size, n - (iteration - 1) % steps * batch_size)
-
-    return Slices(setup.config.train.accumulate, distributed.rank(), distributed.world_size(), step_images)
+    earlier = (iteration - 1) % setup.steps_per_epoch * sampler.batch_size
+    return min(sampler.batch_size, sampler.length - earlier)
 
 
 def training_forward(setup: RunSetup) -> nn.Module:
@@ -261,14 +255,23 @@ def training_forward(setup: RunSetup) -> nn.Module:
     # A Hugging Face model may bring a part that its classifier does not use.
     skips = setup.config.model.name.startswith(HF_PREFIX)
     forward = distributed.wrap(setup.model, setup.device, may_skip_parameters=skips)
-    return torch.compile(forward) if setup.config.train.compile else forward  # type: ignore[return-value]
+    return torch.compile(forward, dynamic=False) if setup.config.train.compile else forward  # type: ignore[return-value]
 
 
-def trainer_of(setup: RunSetup) -> Engine:
+def trainer_of(setup: RunSetup) -> Trainer:
     train = setup.config.train
     alphas = (train.mixup or 0.0, train.cutmix or 0.0)
     mix = BatchMix(len(setup.data.class_names), *alphas) if any(alphas) else None
-    options = StepOptions(setup.amp_dtype, train.clip_norm, train.seed, mix, slices(setup))
+    options = StepOptions(
+        setup.amp_dtype,
+        train.clip_norm,
+        train.seed,
+        mix,
+        micro_batches=train.accumulate,
+        step_images=partial(images_of_step, setup),
+        # A processor has measured a step when it has taken it; a GPU would have to be waited for.
+        look_every=(train.log_every or 1) if setup.device.type == "cuda" else 1,
+    )
     return create_trainer(
         setup.model,
         setup.optimizer,

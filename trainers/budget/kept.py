@@ -35,7 +35,7 @@ def on_validation(run_dir: Path) -> OnValidation:
             order = sorted(range(len(paths)), key=paths.__getitem__)  # as read_predictions has them
             return OnValidation([paths[row] for row in order], file["losses"].astype(np.float64)[order])
     names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
-    paths, labels, _, probabilities = read_predictions(path.with_suffix(".csv"), names)
+    paths, labels, _, probabilities, _ = read_predictions(path.with_suffix(".csv"), names)
     logits = np.log(np.maximum(probabilities, LEAST))
     return OnValidation(list(paths), losses(sharpness(logits, labels) * logits, labels))
 

@@ -2,9 +2,11 @@
 
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +17,12 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from common.errors import Diverged, OptionError
+from common.errors import CheckpointError, OptionError
+from datasets.sampling import batch_sampler
 from trainers.engine.metrics import attach_metrics
-from trainers.engine.optim import gradient_norm
 from trainers.engine.randomness import seed_step, step_generator
+from trainers.engine.step_sums import StepOutput, StepSums
+from trainers.system import distributed
 
 Batch = tuple[Tensor, ...]
 """(images, labels); in training more tensors may follow, a row for each image, which the loss gets."""
@@ -34,117 +38,93 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
 
 
 @dataclass(frozen=True)
-class Slices:
-    """Division of the images of one step: a share for each process, each share in micro-batches.
-
-    Whatever a slice draws depends on its number among all slices, and its loss weighs as many images as it has: two
-    processes do, bit for bit, what one process does with two micro-batches.
-    """
-
-    micro_batches: int = 1
-    rank: int = 0
-    world_size: int = 1
-    step_images: Callable[[int], int] | None = None
-    """Images of step 1, 2, ... over all processes; needed with more than one."""
-
-    @property
-    def whole(self) -> bool:
-        """True if a step is one slice."""
-        return self.micro_batches == self.world_size == 1
-
-    def cut(self, n: int) -> list[tuple[int, slice]]:
-        """(number among all slices, rows) of every slice of this process's `n` images; none is empty."""
-        bounds = [n * k // self.micro_batches for k in range(self.micro_batches + 1)]
-        first = self.rank * self.micro_batches
-        return [(first + k, slice(*rows)) for k, rows in enumerate(pairwise(bounds)) if rows[0] < rows[1]]
-
-    def scale(self, n: int, *, share: int, iteration: int) -> float:
-        """Return the factor of the mean loss over a slice of `n` images; DDP then averages over the processes."""
-        if self.step_images is None:
-            return n / share
-        return n * self.world_size / self.step_images(iteration)
-
-
-@dataclass(frozen=True)
 class StepOptions:
-    """Options of a training step: its precision, the limit on its gradient, what it draws, and how it is cut."""
+    """Precision, clipping, random draws and slices of a training step, and how often its numbers are looked at."""
 
     amp_dtype: torch.dtype | None = None
     clip_norm: float = 1.0
+    """Norm that a larger gradient is scaled to; 0: none is."""
     seed: int = 0
     mix: Mix | None = None
     """Blends images and targets; hits are still counted against the plain labels."""
-    slices: Slices = Slices()
+    micro_batches: int = 1
+    """Slices of the images of one process. What a slice draws depends on its number among the slices of all processes,
+    and its loss weighs as many images as it has: two processes do, bit for bit, what one does with two micro-batches.
+    """
+    step_images: Callable[[int], int] | None = None
+    """Images of step 1, 2, ... over all processes; needed with more than one process."""
+    look_every: int = 1
+    """Steps between two looks at loss and gradient, each of which waits for the device. More than 1 counts where a
+    fused optimizer itself leaves out a step that is not finite, and all steps after it until the look."""
 
 
 class TrainStep:
     """One optimizer step on a batch, in the form Ignite's Engine calls: see `create_trainer`."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, device: torch.device, options: StepOptions
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss_fn: LossFunction,
+        device: torch.device,
+        options: StepOptions,
+        network: nn.Module,
     ) -> None:
         self.model, self.optimizer, self.loss_fn, self.device = model, optimizer, loss_fn, device
-        self.options, self.network = options, model
+        self.options, self.network = options, network
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.scaled = options.amp_dtype is torch.float16  # else the scaler's calls would cost a little at each step
         self.scaler = GradScaler(device.type, enabled=self.scaled)
-        self.last_loss = math.nan
+        self.sums = StepSums(device, self.scaler)
+        self.look_every = options.look_every if optimizer.defaults.get("fused") and not self.scaled else 1
+        self.exact = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+        self.rank, self.processes = distributed.rank(), distributed.world_size()
 
-    def __call__(self, engine: Engine, batch: Batch) -> dict[str, float]:
+    def __call__(self, engine: Engine, batch: Batch) -> StepOutput:
+        state, optimizer = engine.state, self.optimizer
         if not self.model.training:  # a validation pass came between
             self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, correct, n = self.add_gradients(engine.state.iteration, batch)
-        if not math.isfinite(loss):
-            raise Diverged(self.not_finite("loss", loss, engine))
+        optimizer.zero_grad(set_to_none=True)
+        loss, hits, n = self.add_gradients(state.iteration, batch)
         if self.scaled:
-            self.scaler.unscale_(self.optimizer)
-        norm = gradient_norm(self.parameters, clip_norm=self.options.clip_norm).item()
-        self.last_loss = loss
-        # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
-        if not math.isfinite(norm) and not (self.scaled and self.scaler.get_scale() > 1):
-            raise Diverged(self.not_finite("gradient norm", norm, engine))
+            self.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.options.clip_norm or math.inf, foreach=True)
+        rate = max(group["lr"] for group in optimizer.param_groups)
+        output = StepOutput(state.iteration, n, rate, torch.stack([loss, hits, norm]))
+        self.sums.unread.append(output)
+        if state.iteration % self.look_every == 0 or state.iteration % state.epoch_length == 0:
+            self.sums.read()  # before the step: one that is not finite is not taken
+        else:
+            optimizer.found_inf = self.sums.failed_by(output)  # type: ignore[attr-defined]  # as torch's GradScaler has it
         if self.scaled:
-            self.scaler.step(self.optimizer)
+            self.scaler.step(optimizer)
             self.scaler.update()
         else:
-            self.optimizer.step()
-        return {"loss": loss, "correct": correct, "n": n, "grad_norm": norm, "lr": self.rate}
+            optimizer.step()
+        return output
 
-    @property
-    def rate(self) -> float:
-        """Largest learning rate of the groups."""
-        return max(group["lr"] for group in self.optimizer.param_groups)
-
-    def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
-        """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
-        slices = self.options.slices
-        images, labels, *extra = moved(batch, self.device, extra=True)
-        n = len(labels)
-        if slices.whole:
-            loss, hits, _ = self.backward(iteration, 0, images, labels, extra, 1.0)
-            return loss.item(), int(hits), n
-
-        def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
-            scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
-            of_slice = [part[rows] for part in extra]
-            return self.backward(iteration, number, images[rows], labels[rows], of_slice, scale)
-
-        *early, last = slices.cut(n)
+    def add_gradients(self, iteration: int, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        """Forward and backward, slice by slice; sum of the loss, hits and number of images of all processes."""
+        tensors, parts = moved(batch, self.device, extra=True), self.options.micro_batches
+        own = len(tensors[1])
+        n = own if self.options.step_images is None else self.options.step_images(iteration)
+        bounds = pairwise(own * k // parts for k in range(parts + 1))
+        cuts = [(self.rank * parts + k, slice(*rows)) for k, rows in enumerate(bounds) if rows[0] < rows[1]]
         # Processes exchange gradients once a step, with its last micro-batch.
         no_sync: Any = getattr(self.network, "no_sync", nullcontext)
-        with no_sync():
-            results = [add(*cut) for cut in early]
-        results.append(add(*last))
-        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), n]
-        if slices.world_size > 1:
-            sums = idist.all_reduce(torch.tensor(sums, dtype=torch.float64, device=self.device)).tolist()
-        return sums[0] / sums[2], int(sums[1]), int(sums[2])
+        sums = []
+        for number, rows in cuts:
+            with nullcontext() if rows.stop == own else no_sync():
+                scale = (rows.stop - rows.start) * self.processes / n  # of a mean loss; DDP averages over the processes
+                sums.append(self.backward(iteration, number, [part[rows] for part in tensors], scale))
+        loss, hits = (reduce(torch.add, of_slices) for of_slices in zip(*sums, strict=True))
+        if self.processes > 1:
+            loss, hits = idist.all_reduce(torch.stack([loss, hits]))
+        return loss, hits, n
 
-    def backward(
-        self, iteration: int, number: int, images: Tensor, labels: Tensor, extra: list[Tensor], scale: float
-    ) -> tuple[Tensor, Tensor, int]:
-        """Add the gradients of one slice; its mean loss, its hits and its number of images."""
+    def backward(self, iteration: int, number: int, tensors: list[Tensor], scale: float) -> tuple[Tensor, Tensor]:
+        """Add the gradients of one slice; the sum of its loss, and its hits."""
+        images, labels, *extra = tensors
         seed, mix, targets = self.options.seed, self.options.mix, labels
         seed_step(seed, iteration, number, self.device)
         if mix is not None:
@@ -155,14 +135,24 @@ class TrainStep:
         share = loss if scale == 1 else loss * scale
         (self.scaler.scale(share) if self.scaled else share).backward()
         right = labels.argmax(dim=1) if labels.dim() == 2 else labels  # soft targets, as MixUp in a loader makes
-        return loss.detach(), (logits.detach().argmax(dim=1) == right).sum(), len(labels)
+        return loss.detach().to(self.exact) * len(labels), (logits.detach().argmax(dim=1) == right).sum()
 
-    def not_finite(self, quantity: str, value: float, engine: Engine) -> str:
-        return (
-            f"{quantity} is {value} at step {engine.state.iteration} (lr {self.rate:.3g}, last finite loss"
-            f" {self.last_loss:.4g}); this step was not taken, the weights are as before it. Try a lower --lr, a longer"
-            " --warmup-epochs or --amp off"
-        )
+
+class Trainer(Engine):
+    """Ignite engine whose iteration is a training step; it saves the totals of its steps, too."""
+
+    def __init__(self, step: TrainStep) -> None:
+        super().__init__(step)
+        self.logger, self.scaler, self.sums = SILENT, step.scaler, step.sums
+
+    def state_dict(self) -> OrderedDict:
+        return OrderedDict(super().state_dict(), sums=self.sums.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        if "sums" not in state_dict:
+            raise CheckpointError("the run was started by an earlier version: resume it with that one, or train anew")
+        super().load_state_dict(state_dict)
+        self.sums.load_state_dict(state_dict["sums"])
 
 
 def moved(batch: Any, device: torch.device, *, extra: bool = False) -> list[Tensor]:
@@ -183,40 +173,38 @@ def create_trainer(
     *,
     options: StepOptions = StepOptions(),
     forward: nn.Module | None = None,
-) -> Engine:
+) -> Trainer:
     """Create an engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,), *extra).
 
-    `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
-    clipping), `lr`. Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and
-    drops the last window of an accumulation. `loss_fn(logits, labels, *extra)` is a mean over images. `forward`
-    computes the logits where that is not the model itself: the model compiled, or wrapped for several processes. A step
-    raises Diverged where a loss or a gradient is not finite; it is not taken, so the weights stay finite.
+    `engine.state.output` has plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
+    clipping), `lr`. `loss_fn(logits, labels, *extra)` is a mean over images. `forward` computes the logits where that
+    is not the model itself: the model compiled, or wrapped for several processes. Raises Diverged: the loss or gradient
+    of a step is not finite; it is not taken, so the weights stay finite.
     """
-    step = TrainStep(model, optimizer, loss_fn, device, options)
-    if forward is not None:
-        step.network = forward
-    trainer = Engine(step)
-    trainer.logger = SILENT
-    trainer.scaler = step.scaler  # the checkpoint handler saves it
-    return trainer
+    # Ignite's create_supervised_trainer cannot clip, autocasts on CUDA only, and drops the last window of an
+    # accumulation.
+    return Trainer(TrainStep(model, optimizer, loss_fn, device, options, forward or model))
 
 
 def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch.dtype | None = None) -> Engine:
-    """An engine that scores a split; `engine.state.metrics` holds `trainers.engine.metrics.SCALARS` and `confusion`.
+    """Create an engine that scores a split by the metrics of `trainers.engine.metrics.attach_metrics`.
 
-    Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.outputs` holds (logits float32
-    (B, classes), labels (B,)) of each batch. The model is left in evaluation mode.
+    Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.output` holds (logits float32
+    (B, classes), labels (B,)) of a batch, so Ignite's other metrics can be attached. The model is left in evaluation
+    mode.
     """
 
-    def eval_step(_: Engine, batch: Batch) -> Batch:
+    def eval_step(engine: Engine, batch: Batch) -> Batch:
         if model.training:  # eval() visits every module
             model.eval()
         images, labels = moved(batch, device)
         with torch.inference_mode(), autocast(device, amp_dtype):
             logits = model(images)
+        if distributed.world_size() > 1 and batch_sampler(engine.state.dataloader).borrows:
+            return logits[:0].float(), labels[:0]
         return logits.float(), labels
 
     evaluator = Engine(eval_step)
     evaluator.logger = SILENT
-    attach_metrics(evaluator)
+    attach_metrics(evaluator, device)
     return evaluator

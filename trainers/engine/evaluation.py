@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from common.files import replacing, text_file
@@ -21,10 +21,9 @@ from trainers.engine.predictions import Predictions
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a split as fractions, its confusion matrix (see `confusion_of`), and what they come from."""
+    """Metrics of a split as fractions, and the predictions that they come from."""
 
     metrics: dict[str, float]
-    confusion: Tensor
     outputs: Predictions
 
 
@@ -33,25 +32,26 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
 
     With several processes each scores its share; the metrics and all predictions are known to all of them.
     """
-    evaluator = create_evaluator(model, device, amp_dtype=amp_dtype)
-    evaluator.run(loader)
-    return scores_of(evaluator.state.outputs, evaluator.state.metrics)
+    return scores_of(create_evaluator(model, device, amp_dtype=amp_dtype).run(loader).metrics)
 
 
-def scores_of(outputs: Predictions, metrics: Mapping[str, Any]) -> Scores:
-    return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["confusion"], outputs)
+def scores_of(metrics: Mapping[str, Any]) -> Scores:
+    return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["predictions"])
 
 
-def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> None:
-    """Keep (epoch, outputs, metrics) of the best validation as `trainer.state.best_outputs`, so that a finished run
-    need not validate its best weights again. They are in no checkpoint: a run resumed after its best epoch does so."""
-    trainer.state.best_outputs = None
+def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> dict[int, Scores]:
+    """Keep the scores of the best validation by its epoch, so that a finished run need not validate its best weights
+    again. They are in no checkpoint: a run resumed after its best epoch does so."""
+    kept: dict[int, Scores] = {}
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def keep_if_best(engine: Engine) -> None:
         best = best_row(engine.state.history, select)
         if best is not None and best["epoch"] == engine.state.epoch:
-            engine.state.best_outputs = engine.state.epoch, evaluator.state.outputs, dict(evaluator.state.metrics)
+            kept.clear()
+            kept[engine.state.epoch] = scores_of(evaluator.state.metrics)
+
+    return kept
 
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
@@ -60,9 +60,8 @@ def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, cla
     `Predictions`."""
     folder.mkdir(exist_ok=True)
     outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
-    path, other = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
-    if not outputs.whole:
-        path, other = other, path
+    table, likeliest = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
+    path, other = (table, likeliest) if outputs.whole else (likeliest, table)
     if outputs.whole:
         probabilities = outputs.logits.double().softmax(dim=1)
         rows = zip(

@@ -1,11 +1,10 @@
-"""Handlers of the engines: schedule, sums, validation, history, early stopping, progress."""
+"""Handlers of the engines: schedule, validation, history, limits on a run, progress."""
 
 import contextlib
 import logging
 import math
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ignite.handlers import EarlyStopping, ProgressBar
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from trainers.engine.engines import Trainer
 from trainers.engine.metrics import SCALARS
 from trainers.engine.optim import set_learning_rate
 from trainers.system import distributed
@@ -44,104 +44,13 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
         set_learning_rate(optimizer, lr_at(engine.state.iteration - 1))
 
 
-class Sums:
-    """Running totals of the train step's output, over the epoch and since the last log point.
-
-    They live in the engine's state as plain numbers, so a checkpoint in mid-epoch carries them. Ignite's own metrics
-    would be reset when a resumed run starts.
-    """
-
-    KEYS = ("loss", "correct", "grad_norm", "n", "steps", "lr")
-    """`lr` is no sum: the rate that the last step used."""
-
-    def attach(self, trainer: Engine) -> None:
-        trainer.state_dict_user_keys.extend(["epoch_sums", "window_sums"])
-        trainer.state.epoch_sums, trainer.state.window_sums = self.zeros(), self.zeros()
-        trainer.add_event_handler(Events.EPOCH_STARTED, self.start_epoch)
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, self.add)
-
-    def zeros(self) -> dict[str, float]:
-        return dict.fromkeys(self.KEYS, 0.0)
-
-    def start_epoch(self, engine: Engine) -> None:
-        if engine.state.iteration % engine.state.epoch_length == 0:  # else: resumed in mid-epoch
-            engine.state.epoch_sums = self.zeros()
-
-    def add(self, engine: Engine) -> None:
-        state, output = engine.state, engine.state.output
-        n, norm = output["n"], output["grad_norm"]
-        for sums in (state.epoch_sums, state.window_sums):
-            sums["loss"] += output["loss"] * n
-            sums["correct"] += output["correct"]
-            sums["n"] += n
-            sums["lr"] = output["lr"]
-            if math.isfinite(norm):  # else a step that the scaler of fp16 skipped
-                sums["grad_norm"] += norm
-                sums["steps"] += 1
-
-    @staticmethod
-    def means(sums: dict[str, float]) -> dict[str, float]:
-        return {
-            "loss": sums["loss"] / sums["n"],
-            "accuracy": sums["correct"] / sums["n"],
-            "grad_norm": sums["grad_norm"] / max(sums["steps"], 1),
-        }
-
-
-class StepClock:
-    """Seconds of training steps, waiting for data included, validation and logging not: over epoch and log window, and
-    all of them in `trainer.state.step_seconds`."""
-
-    def attach(self, trainer: Engine) -> None:
-        trainer.state.step_seconds = 0.0
-        self.epoch = self.window = (0.0, 0.0, 0)
-        trainer.add_event_handler(Events.EPOCH_STARTED, self.start_epoch)
-        trainer.add_event_handler(Events.GET_BATCH_STARTED, self.ask)
-        trainer.add_event_handler(Events.GET_BATCH_COMPLETED, self.receive)
-        trainer.add_event_handler(Events.ITERATION_COMPLETED, self.finish)
-
-    def start_epoch(self) -> None:
-        self.epoch = (0.0, 0.0, 0)
-
-    def ask(self) -> None:
-        self.asked = time.perf_counter()
-
-    def receive(self) -> None:
-        self.received = time.perf_counter()
-
-    def finish(self, engine: Engine) -> None:
-        seconds, wait = time.perf_counter() - self.asked, self.received - self.asked
-        images = engine.state.output["n"]
-        engine.state.step_seconds += seconds
-        self.epoch = (self.epoch[0] + seconds, self.epoch[1] + wait, self.epoch[2] + images)
-        self.window = (self.window[0] + seconds, self.window[1] + wait, self.window[2] + images)
-
-    def take_window(self) -> dict[str, float]:
-        values, self.window = self.rates(self.window), (0.0, 0.0, 0)
-        return values
-
-    @staticmethod
-    def rates(total: tuple[float, float, int]) -> dict[str, float]:
-        """Seconds, training images per second, and the share of the time spent waiting for data."""
-        seconds, wait, images = total
-        safe = max(seconds, 1e-9)
-        return {"seconds": seconds, "images_per_s": images / safe, "data_wait": wait / safe}
-
-
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Peak memory so far, in MB: of the device on CUDA, of the process elsewhere; None where nobody knows (Windows)."""
+    """Peak memory so far, in MB: of the device on CUDA, of the process on Linux, else None."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    if sys.platform == "win32":
-        return None
-    with contextlib.suppress(OSError):  # Linux: getrusage would count what the process was before it became Python
-        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        if peak is not None:
-            return int(peak[1]) * 1024 / 1e6
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1e6 if sys.platform == "darwin" else 1e3)
+    status = Path("/proc/self/status")  # getrusage would count what the process was before it became Python
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(peak[1]) * 1024 / 1e6 if peak else None
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -161,7 +70,7 @@ def attach_validation(
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
-def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device: torch.device, *, learns: bool) -> None:
+def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device, *, learns: bool) -> None:
     """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. Unless its steps let the
     model learn, a row says nothing of the training images."""
     trainer.state_dict_user_keys.append("history")
@@ -169,15 +78,14 @@ def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device:
 
     @trainer.on(UNTRAINED | Events.EPOCH_COMPLETED)
     def append(engine: Engine) -> None:
-        state = engine.state
-        row: dict[str, float | int | None] = {"epoch": state.epoch, "step": state.iteration}
-        nothing: dict[str, float | None] = dict.fromkeys(("loss", "accuracy", "grad_norm"))
-        train = Sums.means(state.epoch_sums) if state.iteration and learns else nothing
-        row["lr"] = state.epoch_sums.get("lr") if state.iteration else None
-        row |= {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
-        row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
-        row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
-        state.history.append(row)
+        state, metrics, train = engine.state, evaluator.state.metrics, trainer.sums.epoch_means()
+        shown = {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
+        row: dict[str, Any] = {"epoch": state.epoch, "step": state.iteration}
+        row["lr"] = trainer.sums.lr if state.iteration else None
+        row |= shown if state.iteration and learns else dict.fromkeys(shown)
+        row |= {f"val_{name}": float(metrics[name]) for name in SCALARS}
+        row |= {name: train[name] for name in ("seconds", "images_per_s", "data_wait")}
+        state.history.append(row | {"memory_mb": peak_memory_mb(device)})
 
 
 def metric_of(select: str) -> str:
@@ -202,14 +110,14 @@ def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | Non
     return max(rows, key=lambda row: (sign * row[f"val_{score}"], -row["val_loss"], -row["epoch"]), default=None)
 
 
-def attach_time_budget(trainer: Engine, seconds: float) -> None:
-    """End training once its steps have taken so many seconds, waiting for data included, validation and saving not.
-    They are part of the engine's state: a resumed run has what the first life left over."""
-    trainer.state_dict_user_keys.append("step_seconds")
+def attach_time_budget(trainer: Trainer, seconds: float) -> None:
+    """End training once its steps have taken so many seconds in the main process. A resumed run has what its first life
+    left over."""
+    # Ignite's TimeLimit counts whole seconds from its own making, validations included, and in one process only.
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def check(engine: Engine) -> None:
-        if engine.state.step_seconds >= seconds:
+        if trainer.sums.seconds >= seconds:
             distributed.end_training(engine)
 
 

@@ -1,19 +1,69 @@
-"""The metrics of an evaluation pass, over all samples at once: a short last batch or an uneven share of a process
-weighs what it should."""
+"""Metrics of an evaluation pass, over all images at once: a short last batch or an uneven share of a process weighs
+what it should."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
+from ignite.metrics import Accuracy, TopKCategoricalAccuracy
 from torch import Tensor
+from torch.nn.functional import pad
 
-from trainers.engine.predictions import MOST_LOGITS, PredictionBuffer, Predictions, class_counts, confusion_of
-from trainers.system import distributed
+from trainers.engine.predictions import PassPredictions, Predictions
 
 SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
 NUM_BINS = 15
+MOST_SHOWN, SHOWN_CLASSES = 40, 30
+"""A picture shows SHOWN_CLASSES classes if there are more than MOST_SHOWN."""
+
+
+def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> None:
+    """Let `evaluator.state.metrics` hold after each pass `SCALARS`, the `predictions` of all images, and the `recall`
+    (classes,) of each class, NaN without images. None depends on the number of processes or of batches."""
+    # Ignite's other metrics do not compute the same: the last bits of its Loss depend on batches and processes, its
+    # ConfusionMatrix takes 800 MB of 10,000 classes, its EpochMetric fails where shares are unequal, and it has no
+    # calibration error. scikit-learn's metrics take a second to import.
+    Accuracy(device=device).attach(evaluator, "accuracy")
+    TopKCategoricalAccuracy(5, _with_more_classes, device=device).attach(evaluator, "accuracy_top5")
+    PassPredictions().attach(evaluator, "predictions")
+
+    @evaluator.on(Events.EPOCH_COMPLETED)
+    def compute(engine: Engine) -> None:
+        metrics, outputs = engine.state.metrics, engine.state.metrics["predictions"]
+        scores = class_scores(outputs.labels, outputs.predicted, engine.state.output[0].size(1))
+        metrics["loss"] = outputs.losses.double().mean().item()
+        metrics["ece"] = expected_calibration_error(confidence_bins(outputs.confidence, outputs.correct))
+        metrics["recall"] = scores.recall
+        metrics["balanced_accuracy"], metrics["macro_f1"] = mean_of(scores.recall), mean_of(scores.f1)
+
+
+def _with_more_classes(output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Add classes that nothing is taken for: Ignite's top-5 needs five, and of four classes top-5 is top-4."""
+    logits, labels = output
+    return pad(logits, (0, max(0, 5 - logits.size(1))), value=-torch.inf), labels
+
+
+class ClassScores(NamedTuple):
+    """Scores of each class (classes,) as fractions, float64: NaN where nothing is to be divided by."""
+
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+    images: Tensor  # int64
+
+
+def class_scores(labels: Tensor, predicted: Tensor, count: int) -> ClassScores:
+    each = (labels[labels == predicted], labels, predicted)
+    hits, images, taken = (torch.bincount(classes, minlength=count) for classes in each)
+    return ClassScores(hits.double() / taken, hits.double() / images, 2 * hits.double() / (images + taken), images)
+
+
+def mean_of(scores: Tensor) -> float:
+    """Mean over the classes that have a score; 0 if none has."""
+    known = scores[~scores.isnan()]
+    return known.mean().item() if len(known) else 0.0
 
 
 class ClassRow(NamedTuple):
@@ -26,31 +76,30 @@ class ClassRow(NamedTuple):
     images: int
 
 
-def per_class(confusion: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
-    """Precision, recall and F1 of each class from counts (classes, classes), rows true."""
-    counts = (of_class.tolist() for of_class in class_counts(confusion))
-    return [
-        ClassRow(name, _share(hits, predicted), _share(hits, images), _share(2 * hits, images + predicted), images)
-        for name, hits, images, predicted in zip(class_names, *counts, strict=True)
-    ]
+def per_class(outputs: Predictions, class_names: Sequence[str]) -> list[ClassRow]:
+    scores = class_scores(outputs.labels, outputs.predicted, len(class_names))
+    shares = ([None if share.isnan() else share.item() for share in column] for column in scores[:3])
+    return [ClassRow(*row) for row in zip(class_names, *shares, scores.images.tolist(), strict=True)]
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
+    """int64 (K, K), rows true: the images of K classes, in ascending order, that are taken for one of them."""
+    inside = torch.isin(outputs.labels, classes) & torch.isin(outputs.predicted, classes)
+    true, predicted = (torch.searchsorted(classes, part[inside]) for part in (outputs.labels, outputs.predicted))
+    count = len(classes)
+    return torch.bincount(true * count + predicted, minlength=count**2).reshape(count, count).numpy()
 
 
-def balanced_accuracy(confusion: Tensor) -> float:
-    """Mean recall over the classes that have images, from a confusion matrix (rows: labels)."""
-    hits, images, _ = class_counts(confusion)
-    return float((hits.double() / images)[images > 0].mean())
-
-
-def macro_f1(confusion: Tensor) -> float:
-    """Mean F1 over the classes that occur among labels or predictions, from a confusion matrix (rows: labels)."""
-    hits, images, predicted = (counts.double() for counts in class_counts(confusion))
-    occurrences = images + predicted
-    seen = occurrences > 0
-    return float((2 * hits[seen] / occurrences[seen]).mean()) if seen.any() else 0.0
+def most_confused(outputs: Predictions, class_names: Sequence[str]) -> tuple[np.ndarray, list[str], str]:
+    """The counts among the SHOWN_CLASSES with the most mistakes, their names in class order, and how a title ends that
+    says so; all classes where they fit."""
+    chosen, title = torch.arange(len(class_names)), ""
+    if len(class_names) > MOST_SHOWN:
+        wrong = torch.cat([outputs.labels[~outputs.correct], outputs.predicted[~outputs.correct]])
+        mistakes = torch.bincount(wrong, minlength=len(class_names))
+        chosen = mistakes.sort(descending=True, stable=True).indices[:SHOWN_CLASSES].sort().values
+        title = f"; the {SHOWN_CLASSES} of {len(class_names):,} classes with the most mistakes"
+    return confusion_among(outputs, chosen), [class_names[index] for index in chosen.tolist()], title
 
 
 def confidence_bins(confidence: Tensor, correct: Tensor) -> Tensor:
@@ -65,42 +114,3 @@ def expected_calibration_error(bins: Tensor) -> float:
     """Mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
     count, confidence, correct = bins
     return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
-
-
-def attach_metrics(evaluator: Engine) -> None:
-    """Let `evaluator.state.outputs` hold after each pass the `Predictions` of all images in stored order, and
-    `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`.
-
-    Each is computed from the whole pass of all processes at once, so its bits do not depend on their number.
-    """
-
-    @evaluator.on(Events.ITERATION_COMPLETED)
-    def keep(engine: Engine) -> None:
-        state, (logits, labels) = engine.state, engine.state.output
-        if state.iteration == 1:
-            whole = state.epoch_length * distributed.world_size() * logits.numel() <= MOST_LOGITS
-            state.outputs = PredictionBuffer(state.epoch_length, whole)
-        state.outputs.add(logits, labels)
-
-    @evaluator.on(Events.EPOCH_COMPLETED)
-    def compute(engine: Engine) -> None:
-        outputs, count = of_all_processes(engine), engine.state.output[0].size(1)
-        engine.state.outputs = outputs
-        columns = {"loss": outputs.losses, "accuracy": outputs.correct, "accuracy_top5": outputs.in_top5}
-        engine.state.metrics |= {name: column.double().mean().item() for name, column in columns.items()}
-        confusion = engine.state.metrics["confusion"] = confusion_of(outputs, count)
-        engine.state.metrics["ece"] = expected_calibration_error(confidence_bins(outputs.confidence, outputs.correct))
-        for name, of_counts in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
-            engine.state.metrics[name] = of_counts(confusion)
-
-
-def of_all_processes(evaluator: Engine) -> Predictions:
-    """Collect what is kept of the images of one pass, in stored order."""
-    own = evaluator.state.outputs.outputs()
-    if distributed.world_size() == 1:
-        return own
-    loader: Any = evaluator.state.dataloader
-    shares = distributed.all_gather((torch.as_tensor(loader.batch_sampler.indices), *own))
-    rows, *parts = map(torch.cat, zip(*shares, strict=True))
-    places = np.unique(rows.numpy(), return_index=True)[1]  # a row that two processes took counts once
-    return Predictions(*(part[torch.from_numpy(places)] for part in parts))

@@ -82,8 +82,8 @@ def build_average(model: torch.nn.Module, *, decay: float) -> AveragedModel:
     """
 
     def update(averages: Any, weights: Any, steps: torch.Tensor | int) -> None:
-        momentum = min(decay, (1 + int(steps)) / (10 + int(steps)))
-        get_ema_multi_avg_fn(momentum)(averages, weights, steps)
+        taken = int(average.n_averaged)  # on the processor; `steps` is its copy on the device
+        get_ema_multi_avg_fn(min(decay, (1 + taken) / (10 + taken)))(averages, weights, steps)
 
     average = AveragedModel(model, multi_avg_fn=update)
     average.module.eval().requires_grad_(False)
@@ -93,8 +93,3 @@ def build_average(model: torch.nn.Module, *, decay: float) -> AveragedModel:
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
-
-
-def gradient_norm(parameters: Iterable[torch.nn.Parameter], *, clip_norm: float) -> torch.Tensor:
-    """Norm of the whole gradient, before clipping it to `clip_norm` in place (0: no clipping). A 0-d tensor."""
-    return torch.nn.utils.clip_grad_norm_(parameters, clip_norm or math.inf, foreach=True)

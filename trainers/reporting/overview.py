@@ -31,7 +31,7 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
 
     config, (split, last) = setup.config, list(scores.items())[-1]
     chosen = "the last" if config.train.select == "last" else "the best on val"
-    classes = per_class(last.confusion, setup.data.class_names)
+    classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
     sentences = [
         f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "

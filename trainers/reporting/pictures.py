@@ -25,9 +25,9 @@ from datasets.fitting import view_of
 from datasets.sampling import batch_sampler
 from trainers.engine.evaluation import Scores
 from trainers.engine.handlers import UNTRAINED
-from trainers.engine.many_classes import dense_probabilities, most_confused
-from trainers.engine.metrics import confidence_bins
-from trainers.engine.predictions import Predictions
+from trainers.engine.metrics import confidence_bins, most_confused
+from trainers.engine.one_image import evaluating
+from trainers.engine.predictions import Predictions, dense_probabilities
 from trainers.reporting import console, heat_maps
 from trainers.reporting.figures.attention import distance_figure
 from trainers.reporting.figures.coverage import coverage_picture
@@ -88,7 +88,7 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
 def attends(setup: RunSetup, model: nn.Module) -> bool:
     """Return whether the attention of a model can be read, without which `explain --page` has nothing to show."""
     spec = setup.spec
-    with undisturbed(model), suppress(NoAttention):
+    with evaluating(model), suppress(NoAttention):
         maps_of(model, torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size, device=setup.device))
         return True
     return False
@@ -127,7 +127,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
         images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
         images = images.to(setup.device)
-        with undisturbed(model):
+        with evaluating(model):
             with suppress(NoAttention):
                 distances.append(maps_of(model, images).distance.cpu())
             try:
@@ -152,7 +152,7 @@ def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: in
 def measure_maps(setup: RunSetup, run_dir: Path) -> str:
     """Say how faithful the heat maps of the best weights are: measured, and kept in the run. Empty for a model without
     maps, and where it would take long, which `explain` then does."""
-    with undisturbed(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):
+    with evaluating(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):
         images = validation_images(setup)
         return str(heat_maps.measured(run_dir, setup.network, images, seconds=heat_maps.WAITED_FOR) or "")
     return ""
@@ -163,7 +163,7 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
     loggers.add_picture("mistakes/by_image", png(prediction_sheet(worst(setup, scores), title=shown)), step)
-    counts, names, shown = most_confused(scores.confusion, setup.data.class_names)
+    counts, names, shown = most_confused(scores.outputs, setup.data.class_names)
     confusion = confusion_figure(counts, names, title=f"confusion matrix, {title}{shown}\n{READ_CONFUSION}")
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
@@ -212,19 +212,6 @@ def predictions_on(
         view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
         judged.append(ImagePrediction(images.path(row), best, names[label], pixels, heat, view=view))
     return judged
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 @contextmanager

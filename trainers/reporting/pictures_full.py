@@ -12,8 +12,9 @@ from common.text import printable
 from datasets.bundle import BatchKey, evenly
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores
-from trainers.engine.many_classes import dense_probabilities
 from trainers.engine.metrics import per_class
+from trainers.engine.one_image import evaluating
+from trainers.engine.predictions import dense_probabilities
 from trainers.reporting import pictures
 from trainers.reporting.figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.reporting.tensorboard import RunLoggers, tag_of
@@ -45,7 +46,7 @@ def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: i
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
     """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
-    rows = per_class(scores.confusion, names)
+    rows = per_class(scores.outputs, names)
     indices = [index for index, row in enumerate(rows) if row.images]
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
 
@@ -80,7 +81,7 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
         return dataset.features[torch.tensor(rows)].float()
     features: list[Tensor] = []
     head = parts(setup.model).head[0]
-    with pictures.undisturbed(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
+    with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
         size = setup.config.data.batch_size or 64
         for start in range(0, len(rows), size):
             images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))

@@ -13,6 +13,7 @@ The step is the optimizer step everywhere. What is drawn is in `trainers/reporti
 
 import html
 import io
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -28,8 +29,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from common.files import write_bytes
-from trainers.engine.handlers import StepClock, Sums
-from trainers.engine.predictions import class_counts
+from trainers.engine.engines import Trainer
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
 SHOWN_CLASSES = 20  # of more classes, one curve for the worst tenth
@@ -98,13 +98,13 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def attach_steps(trainer: Engine, loggers: RunLoggers, clock: StepClock, *, every: int) -> None:
+def attach_steps(trainer: Trainer, loggers: RunLoggers, *, every: int) -> None:
     """Log means over the last `every` steps, in which logging costs far less than a step."""
 
-    def window(output: Mapping[str, float]) -> dict[str, float]:
-        means, rates = Sums.means(trainer.state.window_sums), clock.take_window()
-        trainer.state.window_sums = dict.fromkeys(Sums.KEYS, 0.0)
-        return means | {"lr": output["lr"], **{name: rates[name] for name in ("images_per_s", "data_wait")}}
+    def window(_: Any) -> dict[str, float]:
+        means = trainer.sums.take_window()
+        shown = ("loss", "accuracy", "grad_norm", "images_per_s", "data_wait")
+        return {name: means[name] for name in shown} | {"lr": trainer.sums.lr}
 
     loggers.train.attach_output_handler(
         trainer, Events.ITERATION_COMPLETED(every=every), tag=numbered("steps"), output_transform=window
@@ -112,7 +112,7 @@ def attach_steps(trainer: Engine, loggers: RunLoggers, clock: StepClock, *, ever
 
 
 def attach_scores(
-    trainer: Engine, evaluator: Engine, loggers: RunLoggers, *, class_names: Sequence[str], learns: bool
+    trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, class_names: Sequence[str], learns: bool
 ) -> None:
     """Log every validation, and unless nothing `learns` the means over the training steps of each epoch."""
     at: dict[str, Any] = {"global_step_transform": global_step_from_engine(trainer, Events.ITERATION_COMPLETED)}
@@ -120,7 +120,7 @@ def attach_scores(
     loggers.val.attach_output_handler(*validated, learning, metric_names=scores(len(class_names)), **at)
     loggers.val.attach_output_handler(*validated, numbered("calibration"), metric_names=["ece"], **at)
     loggers.val.attach_output_handler(
-        *validated, "recall", output_transform=lambda _: recall(evaluator.state.metrics["confusion"], class_names), **at
+        *validated, "recall", output_transform=lambda _: recall(evaluator.state.metrics["recall"], class_names), **at
     )
     if learns:
         loggers.train.attach_output_handler(
@@ -133,17 +133,15 @@ def scores(classes: int) -> list[str]:
     return ["accuracy", "loss", "macro_f1", *(["accuracy_top5"] if classes > 10 else [])]
 
 
-def training_scores(trainer: Engine) -> dict[str, float]:
+def training_scores(trainer: Trainer) -> dict[str, float]:
     """Return accuracy and loss, means over the training steps of the epoch."""
-    means = Sums.means(trainer.state.epoch_sums)
+    means = trainer.sums.epoch_means()
     return {name: means[name] for name in ("accuracy", "loss")}
 
 
-def recall(confusion: Tensor, class_names: Sequence[str]) -> dict[str, float]:
+def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
     """Return the recall of each class that has images, or of many classes the mean of the worst tenth."""
-    hits, images, _ = class_counts(confusion)
-    counts = enumerate(zip(hits.tolist(), images.tolist(), strict=True))
-    of_class = {index: right / count for index, (right, count) in counts if count}
+    of_class = {index: share for index, share in enumerate(shares.tolist()) if not math.isnan(share)}
     if len(class_names) <= SHOWN_CLASSES:
         return {tag_of(class_names, index): share for index, share in of_class.items()}
     worst = sorted(of_class.values())[: -(-len(of_class) // 10)]

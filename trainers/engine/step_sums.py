@@ -1,0 +1,139 @@
+"""Numbers that training steps measure, and their totals."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from ignite.engine import Engine, Events
+from ignite.handlers import Timer
+from torch import Tensor
+from torch.amp import GradScaler
+
+from common.errors import Diverged
+
+
+class StepOutput(Mapping[str, float]):
+    """Plain numbers of a step: `loss`, `correct`, `n`, `grad_norm`, `lr`. They stay on the device until one is read."""
+
+    def __init__(self, step: int, n: int, lr: float, measured: Tensor) -> None:
+        """`measured` (3,): the sum of the loss over `n` images, the number of hits, the norm of the gradient."""
+        self.step, self.measured = step, measured
+        self.numbers = {"loss": math.nan, "correct": 0, "n": n, "grad_norm": math.nan, "lr": lr}
+        self.on_device = True
+
+    def __getitem__(self, name: str) -> float:
+        fetch([self])
+        return self.numbers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def fetch(outputs: list[StepOutput]) -> None:
+    """Copy what is still on the device from there, all at once: this waits for the device."""
+    outputs = [output for output in outputs if output.on_device]
+    tensors = [output.measured for output in outputs]
+    rows = torch.stack(tensors).tolist() if len(tensors) > 1 else [tensor.tolist() for tensor in tensors]
+    for output, (loss, correct, norm) in zip(outputs, rows, strict=True):
+        output.numbers |= {"loss": loss / output.numbers["n"], "correct": int(correct), "grad_norm": norm}
+        output.on_device = False
+
+
+class StepSums:
+    """Totals of the training steps over the epoch and since the last log point, and the seconds of all steps.
+
+    They are saved with the trainer, so a run resumed in mid-epoch goes on with them; Ignite's own metrics begin anew
+    when a trainer starts. Seconds include waiting for data, but no validation and no logging.
+    """
+
+    def __init__(self, device: torch.device, scaler: GradScaler) -> None:
+        self.scaler, self.unread, self.last_loss = scaler, list[StepOutput](), math.nan
+        self.failed = torch.zeros((), device=device)
+        self.epoch, self.window = defaultdict[str, float](float), defaultdict[str, float](float)
+        self.seconds, self.lr = 0.0, 0.0
+        self.step, self.wait = Timer(), Timer()
+
+    def attach(self, trainer: Engine) -> None:
+        """Begin each epoch with empty totals, and take the time of each step."""
+        self.wait.attach(trainer, start=Events.GET_BATCH_STARTED, pause=Events.GET_BATCH_COMPLETED)
+        self.step.attach(trainer, start=Events.GET_BATCH_STARTED, pause=Events.ITERATION_COMPLETED)
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, self.take_time)
+        trainer.add_event_handler(Events.EPOCH_STARTED, self.start_epoch)
+
+    def take_time(self) -> None:
+        self.seconds += self.step.total
+        for totals in (self.epoch, self.window):
+            totals["seconds"] += self.step.total
+            totals["wait"] += self.wait.total
+
+    def start_epoch(self, engine: Engine) -> None:
+        self.read()
+        if engine.state.iteration % engine.state.epoch_length == 0:  # else: resumed in mid-epoch
+            self.epoch.clear()
+
+    def failed_by(self, output: StepOutput) -> Tensor:
+        """Return float32 () on the device: 1 if this step, or one before it that nobody has read, is not finite."""
+        return self.failed.masked_fill_(~output.measured.isfinite().all(), 1.0)
+
+    def read(self) -> None:
+        """Add up the steps since the last call, which waits for the device. Raises Diverged: one was not finite."""
+        steps, self.unread = self.unread, []
+        fetch(steps)
+        for output in steps:
+            loss, correct, n, norm, lr = output.numbers.values()
+            # A scaler leaves out such a step and halves its scale; below 1 it is not the scale that overflows.
+            skipped = not math.isfinite(norm) and self.scaler.is_enabled() and self.scaler.get_scale() > 1
+            if not (math.isfinite(loss) and (math.isfinite(norm) or skipped)):
+                name, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
+                self.failed.zero_()
+                raise Diverged(
+                    f"{name} is {value} at step {output.step} (lr {lr:.3g}, last finite loss {self.last_loss:.4g});"
+                    " this step was not taken, the weights are as before it. Try a lower --lr, a longer"
+                    " --warmup-epochs or --amp off"
+                )
+            self.last_loss, self.lr = loss, lr
+            for totals in (self.epoch, self.window):
+                totals["loss"] += loss * n
+                totals["correct"] += correct
+                totals["n"] += n
+                if not skipped:
+                    totals["grad_norm"] += norm
+                    totals["steps"] += 1
+
+    def epoch_means(self) -> dict[str, float]:
+        self.read()
+        return means(self.epoch)
+
+    def take_window(self) -> dict[str, float]:
+        """Means over the steps since the last call."""
+        self.read()
+        found = means(self.window)
+        self.window.clear()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        self.read()
+        return {"epoch": dict(self.epoch), "window": dict(self.window), "seconds": self.seconds, "lr": self.lr}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.epoch, self.window = (defaultdict(float, state[name]) for name in ("epoch", "window"))
+        self.seconds, self.lr = state["seconds"], state["lr"]
+
+
+def means(totals: Mapping[str, float]) -> dict[str, float]:
+    """Means over images or steps; seconds, images per second, and the share of the time that went by without data."""
+    total = defaultdict(float, totals)
+    n, seconds = max(total["n"], 1), max(total["seconds"], 1e-9)
+    return {
+        "loss": total["loss"] / n,
+        "accuracy": total["correct"] / n,
+        "grad_norm": total["grad_norm"] / max(total["steps"], 1),
+        "seconds": total["seconds"],
+        "images_per_s": total["n"] / seconds,
+        "data_wait": total["wait"] / seconds,
+    }
