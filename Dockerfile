@@ -1,5 +1,5 @@
 # docker build -t vit-train .                                              for processors
-# docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all --shm-size=2g ...
+# docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all --shm-size=8g ...
 # docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/work" vit-train      the main job; results in ./runs
 # docker run --rm -v "$PWD:/work" -p 6006:6006 --entrypoint tensorboard vit-train --logdir runs --bind_all
 ARG PYTHON=3.11
@@ -10,6 +10,10 @@ ARG TORCH=cpu
 # Extras of the package: imagenet, onnx, clean, slurm, hub, all; several by commas.
 ARG EXTRAS=imagenet
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+
+# `--compile` calls a compiler, for a GPU one of C.
+RUN if [ "$TORCH" != cpu ]; then apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*; fi
 
 COPY requirements.txt requirements-extras.txt /src/
 RUN grep -E "^(torch|torchvision)==" /src/requirements.txt > /src/pair.txt \

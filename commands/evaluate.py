@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
 
 
-OF_OTHERS = ("model", "class_names", "device", "path_column", "label_column", "group", "output")
+OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "output")
 """Options that have an effect with --data alone."""
 
 
@@ -27,7 +27,8 @@ class Options(JsonOption, ModelOptions):
     """Score a run's best weights on one of its splits, and compare the scores with what training logged; or with
     --data a run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
 
-    A run's own splits are scored as it trained: on its device, with its classes.
+    A run's own splits are scored as it trained, with its classes; with --device auto on a device of the kind that it
+    trained on, where there is one.
     """
 
     split: Literal["train", "val", "test"] | None = None
@@ -74,7 +75,12 @@ def own_images(options: Options) -> dict[str, Any]:
     from trainers.storage.finished_run import find_run
 
     run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
-    evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root)
+    evaluation = evaluate_run(
+        run_dir,
+        split=split,
+        data_root=options.data_root,
+        device=None if options.device == "auto" else options.device,
+    )
     print(f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
     show(options, evaluation)
     return {"model": run_dir, "scored": evaluation}

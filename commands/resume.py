@@ -6,16 +6,20 @@ from pathlib import Path
 from commands.arguments import RunName
 from commands.train import report
 from datasets.config import Name
+from trainers.config import Device
 
 
 @dataclass(frozen=True)
 class Options:
-    """Train a stopped run to its end, as if it had never stopped."""
+    """Train a stopped run to its end, as if it had never stopped; with --device auto on a device of the kind that it
+    began on, where there is one.
+    """
 
     run: RunName
     """A run directory, or `latest`."""
     epochs: int | float | None = None
     """Train a finished run further, to this many epochs in all; the learning rate is planned anew."""
+    device: Device = "auto"
     data: Name = None
     """New place of the run's images, if they moved; images, labels and splits have to be the same."""
     data_root: Path | None = None
@@ -32,7 +36,8 @@ def main(options: Options) -> int:
 
     with untrusted_run(may_fetch_images=options.data_root is not None):
         run_dir = find_run(options.run, options.output_dir)
-        result = resume(run_dir, epochs=options.epochs, data=options.data, data_root=options.data_root)
+        device = None if options.device == "auto" else options.device
+        result = resume(run_dir, epochs=options.epochs, device=device, data=options.data, data_root=options.data_root)
     if is_main_process():
         report(result)
     return 0

@@ -98,7 +98,8 @@ class Interrupted(BaseException):
 _OUT_OF_MEMORY = (
     "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory", "can't start new thread",
     "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
-    "unable to allocate shared memory",
+    "unable to allocate shared memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class CropFlip(Pipeline):
     def stored_side(self, width: int, height: int) -> int | None:
         return None if self.padding else round(self.size * 8 / 7)
 
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+    def pixels(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         random, size = uniforms(mix(seed, AUGMENT, epoch), draws, 3), self.size
         out = np.empty((len(images), images[0].shape[0], size, size), np.uint8)
         for row, image in enumerate(self._padded(np.stack(images)) if self.padding else images):
@@ -64,7 +64,7 @@ class CropFlip(Pipeline):
         if self.mirror:
             flipped = torch.from_numpy(random[:, 2] < 0.5)
             batch[flipped] = batch[flipped].flip(-1)
-        return self.normalise(batch)
+        return batch
 
     def _padded(self, images: np.ndarray) -> np.ndarray:
         """Put a border around pixels (B, C or 1, S, S)."""
@@ -101,7 +101,7 @@ class SmallAffine(Pipeline):
 
     degrees, zoom, shift = 10.0, 0.1, 0.1
 
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+    def pixels(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4) * 2 - 1).float()
         pixels = torch.from_numpy(np.stack(images)).float()
         angle, scale = torch.deg2rad(random[:, 0] * self.degrees), 1 + random[:, 1] * self.zoom
@@ -111,7 +111,7 @@ class SmallAffine(Pipeline):
         grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
         # Nearest, as torchvision's RandomAffine: interpolation would blur every training image and no evaluation image,
         # which cost 8 x 8 digits a quarter of the validation loss.
-        return self.normalise(F.grid_sample(pixels, grid, mode="nearest", align_corners=False))
+        return F.grid_sample(pixels, grid, mode="nearest", align_corners=False).byte()
 
 
 class RandAugment(Pipeline):
@@ -148,14 +148,14 @@ class RandAugment(Pipeline):
     def stored_side(self, width: int, height: int) -> int:
         return min(2 * self.size, min(width, height) if self.spec.fit == "crop" else max(width, height))
 
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+    def pixels(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         batch = []
         with torch.random.fork_rng(devices=[]):  # the trainer's own draws must not depend on where a batch was made
             for image, draw in zip(images, draws.tolist(), strict=True):
                 torch.default_generator.manual_seed(mix(seed, AUGMENT, epoch, draw))
                 pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
                 batch.append(self.transform(pixels.expand(self.channels, -1, -1)))
-        return self.normalise(torch.stack(batch))
+        return torch.stack(batch)
 
 
 def train_pipeline(preset: str, spec: ImageSpec, *, mirror: bool = True) -> Pipeline:

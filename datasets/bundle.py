@@ -84,7 +84,16 @@ class ImageSet(ABC):
 
     @abstractmethod
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, ...]:
-        """Make one batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
+        """Make one batch: what `prepared` takes, (B, ...), and labels int64 (B,)."""
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Turn images of a batch, on any device, into what the model takes: float32 (B, ...)."""
+        return images
+
+    def batch(self, key: BatchKey) -> tuple[Tensor, ...]:
+        """Make one batch as the model takes it, on the CPU."""
+        images, *rest = self.__getitems__(key)
+        return self.prepared(images), *rest
 
     @abstractmethod
     def original(self, index: int) -> np.ndarray:

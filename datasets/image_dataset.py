@@ -22,8 +22,9 @@ from datasets.transforms import Pipeline
 class ImageDataset(ImageSet):
     """The images of one split, prepared by `pipeline`.
 
-    A loader asks for a batch at once: `__getitems__(BatchKey)` is (images float32 (B, C, S, S), labels int64 (B,)), and
-    no Python object per image passes between processes. `dataset[i]` is sample i as in epoch 0.
+    A loader asks for a batch at once: `__getitems__(BatchKey)` is (pixels uint8 (B, C or 1, S, S), labels int64 (B,)),
+    and no Python object per image passes between processes; `batch(BatchKey)` has float32 images, normalised.
+    `dataset[i]` is sample i as in epoch 0.
     """
 
     cache: ImageCache | None = None
@@ -37,13 +38,16 @@ class ImageDataset(ImageSet):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         row = range(len(self))[index]
-        images, labels = self.__getitems__(BatchKey(0, np.array([row])))
+        images, labels = self.batch(BatchKey(0, np.array([row])))
         return images[0], int(labels[0])
 
     def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
         rows = key.draws % len(self)
-        images = self.pipeline(self.stored(rows.tolist()), seed=self.seed, epoch=key.epoch, draws=key.draws)
-        return images, torch.from_numpy(self.labels[rows])
+        pixels = self.pipeline.pixels(self.stored(rows.tolist()), seed=self.seed, epoch=key.epoch, draws=key.draws)
+        return pixels, torch.from_numpy(self.labels[rows])
+
+    def prepared(self, images: torch.Tensor) -> torch.Tensor:
+        return self.pipeline.normalise(images)
 
     def native_size(self, index: int) -> tuple[int, int]:
         if self.samples.pixels is not None:

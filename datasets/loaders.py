@@ -6,7 +6,7 @@ import multiprocessing
 import shutil
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -34,15 +34,24 @@ from datasets.split import require_complete, split_set, subset_training
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
+MOST_WORKERS = 16
+"""Loader processes for a GPU by default, at most: each decodes some 200 photographs a second, and a GPU takes 2,000."""
 SHARED_MEMORY = Path("/dev/shm")
 """Folder of Linux for the batches that processes hand over; containers often give it 64 MB."""
 log = logging.getLogger(__name__)
 
 
-class Loader(DataLoader):
-    """A DataLoader over an ImageSet, which makes whole batches, by a sampler of BatchKeys."""
+CPU = torch.device("cpu")
 
-    def __init__(self, dataset: Any, sampler: Any, *, workers: int = 0, persistent: bool = False) -> None:
+
+class Loader(DataLoader):
+    """A DataLoader over an ImageSet, which makes whole batches, by a sampler of BatchKeys.
+
+    Loader processes hand over pixels of one byte; they are normalised on `device`, where each batch of a pass is."""
+
+    def __init__(
+        self, dataset: Any, sampler: Any, *, workers: int = 0, persistent: bool = False, device: torch.device = CPU
+    ) -> None:
         super().__init__(
             dataset,
             batch_sampler=sampler,
@@ -51,8 +60,9 @@ class Loader(DataLoader):
             collate_fn=as_is,
             worker_init_fn=begin_loader,
             persistent_workers=persistent and workers > 0,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=device.type == "cuda",
         )
+        self.device = device
 
     def __iter__(self) -> Any:
         if isinstance(self.dataset, ImageDataset):
@@ -60,7 +70,33 @@ class Loader(DataLoader):
         batches = super().__iter__()
         if self.num_workers:
             _PASSES[batches] = self.batch_sampler
-        return batches
+        return map(self.prepared, batches)
+
+    def prepared(self, batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        images, *rest = (part.to(self.device, non_blocking=True) for part in batch)
+        prepared: Callable[[torch.Tensor], torch.Tensor] = getattr(self.dataset, "prepared", torch.Tensor.detach)
+        return prepared(images), *rest
+
+
+def loader_like(loader: DataLoader, dataset: Any, sampler: Any, *, persistent: bool = False) -> Loader:
+    """Build a loader for the device of another, with as many processes."""
+    device = getattr(loader, "device", CPU)
+    return Loader(dataset, sampler, workers=loader.num_workers, persistent=persistent, device=device)
+
+
+def on_device(bundle: DataBundle, device: torch.device) -> DataBundle:
+    """Build the loaders of a bundle anew for another device."""
+    loaders: dict[str, DataLoader] = {
+        split: Loader(
+            loader.dataset,
+            loader.batch_sampler,
+            workers=loader.num_workers,
+            persistent=loader.persistent_workers,
+            device=device,
+        )
+        for split, loader in bundle.dataloaders.items()
+    }
+    return bundle._replace(dataloaders=loaders)
 
 
 _PASSES: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -102,9 +138,16 @@ def build_dataloaders(config: DataConfig, spec: ImageSpec, *, seed: int = 0, sha
 
 
 def dataloaders_of(
-    samples: Samples, config: DataConfig, spec: ImageSpec, *, seed: int = 0, share: Share = ALL
+    samples: Samples,
+    config: DataConfig,
+    spec: ImageSpec,
+    *,
+    seed: int = 0,
+    share: Share = ALL,
+    device: torch.device = CPU,
 ) -> DataBundle:
-    """Build loaders of a table that has a split for every image. Raises DataError: a split has none."""
+    """Build loaders of a table that has a split for every image, whose batches are on `device`. Raises DataError: a
+    split has none."""
     samples = require_complete(subset_training(samples, config))
     preset = "light" if config.augment == "auto" else config.augment
     if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):
@@ -116,7 +159,7 @@ def dataloaders_of(
         pipeline = train_pipeline(preset, spec, mirror=config.may_mirror) if split == "train" else Pipeline(spec)
         dataset = ImageDataset(samples, split, pipeline, seed=seed)
         dataset.cache = _cache(dataset, config)
-        loaders[split] = loader_of(dataset, config, seed=seed, share=share)
+        loaders[split] = loader_of(dataset, config, seed=seed, share=share, device=device)
     return _bundle(loaders, samples.class_names)
 
 
@@ -130,7 +173,7 @@ def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
             cache, images = images.cache, ImageDataset(samples, split, images.pipeline, seed=images.seed)
             images.cache = cache and ImageCache(len(images), cache.capacity)  # places of images have moved
             sampler = OrderedBatchSampler(len(images), sampler.batch_size, share=sampler.share)
-        loaders[split] = Loader(images, sampler, workers=loader.num_workers, persistent=loader.persistent_workers)
+        loaders[split] = loader_like(loader, images, sampler, persistent=loader.persistent_workers)
     return _bundle(loaders, bundle.class_names)
 
 
@@ -178,21 +221,25 @@ def class_weights(bundle: DataBundle) -> torch.Tensor:
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
 
 
-def loader_of(dataset: ImageSet, config: DataConfig, *, seed: int = 0, share: Share = ALL) -> DataLoader:
+def loader_of(
+    dataset: ImageSet, config: DataConfig, *, seed: int = 0, share: Share = ALL, device: torch.device = CPU
+) -> DataLoader:
     """Build the loader of one split: shuffled batches for train, batches in table order for the others."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
     sampler: BatchSampler = OrderedBatchSampler(len(dataset), batch_size, share=share)
     if dataset.split == "train":
         size, balanced = min(batch_size, len(dataset)), config.balance == "sampler"
         sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, share=share)
-    workers = _workers(dataset) if config.workers is None else config.workers
+    workers = _workers(dataset, device) if config.workers is None else config.workers
     workers = workers and workers_with_room(dataset, min(batch_size, len(dataset)), workers)
-    return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
+    return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train", device=device)
 
 
-def evaluation_loader(samples: Samples, split: str, spec: ImageSpec, config: DataConfig) -> DataLoader:
+def evaluation_loader(
+    samples: Samples, split: str, spec: ImageSpec, config: DataConfig, *, device: torch.device = CPU
+) -> DataLoader:
     """Build the loader of all images of a split, for this process, as evaluation sees them."""
-    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config)
+    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config, device=device)
 
 
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:
@@ -201,7 +248,7 @@ def sample_of(loader: DataLoader, sample: int) -> DataLoader:
     if not isinstance(whole, OrderedBatchSampler) or whole.length <= sample:
         return loader
     sampler = OrderedBatchSampler(whole.length, whole.batch_size, sample=sample, share=whole.share)
-    return Loader(loader.dataset, sampler, workers=loader.num_workers)
+    return loader_like(loader, loader.dataset, sampler)
 
 
 def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
@@ -210,7 +257,7 @@ def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
     if not SHARED_MEMORY.is_dir():
         return workers
     if isinstance(dataset, ImageDataset):
-        image = 4 * dataset.pipeline.channels * dataset.pipeline.size**2
+        image = dataset.pipeline.channels * dataset.pipeline.size**2
     else:
         image = dataset.__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0].nbytes
     free = shutil.disk_usage(SHARED_MEMORY).free
@@ -218,7 +265,7 @@ def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
     if fit < workers:
         _warn_once(
             f"note: {SHARED_MEMORY} has {free / 2**20:.3g} MB free, too few for {pluralise(workers, 'loader process')}:"
-            f" {fit} are used; docker run --shm-size=2g gives more room, --workers 0 needs none"
+            f" {fit} are used; docker run --shm-size=8g gives more room, --workers 0 needs none"
         )
     return min(fit, workers)
 
@@ -237,13 +284,13 @@ def how_to_start() -> str | None:
     return "fork" if by_default and sys.platform == "linux" else chosen
 
 
-def _workers(dataset: ImageSet) -> int:
+def _workers(dataset: ImageSet, device: torch.device) -> int:
     """Return 0 for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
     if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):
         return 0
-    if not torch.cuda.is_available():
+    if device.type != "cuda":
         return 0 if dataset.cache is not None and dataset.pipeline.batched else min(4, cpu_count())
-    return min(8, max(1, cpu_count() - 1))
+    return min(MOST_WORKERS, max(1, cpu_count() - 1))
 
 
 def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:

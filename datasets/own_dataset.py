@@ -28,7 +28,7 @@ from common.errors import DataError
 from common.text import shorten_list
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples, evenly
 from datasets.config import DataConfig
-from datasets.loaders import DEFAULT_BATCH_SIZE, loader_of
+from datasets.loaders import CPU, DEFAULT_BATCH_SIZE, loader_of
 from datasets.sampling import ALL, Share
 from datasets.seeding import AUGMENT, mix
 
@@ -78,7 +78,12 @@ class OwnDataset(ImageSet):
 
 
 def own_dataloaders(
-    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, share: Share = ALL
+    given: Mapping[str, Dataset | DataLoader],
+    config: DataConfig,
+    *,
+    seed: int,
+    share: Share = ALL,
+    device: torch.device = CPU,
 ) -> DataBundle:
     """Build loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
 
@@ -111,7 +116,7 @@ def own_dataloaders(
         )
     samples = samples.note(*notes)
     loaders = {
-        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, share=share)
+        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, share=share, device=device)
         for split, dataset in items.items()
     }
     return DataBundle(loaders, samples.class_names, sizes)

@@ -17,8 +17,8 @@ from datasets.images import Size, to_array
 class Pipeline:
     """Fit and normalise: what validation, test and prediction see; base of all augmentation.
 
-    `store` does the part without chance, once for an image, so that its result can be kept; a call turns a list of
-    stored images into float32 (B, C, S, S), normalised by `spec`.
+    `store` does the part without chance, once for an image, so that its result can be kept; `pixels` makes a batch of
+    stored images, and `normalise` what the model takes. A call does both: float32 (B, C, S, S), normalised by `spec`.
     """
 
     batched = True  # False: works image by image, which pays for a loader process
@@ -57,12 +57,18 @@ class Pipeline:
         return to_array(image if whole else framed(image, self.spec))
 
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
-        """Make a batch of stored images. `draws` (B,) decides which random numbers each gets in this epoch."""
-        return self.normalise(torch.from_numpy(np.stack(images)))
+        return self.normalise(self.pixels(images, seed=seed, epoch=epoch, draws=draws))
+
+    def pixels(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        """Make a batch of stored images: uint8 (B, C or 1, S, S). `draws` (B,) decides which random numbers each gets
+        in this epoch."""
+        return torch.from_numpy(np.stack(images))
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Normalise 0 to 255, uint8 or float (B, C or 1, S, S), to float32 (B, C, S, S); grey fills all channels."""
-        return torch.addcmul(self._bias, pixels.float(), self._scale)
+        """Normalise uint8 (B, C or 1, S, S) to float32 (B, C, S, S), on the device of the pixels; grey fills all
+        channels."""
+        scale, bias = (part.to(pixels.device, non_blocking=True) for part in (self._scale, self._bias))
+        return torch.addcmul(bias, pixels.float(), scale)
 
 
 def preprocess(image: Image.Image, spec: ImageSpec) -> torch.Tensor:

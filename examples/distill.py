@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from common.files import replacing
 from datasets import DataConfig, build_dataloaders
-from datasets.bundle import BatchKey, DataBundle
+from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.loaders import Loader, evaluation_loader
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.feature_sets import features_of
@@ -80,14 +80,15 @@ def teacher_features(teacher: Teacher, bundle: DataBundle, data: DataConfig, fil
 class WithFeatures(Dataset):
     """Training images as (image, label, features of the teacher), a batch at a time."""
 
-    def __init__(self, images: Dataset, features: np.ndarray) -> None:
+    def __init__(self, images: ImageSet, features: np.ndarray) -> None:
         self.images, self.features = images, features
+        self.prepared = images.prepared
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor, Tensor]:
-        images, labels = self.images.__getitems__(key)  # type: ignore[attr-defined]
+        images, labels = self.images.__getitems__(key)
         return images, labels, torch.from_numpy(self.features[key.draws % len(self)])
 
 
@@ -135,8 +136,8 @@ def distill(
     bundle = build_dataloaders(data, blueprint.image_spec)
     loader = bundle.dataloaders["train"]
     teacher.network.to(place)
-    images = WithFeatures(loader.dataset, teacher_features(teacher, bundle, data, kept))
-    batches = Loader(images, loader.batch_sampler, workers=loader.num_workers)
+    images = WithFeatures(image_set(loader), teacher_features(teacher, bundle, data, kept))
+    batches = Loader(images, loader.batch_sampler, workers=loader.num_workers, device=place)
 
     seed_everything(0)
     model = blueprint.build(num_classes=len(bundle.class_names), class_names=bundle.class_names).to(place)

@@ -16,6 +16,8 @@ from common.text import pluralise, read_text
 from inference.certainty.answers import read_answers
 from inference.certainty.exports import answers_in
 from trainers.config import from_dict
+from trainers.engine.arithmetic import precision_to_use
+from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
 from trainers.storage.checkpoint_file import refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
@@ -42,13 +44,16 @@ class Classifier:
     run_dir: Path | None = None
     """Directory of its run, below which reports are written; None if it is not from a run."""
     device: torch.device = CPU
+    amp_dtype: torch.dtype | None = None
+    """Type that autocast computes in: on a GPU that of its run, else none."""
     answers: Any = None
     """Result of its evaluation (`inference.certainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
-        with torch.inference_mode():
-            return self.model(images.to(self.device)).float().cpu()
+        with torch.inference_mode(), autocast(self.device, self.amp_dtype):
+            logits: Tensor = self.model(images.to(self.device))
+        return logits.float().cpu()
 
     @property
     def folder(self) -> Path:
@@ -76,7 +81,7 @@ def open_classifier(
     Raises OptionError: an option is missing or does not fit. CheckpointError, WeightsError, FileNotFoundError: nothing
     that can be opened.
     """
-    place = torch.device(resolve_device(device))
+    place, amp = torch.device(resolve_device(device)), "tf32"
     path = Path(source).expanduser()
     if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix == ".onnx"):
         raise OptionError(says_itself(source, "--model"))
@@ -86,7 +91,7 @@ def open_classifier(
         run_dir = find_run(source, output_dir)
         opened = open_best(run_dir)
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
-        answers = read_answers(run_dir / "eval", opened.seal)
+        answers, amp = read_answers(run_dir / "eval", opened.seal), opened.amp
         classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
@@ -98,7 +103,9 @@ def open_classifier(
     if class_names is not None and classifier.run_dir is None:
         names = read_class_names(class_names, expected=len(classifier.class_names))
         classifier = dataclasses.replace(classifier, class_names=names)
-    return dataclasses.replace(classifier, model=classifier.model.to(place), device=place)
+    return dataclasses.replace(
+        classifier, model=classifier.model.to(place), device=place, amp_dtype=precision_to_use(place, amp)
+    )
 
 
 def says_itself(source: str | Path, option: str) -> str:

@@ -11,7 +11,7 @@ from common.text import shorten_list
 from datasets.bundle import SPLITS, TEST, DataBundle
 from datasets.config import DataConfig
 from datasets.copies import with_copies
-from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
+from datasets.loaders import CPU, dataloaders_of, evaluation_loader, split_samples
 from datasets.opened import labelled_samples
 from datasets.split_csv import fingerprint
 from inference.certainty.answers import read_answers
@@ -19,10 +19,11 @@ from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from trainers.config import RunConfig
+from trainers.engine.arithmetic import amp_dtype_on, set_precision
 from trainers.engine.evaluation import score_split
+from trainers.options.defaults import resolve_device
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
-from trainers.setup import AMP_DTYPES
 from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
@@ -30,22 +31,26 @@ from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
 
-def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
-    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. Raises
+def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
+    """Evaluate as training did: same evaluator, batch size, precision, thread count and device give the same bits.
+
+    `device`: None for one of the kind that the run trained on, or the best one where that is not there. Raises
     DataError: the data set changed since the run, or has no such split."""
     config = read_run_config(run_dir)
+    place = torch.device(resolve_device(device or config.train.device, fall_back=device is None))
+    set_precision(place, config.train.amp)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     opened = open_best(run_dir)
     model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = read_json(run_dir / "meta.json", **META)
     with untrusted_run() if data_root is None else nullcontext():
-        data = images_of(run_dir, config, spec, class_names)
+        data = images_of(run_dir, config, spec, class_names, place)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
-    device, loader = torch.device(config.train.device), data.dataloaders[split]
+    loader = data.dataloaders[split]
     with recorded(model) as kept:
-        scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
+        scores = score_split(model.to(place), loader, place, amp_dtype_on(place, config.train.amp))
     fits = split == "val"  # an earlier file is not read where it is replaced
     evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=fits)
     evaluation = with_answers(
@@ -55,17 +60,19 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     notes = [*seen_lines(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
-    if changes := changes_of_machine(meta, device):
+    if changes := changes_of_machine(meta, place):
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
     logged = logged_metrics(run_dir, split, opened.epoch)
     return dataclasses.replace(evaluation, epoch=opened.epoch, logged=logged, notes=notes)
 
 
-def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
+def images_of(
+    run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...], device: torch.device = CPU
+) -> DataBundle:
     """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
     require_images(run_dir, config)
     samples = as_begun(split_samples(config.data), run_dir)
-    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed)
+    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
     trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
     if data.class_names != class_names:
         raise DataError(
@@ -83,7 +90,7 @@ def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tu
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
 ) -> Evaluation:
-    """Score any classifier on any labelled images, in float32, but for those that its run used in training.
+    """Score any classifier on any labelled images, but for those that its run used in training.
 
     Nothing is compared with what a run logged. Raises FileNotFoundError, DataError: no such data, classes that the
     classifier does not have, or less than half of the images are left."""
@@ -95,9 +102,10 @@ def evaluate_on(
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
-    loader = evaluation_loader(samples, "test", classifier.spec, dataclasses.replace(data, workers=data.workers or 0))
+    data = dataclasses.replace(data, workers=data.workers or 0)
+    loader = evaluation_loader(samples, "test", classifier.spec, data, device=classifier.device)
     with recorded(classifier.model) as kept:
-        scores = score_split(classifier.model, loader, classifier.device, None)
+        scores = score_split(classifier.model, loader, classifier.device, classifier.amp_dtype)
     about = (name, scores, loader.dataset, classifier.class_names)
     found = write_evaluation(target, *about, fit=False)
     found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)

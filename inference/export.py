@@ -183,7 +183,7 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
     with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
         if (images := validation_images(classifier)) is not None:
-            return images.__getitems__(BatchKey(0, np.arange(min(count, len(images)))))[0], "val images of the run"
+            return images.batch(BatchKey(0, np.arange(min(count, len(images)))))[0], "val images of the run"
     return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
 
 

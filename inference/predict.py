@@ -61,7 +61,8 @@ def predict(
         ranked: Iterator[tuple[tuple[str, float], ...]] = iter(())
         verdicts: Iterator[Verdict] = repeat(UNJUDGED)
         if pictures:
-            logits, verdicts = ask(pipeline.normalise(torch.from_numpy(np.stack(pictures))))
+            stacked = torch.from_numpy(np.stack(pictures)).to(classifier.device)
+            logits, verdicts = ask(pipeline.normalise(stacked))
             ranked = iter(
                 ranked_classes((logits.double() / temperature).softmax(dim=1), classifier.class_names, top=top)
             )
@@ -81,10 +82,10 @@ def judge_of(
     """Return a function that gives the logits of normalised images, and a verdict on each."""
     if classifier.answers is None:
         return lambda images: (classifier.logits(images), repeat(UNJUDGED))
-    judge = Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms)
+    judge = Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms, amp_dtype=classifier.amp_dtype)
 
     def ask(images: Tensor) -> tuple[Tensor, Iterator[Verdict]]:
-        found = judge(images.to(classifier.device))
+        found = judge(images)
         return found.logits, found.each(classifier.class_names)
 
     return ask

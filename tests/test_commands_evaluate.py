@@ -202,7 +202,7 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code,
 @pytest.mark.parametrize(
     "words",
     ["--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
-     "--label-column l", "--device cpu"],
+     "--label-column l"],
 )  # fmt: skip
 def test_an_option_for_other_images_is_refused_where_a_run_scores_its_own(capsys, run, words):
     code, _out, err = call(capsys, "evaluate", run, *words.split())

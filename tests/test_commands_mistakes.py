@@ -13,7 +13,7 @@ from test_trainers_start import tiny_run
 from common.errors import OptionError
 from common.image_spec import MAX_SIDE, ImageSpec
 from datasets import DataConfig, DataError
-from datasets.loaders import open_samples
+from datasets.loaders import CPU, open_samples
 from datasets.opened import OpenedImages
 from datasets.split import assign_splits
 from inference.evaluate import evaluate_run
@@ -135,7 +135,7 @@ def data_for(folder: Path, processes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "world_size", lambda: processes)
         config = tiny_run(folder).changed(data={"batch_size": processes})
-        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), None)
+        read_data(config, ImageSpec(), UserObjects(), OpenedImages(), None, CPU)
 
 
 @pytest.mark.parametrize(

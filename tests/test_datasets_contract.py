@@ -129,8 +129,8 @@ def test_training_batches_are_a_function_of_seed_epoch_and_sample(name, build):
     assert not torch.equal(images, epoch_of(first, "train")[0])  # the next epoch
     assert not torch.equal(images, epoch_of(other, "train")[0])  # another seed
     dataset = first.dataloaders["train"].dataset
-    alone, _ = dataset.__getitems__(BatchKey(0, np.array([5])))
-    within, _ = dataset.__getitems__(BatchKey(0, np.array([2, 5, 7])))
+    alone, _ = dataset.batch(BatchKey(0, np.array([5])))
+    within, _ = dataset.batch(BatchKey(0, np.array([2, 5, 7])))
     assert torch.equal(alone[0], within[1])
 
 

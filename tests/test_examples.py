@@ -150,12 +150,12 @@ def test_each_image_comes_with_what_the_teacher_says_of_it(teacher, tmp_path):
     data = few_digits(augment="none", labels_per_class=6)
     bundle = build_dataloaders(data, teacher.spec)
     features = distill.teacher_features(teacher, bundle, data, tmp_path / "kept.npy")
-    images, labels, found = distill.WithFeatures(bundle.dataloaders["train"].dataset, features).__getitems__(
-        BatchKey(3, np.array([41, 3, 17]))
-    )
+    with_features = distill.WithFeatures(bundle.dataloaders["train"].dataset, features)
+    pixels, labels, found = with_features.__getitems__(BatchKey(3, np.array([41, 3, 17])))
     assert len(labels) == 3
     with torch.no_grad():
-        torch.testing.assert_close(found.float(), teacher.network.forward_features(images)[:, 0], atol=2e-3, rtol=2e-3)
+        expected = teacher.network.forward_features(with_features.prepared(pixels))[:, 0]
+    torch.testing.assert_close(found.float(), expected, atol=2e-3, rtol=2e-3)
 
 
 def test_the_distance_is_nothing_where_the_student_says_what_the_teacher_says():

@@ -162,6 +162,8 @@ def test_a_wrong_command_line_gets_one_line(argv, message):
         ("vit_micro_2", "all", "cpu", "off"),
         ("efficientnet_lite0", "all", "cpu", "bf16"),
         ("own:net", "all", "cpu", "off"),
+        ("vit_tiny_16", "all", "cuda", "bf16"),
+        ("own:net", "all", "cuda:1", "tf32"),
     ],
 )
 def test_auto_precision_is_bf16_where_that_is_faster(monkeypatch, model, trainable, device, amp):

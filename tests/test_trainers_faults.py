@@ -11,7 +11,13 @@ from common.errors import TrainingError
 from trainers.run import train
 from trainers.run_status import diagnose_failure
 
-OUT_OF_MEMORY = "out of memory at --batch-size 64{}: try half of it, a smaller --image-size, or --amp bf16"
+OUT_OF_MEMORY = (
+    "out of memory at --batch-size 64{}: try --accumulate 2, --checkpoint-activations, a smaller --image-size, or"
+    " --amp bf16"
+)
+CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+CUDNN = "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"
+NO_SUCH_ALGORITHM = "histc_cuda does not have a deterministic implementation, but you set it"
 CUDA, CPU = "CUDA out of memory. Tried to allocate 2.00 GiB", "DefaultCPUAllocator: can't allocate memory: 9 bytes"
 KILLED = "a loader process was killed{}: it probably ran out of memory; try fewer --workers than 2, or --workers 0"
 ALONE = "DataLoader worker (pid(s) 7) exited unexpectedly"
@@ -26,6 +32,12 @@ FORK = "DataLoader worker (pid 7) is killed by signal: Killed"
         (RuntimeError(f"{FORK}. "), KILLED.format(f" ({FORK})")),
         (MemoryError(), OUT_OF_MEMORY.format("")),
         (torch.OutOfMemoryError(CUDA), OUT_OF_MEMORY.format(f" ({CUDA})")),
+        (RuntimeError(CUBLAS), OUT_OF_MEMORY.format(f" ({CUBLAS})")),
+        (RuntimeError(CUDNN), OUT_OF_MEMORY.format(f" ({CUDNN})")),
+        (
+            RuntimeError(NO_SUCH_ALGORITHM),
+            f"--deterministic is not possible with this model ({NO_SUCH_ALGORITHM}): leave it out",
+        ),
         (RuntimeError(CPU), OUT_OF_MEMORY.format(f" ({CPU})")),
         (RuntimeError("could not create a primitive"), OUT_OF_MEMORY.format(" (could not create a primitive)")),
         (RuntimeError("std::bad_alloc"), OUT_OF_MEMORY.format(" (std::bad_alloc)")),

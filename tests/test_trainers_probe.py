@@ -155,7 +155,7 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     features = setup.data.dataloaders["train"].dataset
     rows = torch.tensor([5, 0, 17]).numpy()
     (pictures, labels), (numbers, same) = (
-        images.__getitems__(BatchKey(3, rows)),
+        images.batch(BatchKey(3, rows)),
         features.__getitems__(BatchKey(3, rows)),
     )
     assert torch.equal(labels, same)

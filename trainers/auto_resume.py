@@ -26,7 +26,8 @@ def train_or_resume(config: RunConfig, **given: Any) -> RunResult:
             return train(config, **given)
         from trainers.resume import resume
 
-        return resume(Path(earlier), **given)
+        device = None if config.train.device == "auto" else config.train.device
+        return resume(Path(earlier), device=device, **given)
 
 
 def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:

@@ -37,7 +37,7 @@ def cache_features(setup: RunSetup) -> str:
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():
         features = features_once(setup, split) if folder_of(setup).is_dir() else features_now(setup, split)
-        loaders[split] = Loader(FeatureDataset(loader.dataset, features), loader.batch_sampler)
+        loaders[split] = Loader(FeatureDataset(loader.dataset, features), loader.batch_sampler, device=setup.device)
     stop_workers(data.dataloaders.values())
     images, seconds = sum(data.dataset_sizes.values()), time.perf_counter() - start
     line = f"cached: {features[0].numel():,} features of each of {images:,} images, computed once in {seconds:.1f} s"
@@ -127,7 +127,7 @@ def kept(setup: RunSetup, name: str, compute: Callable[[], dict[str, Tensor]], *
 
 def features_file(setup: RunSetup, split: str, backbone: Backbone) -> Path:
     """A name for what determines the features: the images, the numbers of the backbone, and how it computes."""
-    how = [backbone.options, to_dict(setup.spec), str(setup.amp_dtype), str(setup.device)]
+    how = [backbone.options, to_dict(setup.spec), str(setup.amp_dtype), setup.device.type]
     size = batch_sampler(setup.data.dataloaders[split]).batch_size
     digest = hashlib.sha256(json.dumps([fingerprint(setup.data, split), split, size, how]).encode())
     for name, value in backbone.numbers():

@@ -66,8 +66,12 @@ class TrainConfig:
     """Activation (gradient) checkpointing: less memory, slower."""
     compile: bool = False
     """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
-    amp: Annotated[Literal["auto", "off", "bf16", "fp16"], InPlans, Hparam] = "auto"
-    """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
+    amp: Annotated[Literal["auto", "off", "tf32", "bf16", "fp16"], InPlans, Hparam] = "auto"
+    """Mixed precision; off computes in full float32, tf32 rounds the factors of products on a GPU. auto: bf16 where the
+    device computes in it natively and the model is wide enough to gain, else tf32 on a GPU."""
+    deterministic: Annotated[bool, InPlans] = False
+    """Use deterministic algorithms alone, so that two equal runs on one kind of GPU give equal bits; slower there. On a
+    processor they always do."""
     cache_features: Literal["auto", "on", "off"] = "auto"
     """With --trainable head: pass each image through the frozen backbone once and train the head on the cached
     features. auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
@@ -91,7 +95,7 @@ class TrainConfig:
     """Seed of initial weights, order, augmentation and dropout; never of the split."""
     save_every: Annotated[int | None, InPlans] = None
     """Also save every so many optimizer steps. Default: at the end of each epoch only."""
-    device: Annotated[Device, InPlans, Shared] = "auto"
+    device: Annotated[Device, InPlans, Shared, Movable] = "auto"
     threads: Annotated[int | None, InPlans, Shared, Incidental] = None
     """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS."""
     log_every: Annotated[int | None, InPlans] = None

@@ -57,7 +57,7 @@ def not_augmented(setup: RunSetup) -> DataLoader:
     samples, share = images.samples, MOST_IMAGES / len(images)
     if share < 1:
         samples = subset_training(samples, replace(setup.config.data, labels_per_class=None, fraction=share))
-    return evaluation_loader(samples, "train", setup.spec, setup.config.data)
+    return evaluation_loader(samples, "train", setup.spec, setup.config.data, device=setup.device)
 
 
 def best_probe(train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], classes: int) -> tuple[Tensor, Tensor]:

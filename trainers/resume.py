@@ -14,6 +14,7 @@ from datasets.opened import OpenedImages
 from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
+from trainers.options.defaults import resolve_device
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
@@ -35,6 +36,7 @@ def resume(
     run_dir: Path | str,
     *,
     epochs: int | float | None = None,
+    device: str | None = None,
     data: str | None = None,
     data_root: Path | str | None = None,
     handlers: Sequence[Handler] = (),
@@ -45,6 +47,7 @@ def resume(
 
     Args:
         epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
+        device: where it goes on; None: as it began, or on the best device where that is not there.
         data: where the images of the run are now, if they moved; config.json names that place from then on.
         data_root: where built-in sets and unpacked archives lie now.
         handlers, images: as for `train`.
@@ -63,6 +66,7 @@ def resume(
         config = moved_to(config, data)
     if data_root is not None:
         config = config.changed(data={"root": data_root})
+    config = config.changed(train={"device": resolve_device(device or config.train.device, fall_back=device is None)})
     with distributed.joined(config.train.device), ExitStack() as holding:
         if is_finished(run_dir) and epochs in (None, config.train.epochs):
             if data is not None:

@@ -87,11 +87,13 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
     """Describe what the results of a run depend on in their last bits, beside the libraries."""
+    of_gpu = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()} if device.type == "cuda" else {}
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processor": processor_name(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
+        **of_gpu,
     }
 
 

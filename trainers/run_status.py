@@ -137,13 +137,16 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
         return None
     if any(sign in text for sign in _NO_SHARED_MEMORY):
         return TrainingError(
-            f"/dev/shm is full, through which loader processes hand over batches{words}: docker run --shm-size=2g, or"
+            f"/dev/shm is full, through which loader processes hand over batches{words}: docker run --shm-size=8g, or"
             " --workers 0"
         )
     if out_of_memory(error):
         return TrainingError(
-            f"out of memory at --batch-size {batch_size}{words}: try half of it, a smaller --image-size, or --amp bf16"
+            f"out of memory at --batch-size {batch_size}{words}: try --accumulate 2, --checkpoint-activations,"
+            " a smaller --image-size, or --amp bf16"
         )
+    if "does not have a deterministic implementation" in text:
+        return TrainingError(f"--deterministic is not possible with this model{words}: leave it out")
     if "killed by signal" in text or (broken and not spawned):
         return TrainingError(
             f"a loader process was killed{words}: it probably ran out of memory; try fewer --workers"

@@ -16,10 +16,11 @@ from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples
 from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import class_weights, dataloaders_of, with_table
+from datasets.loaders import class_weights, dataloaders_of, on_device, with_table
 from datasets.opened import OpenedImages
 from datasets.sampling import Share, batch_sampler
 from trainers.config import RunConfig, from_dict
+from trainers.engine.arithmetic import AMP_DTYPES, compute_deterministically, set_precision
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
 from trainers.engine.one_image import refuse_batches_of_one, require_outputs
 from trainers.engine.optim import build_optimizer, learning_rate
@@ -33,8 +34,6 @@ from vit.config import HF_PREFIX
 from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
-
-AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -104,7 +103,14 @@ def prepare(
     Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
     images = images or OpenedImages()
+    if config.train.deterministic:
+        compute_deterministically()
     config = defaults.resolve(given.named(config))
+    device = distributed.own_device(config.train.device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # else pinned memory is that of the first GPU
+    set_precision(device, config.train.amp)
+    config = config.changed(train={"device": device.type})  # a number would name another GPU elsewhere
     assert config.train.threads is not None
     torch.set_num_threads(config.train.threads)
     if given.model is not None:
@@ -119,9 +125,8 @@ def prepare(
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
     begun = run_dir if checkpoint is not None else None
-    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun))
+    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun, device))
     config = defaults.resolve_for(config, data)
-    device = distributed.own_device(config.train.device)
     if given.model is not None:
         require_outputs(given.model.to(device), data, device, config.model.name)
     seed_everything(config.train.seed)
@@ -166,9 +171,14 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def read_data(
-    config: RunConfig, spec: ImageSpec, given: UserObjects, images: OpenedImages, begun: Path | None
+    config: RunConfig,
+    spec: ImageSpec,
+    given: UserObjects,
+    images: OpenedImages,
+    begun: Path | None,
+    device: torch.device,
 ) -> tuple[DataBundle, tuple[str, ...]]:
-    """Build the loaders of this process, with its share of every batch and split.
+    """Build the loaders of this process for its device, with its share of every batch and split.
 
     Also return lines about images that are not scored, because the model started from weights that were trained on
     them. `begun`: folder of a run that is taken up, which leaves out what it left out at first."""
@@ -176,14 +186,14 @@ def read_data(
     share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
         samples, seen = scored(images.split(config.data), config, begun)
-        data = dataloaders_of(samples, config.data, spec, seed=seed, share=share)
+        data = dataloaders_of(samples, config.data, spec, seed=seed, share=share, device=device)
     else:
         if isinstance(given.dataloaders, DataBundle):
-            data = given.dataloaders
+            data = given.dataloaders if device.type == "cpu" else on_device(given.dataloaders, device)
         else:
             from datasets.own_dataset import own_dataloaders
 
-            data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share)
+            data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share, device=device)
         samples, seen = scored(data.samples, config, begun)
         data = data if samples is data.samples else with_table(data, samples)
     slices = processes * config.train.accumulate

@@ -124,10 +124,18 @@ class Verdicts(NamedTuple):
 class Judge:
     """A model with its answers: images in, logits and verdicts out, from one forward pass and one product."""
 
-    def __init__(self, model: nn.Module, answers: Answers, *, level: float = LEVEL, rate: float = RATE) -> None:
-        """`model` is in evaluation mode, on the device that its images come to."""
+    def __init__(
+        self,
+        model: nn.Module,
+        answers: Answers,
+        *,
+        level: float = LEVEL,
+        rate: float = RATE,
+        amp_dtype: torch.dtype | None = None,
+    ) -> None:
+        """`model` is in evaluation mode, on the device that its images come to; autocast computes it in `amp_dtype`."""
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.model = two_outputs(model, copy.deepcopy(answers.unlikeness).to(place))
+        self.model = two_outputs(model, copy.deepcopy(answers.unlikeness).to(place), amp_dtype)
         self.cut, self.threshold = answers.cuts.get(level), answers.thresholds.get(rate)
 
     @torch.inference_mode()

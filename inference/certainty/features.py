@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import OptionError
+from trainers.engine.engines import autocast
 from vit.parts import parts
 
 UNLIKE = "unlike"
@@ -82,14 +83,14 @@ class WithUnlikeness(nn.Module):
     """A model that answers logits (B, C) and, from the same pass, how unlike its validation images each image is
     (B,)."""
 
-    def __init__(self, model: nn.Module, unlikeness: nn.Module) -> None:
+    def __init__(self, model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.model, self.unlikeness = model, unlikeness
+        self.model, self.unlikeness, self.amp_dtype = model, unlikeness, amp_dtype
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        with watched(self.model) as seen:
+        with watched(self.model) as seen, autocast(images.device, self.amp_dtype):
             logits = self.model(images)
-        return logits, self.unlikeness(logits, tuple(seen) or None)
+        return logits, self.unlikeness(logits, tuple(part.float() for part in seen) or None)
 
 
 class OfFile(nn.Module):
@@ -103,12 +104,12 @@ class OfFile(nn.Module):
         return tuple(map(torch.from_numpy, self.session.run(["logits", UNLIKE], {self.input: images.numpy()})))
 
 
-def two_outputs(model: nn.Module, unlikeness: nn.Module) -> nn.Module:
+def two_outputs(model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None) -> nn.Module:
     """A model, or the network of an ONNX file, with both outputs."""
     session: Any = getattr(model, "session", None)
     if session is not None and UNLIKE in [output.name for output in session.get_outputs()]:
         return OfFile(session)
-    return WithUnlikeness(model, unlikeness)
+    return WithUnlikeness(model, unlikeness, amp_dtype)
 
 
 def in_one(kept: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:

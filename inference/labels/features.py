@@ -22,6 +22,7 @@ from datasets.loaders import evaluation_loader
 from inference.labels.pool import Pool
 from trainers.cached_features import kept_at
 from trainers.config import to_dict
+from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.feature_sets import features_of
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
@@ -46,6 +47,8 @@ class FeatureExtractor:
     spec: ImageSpec
     class_names: tuple[str, ...] = ()
     """Classes whose probabilities the model of a run answers with; empty without a run."""
+    amp: str = "tf32"
+    """Precision of the run, a value of `--amp`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def pretrained() -> list[FeatureExtractor]:
 def of_run(run_dir: Path) -> list[FeatureExtractor]:
     """The best model of a run. Raises CheckpointError: there is none that can be read."""
     opened = open_best(run_dir)
-    return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names))]
+    return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names), opened.amp)]
 
 
 def extract_features(
@@ -148,10 +151,12 @@ def _kept_features(
 ) -> Tensor:
     def compute() -> dict[str, Tensor]:
         say(f"looking at {int((samples.splits == TRAIN).sum()):,} pictures with {network.name}", label="features")
-        loader = evaluation_loader(samples, "train", network.spec, DataConfig(samples.name, batch_size=BATCH))
-        return {"features": features_of(model, loader, device, amp_dtype=None)}
+        data = DataConfig(samples.name, batch_size=BATCH)
+        loader = evaluation_loader(samples, "train", network.spec, data, device=device)
+        return {"features": features_of(model, loader, device, amp_dtype=amp_dtype).float()}
 
-    how = [to_dict(network.spec), BATCH, device.type]
+    amp_dtype = precision_to_use(device, network.amp)
+    how = [to_dict(network.spec), BATCH, device.type if amp_dtype is None else str(amp_dtype)]
     return kept_at(folder / f"{_digest(samples, how, model)}.safetensors", compute, "features")["features"]
 
 

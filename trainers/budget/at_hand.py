@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE
-from trainers.budget.pace import seconds_of
+from trainers.budget.pace import images_timed, seconds_of
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.reporting import console
@@ -139,7 +139,7 @@ def run_of(config: RunConfig, networks: Sequence[Network], canvas: int | None = 
 @torch.inference_mode()
 def price(setup: RunSetup, view: torch.nn.Module) -> Price:
     side = setup.spec.image_size
-    batch = torch.zeros(8, setup.spec.in_channels, side, side, device=setup.device)
+    batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)
     counter = FlopCounterMode(display=False)
     with autocast(setup.device, setup.amp_dtype):
         with counter:

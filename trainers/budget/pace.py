@@ -15,9 +15,10 @@ from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
 
 from datasets.bundle import DataBundle
-from datasets.loaders import Loader, stop_workers
+from datasets.loaders import loader_like, stop_workers
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.engine.engines import autocast, create_evaluator
+from trainers.engine.handlers import reset_peak_memory
 from trainers.reporting import console
 from trainers.setup import RunSetup, head_of, optimizer_of, trainer_of
 from trainers.system import distributed
@@ -161,7 +162,7 @@ def few_batches(data: DataBundle) -> DataBundle:
     for split, loader in data.dataloaders.items():
         whole = batch_sampler(loader)
         sampler = OrderedBatchSampler(whole.length, whole.batch_size, sample=BATCHES * whole.batch_size)
-        loaders[split] = Loader(loader.dataset, sampler, workers=loader.num_workers)
+        loaders[split] = loader_like(loader, loader.dataset, sampler)
     return DataBundle(loaders, data.class_names, data.dataset_sizes)
 
 
@@ -172,13 +173,20 @@ def say_forecast(setup: RunSetup) -> None:
     if 3 * seconds_of_forward(setup, setup.total_steps * (setup.config.data.batch_size or 1)) > SHORT / 2:
         for line in forecast(measure(setup), setup.total_steps / setup.steps_per_epoch, device=setup.device.type):
             console.say(line)
+        reset_peak_memory(setup.device)  # the measurement took steps with a copy of the model
+
+
+def images_timed(setup: RunSetup) -> int:
+    """Return the images of a batch that is timed: on a GPU those of a step, as a few take as long there."""
+    return 8 if setup.device.type == "cpu" else setup.config.data.batch_size or 64
 
 
 @torch.inference_mode()
 def seconds_of_forward(setup: RunSetup, images: int) -> float:
-    """Measure the seconds of one pass over so many images, from a batch of 8, itself passed twice: the first time is
+    """Measure the seconds of one pass over so many images, from a batch that is passed twice: the first time is
     slower."""
-    batch = torch.zeros(8, setup.spec.in_channels, setup.spec.image_size, setup.spec.image_size, device=setup.device)
+    side = setup.spec.image_size
+    batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)
     was_training = setup.model.training
     setup.model.eval()
     with autocast(setup.device, setup.amp_dtype):

@@ -52,13 +52,13 @@ def features_of(
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
-    ordered = Loader(dataset, sampler, workers=loader.num_workers)
+    ordered = Loader(dataset, sampler, workers=loader.num_workers, device=device)
     features: list[Tensor] = []
     try:
         with weights_cast_once(model, amp_dtype), inputs_of(end or parts(model).head[0]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
-                    model(images.to(device, non_blocking=True))
+                    model(images)
                 features.append(seen.pop().cpu())
                 if len(features) == 1:
                     _require_memory(features[0], len(dataset))

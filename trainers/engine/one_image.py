@@ -15,7 +15,7 @@ from datasets.sampling import batch_sampler
 
 def first_image(data: DataBundle, device: torch.device) -> Tensor:
     """Return the first training image, float32 (1, C, H, W)."""
-    images: Tensor = image_set(data.dataloaders["train"]).__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0]
+    images: Tensor = image_set(data.dataloaders["train"]).batch(BatchKey(0, np.zeros(1, np.int64)))[0]
     return images.to(device)
 
 

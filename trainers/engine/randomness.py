@@ -31,7 +31,8 @@ def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device)
     value = derive_seed(seed, 3, iteration, slice_index)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(value)
+        number = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[number].manual_seed(value)
     elif device.type == "mps":
         torch.mps.manual_seed(value)
 

@@ -4,6 +4,10 @@
 prints the values, `config.json` keeps them, and a resumed run uses them again.
 """
 
+import os
+import shutil
+import sys
+import sysconfig
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +97,8 @@ def resolve(config: RunConfig) -> RunConfig:
     if train.optimizer == "muon":
         values["lr"] = MUON_LR
     device = resolve_device(train.device)
+    if train.compile:
+        require_compiler(device)
     config = config.changed(
         data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
         train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **values),
@@ -148,8 +154,10 @@ def resolve_select(select: str, labels: np.ndarray) -> Any:
     return select if select != "auto" else "balanced_accuracy" if unequal else "accuracy"
 
 
-def resolve_device(name: str) -> str:
-    """Return a device that this machine has. Raises OptionError: it is unknown, or not there."""
+def resolve_device(name: str, *, fall_back: bool = False) -> str:
+    """Return a device that this machine has; with `fall_back` the best one in place of one that is not there.
+
+    Raises OptionError: it is unknown, or not there."""
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if name == "auto":
         return next(kind for kind, count in counts.items() if count)
@@ -157,12 +165,24 @@ def resolve_device(name: str) -> str:
     if kind not in counts or not f"0{number}".isdecimal():
         raise OptionError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps")
     if int(f"0{number}") >= counts[kind]:
+        if fall_back:
+            return resolve_device("auto")
         raise OptionError(f"device {name!r} is not there: torch sees {counts[kind]} of its kind; try --device cpu")
     return name
 
 
+def require_compiler(device: str) -> None:
+    """Refuse `--compile` where there is nothing to compile with: Triton calls a C compiler for a GPU, and torch one of
+    C++ for a processor. Raises OptionError."""
+    kind, names = ("CXX", ("g++", "clang++")) if device == "cpu" else ("CC", ("gcc", "clang"))
+    found = os.environ.get(kind) or any(map(shutil.which, names)) or sys.platform == "win32"
+    if not found or not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        lacks = "the headers of Python (Debian: python3-dev)" if found else f"a compiler ({' or '.join(names)})"
+        raise OptionError(f"--compile needs {lacks}, which this machine does not have: install it, or leave it out")
+
+
 def resolve_amp(config: RunConfig, device: str) -> str:
-    """Name the precision; `auto` is bf16 where the device multiplies in it natively.
+    """Name the precision; `auto` is bf16 where the device multiplies in it natively, else tf32 on a GPU.
 
     The narrowest model would lose more in casts, and of a program's own module nobody knows whether it gains.
     """
@@ -170,7 +190,9 @@ def resolve_amp(config: RunConfig, device: str) -> str:
     if amp == "fp16" and device == "cpu":
         raise OptionError("--amp fp16 needs a GPU; on this device use bf16 or off")
     gains = model.name != "vit_micro_2" and not model.name.startswith(OWN_PREFIX)
-    return amp if amp != "auto" else "bf16" if gains and computes_in_bf16(device) else "off"
+    if amp == "auto" and gains and computes_in_bf16(device):
+        return "bf16"
+    return amp if amp != "auto" else "tf32" if device.startswith("cuda") else "off"
 
 
 def computes_in_bf16(device: str) -> bool:

@@ -127,7 +127,7 @@ def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | No
     rows = [
         ("data", "\n  ".join(describe(setup.data))),
         ("model", model),
-        ("training", f"{training}\n  {', '.join(options)}, seed {train.seed}, on {train.device}"),
+        ("training", f"{training}\n  {', '.join(options)}, seed {train.seed}, on {setup.device}"),
         *(("note", line) for line in notes_on(setup)),
     ]
     if run_dir is not None:
@@ -164,6 +164,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
         ("--layer-decay", head and train.layer_decay != 1, one_layer),
         ("--optimizer muon", head and train.optimizer == "muon", one_layer),
         ("--checkpoint-activations", head and train.checkpoint_activations, "no block trains"),
+        ("--amp tf32", train.amp == "tf32" and train.device == "cpu", "a processor computes float32 in full"),
         ("--compile", train.compile and train.cache_features == "on", "the backbone runs once per image"),
         ("--dropout", frozen and model.dropout, evaluated),
         ("--attention-dropout", frozen and model.attention_dropout, evaluated),

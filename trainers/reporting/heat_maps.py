@@ -50,7 +50,7 @@ def measured(
     rows = evenly(len(dataset), IMAGES)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
-    images = (dataset.__getitems__(BatchKey(0, part))[0].to(device) for part in parts)
+    images = (dataset.batch(BatchKey(0, part))[0].to(device) for part in parts)
     found = measure(model, images if seconds is None else _in_time(images, len(parts), seconds), method=method)
     if found is not None:
         everything = {**kept(run_dir), found.method: found}

@@ -60,7 +60,7 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
     def draw_batch(engine: Engine) -> None:
         """Draw training pictures and what the model sees of them: a glance finds a wrong augmentation."""
         with attempted():
-            images, loader = engine.state.batch[0][:BATCH], setup.data.dataloaders["train"]
+            images, loader = engine.state.batch[0][:BATCH].cpu(), setup.data.dataloaders["train"]
             sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
             sampler.set_position(0)  # that of the run has gone on
             rows = next(iter(sampler)).draws[: len(images)] % len(dataset)
@@ -125,7 +125,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
-        images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
+        images, labels = dataset.batch(BatchKey(0, row[None]))[:2]
         images = images.to(setup.device)
         with evaluating(model):
             with suppress(NoAttention):

@@ -84,7 +84,7 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
     with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
         size = setup.config.data.batch_size or 64
         for start in range(0, len(rows), size):
-            images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
+            images, *_ = dataset.batch(BatchKey(0, np.array(rows[start : start + size])))
             setup.model(images.to(setup.device))
             features.append(seen.pop().float().cpu())
     return torch.cat(features)

@@ -125,6 +125,8 @@ class BestModel(NamedTuple):
     epoch: int
     seal: str
     """SHA-256 of its file, under which results on its weights are kept."""
+    amp: str
+    """Precision that it was trained in, a value of `--amp`."""
 
 
 def open_best(run_dir: Path | str) -> BestModel:
@@ -145,7 +147,8 @@ def open_best(run_dir: Path | str) -> BestModel:
         model = build()
         model.load_state_dict(checkpoint["model"])
         names, epoch = tuple(checkpoint["class_names"]), int(checkpoint["epoch"])
-    return BestModel(model.eval(), spec, names, config, epoch, checkpoint[SEAL])
+        amp = str(checkpoint["config"]["train"].get("amp"))
+    return BestModel(model.eval(), spec, names, config, epoch, checkpoint[SEAL], amp)
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

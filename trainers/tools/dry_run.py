@@ -11,7 +11,7 @@ from common.errors import OptionError
 from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import Loader
+from datasets.loaders import loader_like
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
@@ -65,7 +65,7 @@ def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
     for split, loader in setup.data.dataloaders.items():
         whole, size = cast("ImageDataset", loader.dataset), batch_sampler(loader).batch_size
         few = ImageDataset(samples, split, whole.pipeline, seed=whole.seed)
-        loaders[split] = Loader(few, OrderedBatchSampler(len(few), size), workers=loader.num_workers)
+        loaders[split] = loader_like(loader, few, OrderedBatchSampler(len(few), size))
     sizes = {split: len(samples.indices(split)) for split in loaders}
     data = DataBundle(loaders, setup.data.class_names, sizes)
     return dataclasses.replace(setup, config=setup.config.changed(train=train), data=data)

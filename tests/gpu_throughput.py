@@ -1,0 +1,193 @@
+"""Speed of training on a GPU, a line of JSON a figure: `python tests/gpu_throughput.py . eager compiled loaders`.
+
+A step is that of the application's own engine, with bf16, AdamW and clipping, on one batch that is on the GPU already;
+the networks are ours and timm's ViT-B/16 at 224 px, eager and compiled, in one process. Loaders read JPEG pictures of
+500 x 375 pixels that are made first, and their batches are counted where they arrive: on the GPU, as normalised floats.
+The other tests import nothing from here, and this file nothing of theirs: it also measures an earlier tree.
+"""
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from ignite.engine import Events
+from PIL import Image
+from torch import nn
+
+WARM_UP, STEPS = 4, 12
+PICTURES = 3_000
+
+
+def say(**figures):
+    print(json.dumps(figures), flush=True)
+    return figures
+
+
+def step_options(amp_dtype, *, look_every=50):
+    """Options of a step as a run has them, where losses are looked at every so many steps."""
+    from trainers.engine.engines import StepOptions
+
+    known = {field.name for field in dataclasses.fields(StepOptions)}
+    return StepOptions(amp_dtype, **({"look_every": look_every} if "look_every" in known else {}))
+
+
+def step_speed(name, model, *, batch, size=224, compiled=False):
+    """Images a second and peak memory in GB of steps of the engine."""
+    from trainers.engine.engines import create_trainer
+    from trainers.engine.optim import build_optimizer
+    from vit.param_groups import param_groups
+
+    device = torch.device("cuda")
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    model = model.to(device)
+    optimizer = build_optimizer(param_groups(model, weight_decay=0.05), name="adamw", lr=1e-4)
+    forward = torch.compile(model, dynamic=False) if compiled else model
+    options = step_options(torch.bfloat16)
+    trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), device, options=options, forward=forward)
+    images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
+    marks = [time.perf_counter()]
+
+    def mark():
+        torch.cuda.synchronize()
+        marks.append(time.perf_counter())
+
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=WARM_UP), mark)
+    trainer.run([(images, labels)] * (WARM_UP + STEPS), max_epochs=1)
+    mark()
+    first, seconds = marks[1] - marks[0], (marks[2] - marks[1]) / STEPS
+    memory = torch.cuda.max_memory_allocated() / 1e9
+    return say(
+        what=name + ", compiled" * compiled, images_per_s=round(batch / seconds), step_ms=round(1e3 * seconds, 2),
+        batch=batch, size=size, peak_gb=round(memory, 2), warm_up_s=round(first, 1),
+    )  # fmt: skip
+
+
+def bare_speed(name, model, *, batch, size=224):
+    """The same of a plain loop without a clock, a check or an engine: what the engine may reach at most."""
+    device = torch.device("cuda")
+    model = model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
+    for step in range(WARM_UP + STEPS):
+        if step == WARM_UP:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images).float(), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - start) / STEPS
+    return say(what=f"{name}, plain loop", images_per_s=round(batch / seconds), step_ms=round(1e3 * seconds, 2))
+
+
+def ours(name):
+    from vit import Blueprint, ModelConfig
+
+    names = tuple(map(str, range(1000)))
+    return Blueprint(ModelConfig(name=name, weights="none")).build(num_classes=1000, class_names=names)
+
+
+def timms(name):
+    import timm
+
+    return timm.create_model(name, num_classes=1000)
+
+
+def eager(batch=256):
+    """Steps as Python takes them."""
+    return [
+        step_speed("our ViT-B/16", ours("vit_base_16"), batch=batch),
+        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), batch=batch),
+        bare_speed("our ViT-B/16", ours("vit_base_16"), batch=batch),
+        step_speed("our ViT-Ti/16", ours("vit_tiny_16"), batch=batch),
+        step_speed("our ViT-Ti/16, 32 images", ours("vit_tiny_16"), batch=32),
+        bare_speed("our ViT-Ti/16, 32 images", ours("vit_tiny_16"), batch=32),
+    ]
+
+
+def compiled(batch=256):
+    """Steps of compiled models."""
+    return [
+        step_speed("our ViT-B/16", ours("vit_base_16"), batch=batch, compiled=True),
+        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), batch=batch, compiled=True),
+    ]
+
+
+def photographs(folder, count=PICTURES):
+    """Write JPEG pictures, of about 65 kB each, in two class folders."""
+
+    def write(number):
+        random = np.random.default_rng(number)
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
+        noise = random.normal(0, 9, (375, 500, 3))
+        pixels = np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path, quality=85)
+        return path.stat().st_size
+
+    with ThreadPoolExecutor(16) as threads:
+        sizes = list(threads.map(write, range(count)))
+    return sum(sizes) / count
+
+
+def loader_speed(folder, *, workers, augment, batch=256, device="cuda"):
+    """Pictures a second of the training loader, without the time in which its processes start."""
+    from datasets import DataConfig, build_dataloaders
+    from vit import ImageSpec
+
+    config = DataConfig(
+        source=str(folder), val_fraction=0.05, test_fraction=0, cache="off", workers=workers, augment=augment,
+        batch_size=batch,
+    )  # fmt: skip
+    bundle, place = build_dataloaders(config, ImageSpec()), torch.device(device)
+    try:
+        from datasets.loaders import on_device
+
+        bundle = on_device(bundle, place)
+    except ImportError:  # an earlier tree
+        pass
+    loader = bundle.dataloaders["train"]
+    for _ in range(2):  # the second epoch finds the processes running
+        start = time.perf_counter()
+        for images, _ in loader:
+            images = images.to(place, non_blocking=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    images_of_epoch = bundle.dataset_sizes["train"]
+    return say(
+        what=f"loader, {augment}", workers=workers, pictures_per_s=round(images_of_epoch / seconds),
+        dtype=str(images.dtype), size=images.size(-1), epoch_s=round(seconds, 2),
+    )  # fmt: skip
+
+
+def loaders(workers=(8, 15), device="cuda"):
+    """All figures of loaders."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "pictures"
+        say(what="pictures", kilobytes=round(photographs(folder) / 1e3), count=PICTURES)
+        return [
+            loader_speed(folder, workers=count, augment=augment, device=device)
+            for augment in ("light", "standard")
+            for count in workers
+        ]
+
+
+if __name__ == "__main__":
+    _, tree, *parts = sys.argv
+    sys.path.insert(0, str(Path(tree).resolve()))
+    say(what="machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, tree=tree)
+    torch.set_float32_matmul_precision("high")
+    for part in parts:
+        {"eager": eager, "compiled": compiled, "loaders": loaders}[part]()

@@ -1,0 +1,195 @@
+"""Whole commands on a pretended GPU: nothing stays on the processor that the GPU needs, and steps are the processor's.
+
+What only a real one shows is in test_gpu.py."""
+
+import json
+
+import pytest
+import torch
+from fake_sets import class_folders
+from ignite.engine import Events
+from pretended_gpu import OnGpu, needs_its_torch, pretended_gpu
+from small_run import call
+
+from datasets import build_dataloaders
+from datasets.augmentation import BatchMix
+from datasets.config import DataConfig
+from trainers.budget import at_hand, plan
+from trainers.budget.pace import seconds_of_forward
+from trainers.config import RunConfig, TrainConfig
+from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
+from trainers.engine.optim import build_optimizer
+from trainers.setup import prepare, training_forward
+from vit import Blueprint, ImageSpec, ModelConfig
+from vit.config import Network
+
+pytestmark = needs_its_torch
+NAMES = tuple("abcdefghij")
+FIT = "--model vit_nano_8 --weights fashion_mnist --trainable head --augment none --start-head fit --amp off"
+
+
+def small():
+    return Blueprint(ModelConfig(name="vit_micro_4", weights="none")).build(num_classes=10, class_names=NAMES)
+
+
+def batches(count=4):
+    torch.manual_seed(0)
+    return [(torch.randn(8, 3, 32, 32), torch.randint(10, (8,))) for _ in range(count)]
+
+
+def losses(device, name="adamw", mix=None):
+    torch.manual_seed(0)
+    model = small().to(device)
+    matrices, rest = ([p for p in model.parameters() if (p.dim() == 2) is two] for two in (True, False))
+    groups = [{"params": matrices, "matrices": name == "muon"}, {"params": rest}]
+    optimizer, options = build_optimizer(groups, name=name, lr=1e-3), StepOptions(mix=mix)
+    trainer = create_trainer(model, optimizer, torch.nn.CrossEntropyLoss(), torch.device(device), options=options)
+    seen = []
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: seen.append(engine.state.output["loss"]))
+    trainer.run(batches(), max_epochs=1)
+    return [float(loss) for loss in seen]
+
+
+def test_the_pretended_device_is_strict():
+    with pretended_gpu():
+        x = torch.zeros(3, device="cuda")
+        assert isinstance(x, OnGpu)
+        assert x.device == torch.device("cuda", 0)
+        with pytest.raises(RuntimeError, match="same device"):
+            x + torch.ones(3)
+        with pytest.raises(TypeError, match="to numpy"):
+            x.numpy()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("mix", [None, BatchMix(10, 0.8, 1.0)], ids=["plain", "mixed"])
+def test_training_takes_the_steps_of_the_processor(name, mix):
+    expected = losses("cpu", name, mix)
+    with pretended_gpu():
+        assert losses("cuda", name, mix) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_waits_for_the_gpu_once_at_most():
+    with pretended_gpu() as gpu:
+        losses("cuda")
+    assert sum(gpu.waits.values()) / 4 <= 1, gpu.waits
+
+
+def test_what_is_evaluated_is_fetched_once_a_pass():
+    waits = []
+    for count in (2, 4):
+        with pretended_gpu() as gpu:
+            create_evaluator(small().to("cuda"), torch.device("cuda")).run(batches(count))
+        waits.append(sum(gpu.waits.values()))
+    assert waits[0] == waits[1]
+
+
+def test_whole_batches_keep_their_graph_after_a_last_one_that_is_smaller(monkeypatch, tmp_path):
+    compiled, ran, real = [], [], torch.compile
+
+    def backend(graph, _):
+        compiled.append(graph)
+        number = len(compiled)
+        return lambda *values: (ran.append(number), graph(*values))[1]
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda module, **options: real(module, backend=backend, **options))
+    options = {"device": "cpu", "compile": True, "amp": "off"}
+    setup = prepare(RunConfig(ModelConfig(name="vit_micro_2"), train=TrainConfig(**options)))
+    network = training_forward(setup)
+    for images in (8, 8, 5, 8, 8, 5):
+        network(torch.randn(images, 3, 8, 8))
+    assert ran == [1, 1, 2, 1, 1, 2]
+
+
+def test_loaders_pin_and_are_as_many_as_the_device_of_the_run_wants():
+    with pretended_gpu():
+        here = prepare(RunConfig(train=TrainConfig(device="cpu"))).data
+        there = prepare(RunConfig(train=TrainConfig(device="cuda"))).data
+        assert not any(loader.pin_memory for loader in here.dataloaders.values())
+        assert all(loader.pin_memory for loader in there.dataloaders.values())
+
+
+def test_pixels_of_one_byte_become_the_same_floats_on_either_device():
+    config, spec = DataConfig(workers=0, batch_size=16), ImageSpec(image_size=8, mean=(0.1,) * 3, std=(0.3,) * 3)
+    loader = build_dataloaders(config, spec).dataloaders["val"]
+    expected = [images for images, _ in loader]
+    assert {images.dtype for images in expected} == {torch.float32}
+    with pretended_gpu():
+        loader.device = torch.device("cuda")
+        found = list(loader)
+        assert all(images.device.type == labels.device.type == "cuda" for images, labels in found)
+        assert loader.dataset.__getitems__(next(iter(loader.batch_sampler)))[0].dtype is torch.uint8
+    assert all(torch.equal(images.inner, same) for (images, _), same in zip(found, expected, strict=True))
+
+
+def test_a_network_is_timed_with_as_many_images_as_it_will_see():
+    with pretended_gpu():
+        setup, seen = prepare(RunConfig(ModelConfig(name="vit_micro_2"), train=TrainConfig(device="cuda"))), []
+        setup.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+        seconds_of_forward(setup, 100)
+    assert set(seen) == {setup.config.data.batch_size}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return class_folders(tmp_path_factory.mktemp("photos") / "photos", {"cats": 20, "dogs": 20})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def command(photos, runs, capsys):
+    """Let a command run on the pretended GPU; returns what it printed."""
+
+    def called(line):
+        words = line.format(run=runs / "photos", photos=photos).split()
+        if words[0] == "train":
+            words += ["--data", photos, "--device", "cuda", "--output-dir", runs, "--tb", "scalars", "--workers", "0"]
+        with pretended_gpu():
+            code, out, err = call(capsys, *words)
+        assert code == 0, err
+        return out
+
+    return called
+
+
+def test_a_run_trains_goes_on_and_is_used(command, runs):
+    mixed = "--accumulate 2 --ema-decay 0.9 --mixup 0.8 --cutmix 1 --augment standard"
+    command(f"train --model vit_micro_4 --epochs 1 --batch-size 8 --amp fp16 {mixed} --run-name fp16")
+    assert "after step" in command("resume {run}/fp16 --epochs 2")
+    command("train --model vit_micro_4 --epochs 1 --batch-size 8 --amp bf16 --run-name bf16")
+    assert json.loads((runs / "photos" / "bf16" / "config.json").read_text())["train"]["device"] == "cuda"
+    assert "differ" not in command("evaluate {run}/bf16")
+    assert "cats" in command("predict {run}/bf16 {photos}/cats/000.png --device cuda")
+    command("explain {run}/bf16 {photos}/cats/000.png --device cuda")
+
+
+def test_heads_are_fitted_and_features_cached(command):
+    assert "cached:" in command(f"train {FIT.replace('--start-head fit', '')} --epochs 2 --run-name probe")
+    assert "cached:" in command(f"train {FIT} --run-name fit")
+
+
+def test_a_mixture_trains(command, runs):
+    networks = [{"name": "vit_nano_8", "image_size": 32}, {"name": "vit_nano_8", "image_size": 24}]
+    options = {"model": {"name": "mixture", "networks": networks, "trainable": "head"}, "train": {"start_head": "fit"}}
+    (runs / "mixture.json").write_text(json.dumps(options))
+    command(f"train --config {runs}/mixture.json --augment none --amp off --run-name mixture")
+    assert "differ" not in command("evaluate {run}/mixture")
+
+
+def test_a_plan_trains(command, monkeypatch):
+    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
+
+    def trained(config, candidates, until, images, least=0):
+        return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
+
+    monkeypatch.setattr(plan, "without_packages", lambda: False)
+    monkeypatch.setattr(plan, "plan_fine_tuning", trained)
+    monkeypatch.setattr(plan, "measure", lambda setup: plan.Pace(0.01, 2, validation=0, decoding=0, conclusion=0))
+    monkeypatch.setattr(plan, "members", lambda *options, **more: [])
+    monkeypatch.setattr(at_hand, "candidates", lambda side: [Network("vit_nano_8", 32)])
+    assert "frozen; tried alone and together:" in command("train --minutes 5 --amp off --run-name plan")
