@@ -28,8 +28,8 @@ from datasets.config import DataConfig, words
 from datasets.copies import units_of
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
-from trainers.cached_features import features_once
 from trainers.config import RunConfig
+from trainers.features import features_of
 from trainers.reporting.console import say
 from trainers.reporting.figures.results import png
 from trainers.seen import Start, starts_of, without_seen
@@ -125,7 +125,9 @@ def units_of_scored(setup: RunSetup) -> Clusters:
 
 def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Compute which images each classifier has right at each number of labels: see `RankedBackbone.right`."""
-    features = on_one_scale(setup, torch.cat([features_once(setup, split).flatten(1).float() for split in SCORED_ON]))
+    features = on_one_scale(
+        setup, torch.cat([features_of(setup, split, keep=True).flatten(1).float() for split in SCORED_ON])
+    )
     labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in SCORED_ON])
     units = units_of_scored(setup)
     images = setup.data.dataset_sizes["train"]

@@ -27,10 +27,10 @@ from datasets import DataConfig, build_dataloaders
 from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.loaders import Loader, evaluation_loader
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
-from trainers.engine.feature_sets import features_of
 from trainers.engine.handlers import attach_learning_rate, endless_batches
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
+from trainers.features import compute_features
 from trainers.storage.finished_run import load
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.export import OnnxModule, describe, export_safetensors, open_session
@@ -68,7 +68,7 @@ def teacher_features(teacher: Teacher, bundle: DataBundle, data: DataConfig, fil
     if not file.is_file():
         images = evaluation_loader(bundle.samples, "train", teacher.spec, data)
         device = next(teacher.network.parameters(), torch.empty(0)).device  # an ONNX file has none: the processor
-        features = features_of(teacher.network, images, device, amp_dtype=None, end=teacher.end)
+        features = compute_features(teacher.network, images, device, end=teacher.end)
         with replacing(file) as aside, aside.open("wb") as stream:
             np.save(stream, features.numpy().astype(np.float16))
     kept: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)

@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from small_run import call, make_run
 
+import trainers.features
 from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
@@ -311,15 +312,13 @@ def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
 
 
 def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_path, monkeypatch):
-    passes = []
+    passes, compute = [], trainers.features.compute_features
 
     def counting(*arguments, **options):
-        from trainers.engine.feature_sets import features_of
-
         passes.append(1)
-        return features_of(*arguments, **options)
+        return compute(*arguments, **options)
 
-    monkeypatch.setattr("inference.labels.features.features_of", counting)
+    monkeypatch.setattr("trainers.features.compute_features", counting)
     pool = read_pool("photos", tmp_path, {}, written=tmp_path)
     first = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")
     again = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")

@@ -25,11 +25,11 @@ from comparison import ranking
 from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, nearest, score_backbone
 from datasets.bundle import image_set
 from datasets.config import DataConfig
-from trainers import cached_features
+from trainers import features
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import PENALTIES
-from trainers.cached_features import features_once
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.features import features_of
 from vit.config import ModelConfig
 
 
@@ -58,7 +58,7 @@ def test_a_ranking_judges_what_can_be_had_and_keeps_the_features(capsys, tmp_pat
     assert all(float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) for row in rows)
     assert (folder / "ranking.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "features").glob("*.safetensors"))) == 4  # train and val; never test
-    monkeypatch.setattr(cached_features, "features_of", None)
+    monkeypatch.setattr(features, "compute_features", None)
     code, out, _ = rank(capsys, data, tmp_path / "runs", "--shots", 2, *models[:-1])
     assert code == 0
     assert {row["labels"] for row in read_rows(folder / "ranking.csv", ["labels"])} == {"2", ALL}
@@ -86,7 +86,7 @@ def test_both_classifiers_judge_as_scikit_learn(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ranking, "DRAWS", 2)
     right = score_backbone(setup, [3])
     splits = ("train", "val")
-    x = torch.cat([features_once(setup, split) for split in splits]).double().numpy()
+    x = torch.cat([features_of(setup, split) for split in splits]).double().numpy()
     y = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in splits])
     images = setup.data.dataset_sizes["train"]
     for number, rows in enumerate(draws(y[:images], 3)):
@@ -170,7 +170,7 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
             expected = model.encoder(tokens)[:, 0]
         else:
             expected = model.forward_features(images)[:, 0]
-    torch.testing.assert_close(features_once(setup, "val"), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(features_of(setup, "val"), expected, atol=1e-5, rtol=1e-5)
     (row,) = ranking.rank_backbones(arms, [1])
     assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert 0 <= row.accuracy(RIDGE, ALL)[1] <= 1

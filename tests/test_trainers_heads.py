@@ -12,7 +12,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_info
 
-from trainers import cached_features
+from trainers import features as feature_files
 from trainers.engine.temperature import losses, sharpness
 from trainers.heads import choice, inner_products, kept
 from trainers.heads.choice import QUICK, Images, cheapest_of_the_best, choose, fit_and_ask, fitted, judge, prepared
@@ -305,9 +305,9 @@ def test_a_mixture_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_wh
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
     """Keeps tensors in a folder of features."""
-    monkeypatch.setattr(cached_features, "folder_of", lambda setup: tmp_path / "features")
+    monkeypatch.setattr(feature_files, "folder_of", lambda setup: tmp_path / "features")
     (tmp_path / "features").mkdir()
-    return partial(cached_features.kept, None)
+    return partial(feature_files.kept, None)
 
 
 def beside_a_trained_network(images, width=7):

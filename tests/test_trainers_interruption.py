@@ -128,7 +128,7 @@ def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, ca
 
 
 def test_a_signal_while_features_are_cached_ends_the_run(tmp_path, capsys, monkeypatch):
-    steps = signal_before(monkeypatch, "trainers.engine.feature_sets._require_memory")
+    steps = signal_before(monkeypatch, "trainers.features.require_memory")
     words = [
         "train",
         "--data",

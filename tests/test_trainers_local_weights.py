@@ -16,7 +16,7 @@ from small_run import few_digits
 from commands.train import with_weights
 from common.errors import MissingPackage, OptionError
 from datasets.opened import OpenedImages
-from trainers import cached_features
+from trainers import features
 from trainers.budget import local_weights, ridge
 from trainers.budget.local_weights import Ranked
 from trainers.budget.ridge import predictions
@@ -99,9 +99,9 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     folder, computed = tmp_path / "digits" / "features", []
     kept = list(folder.glob("*.safetensors"))
     assert len(kept) == 2
-    compute = cached_features.features_of
+    compute = features.compute_features
     monkeypatch.setattr(
-        cached_features, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
+        features, "compute_features", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
     )
     result = train(config)
     assert [loader.dataset.split for loader in computed] == ["val", "test"]

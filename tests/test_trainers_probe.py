@@ -12,10 +12,9 @@ from small_run import few_digits
 from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
-from trainers import cached_features, checkpointing
+from trainers import checkpointing, features
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine import feature_sets
-from trainers.engine.feature_sets import features_of
+from trainers.features import compute_features, require_memory
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
@@ -52,13 +51,13 @@ def test_the_head_of_the_features_is_the_model(model):
     setup = prepare(probe_config("unused", model=model))
     for parameter in setup.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    features = features_of(setup.model, setup.data.dataloaders["val"], CPU, amp_dtype=None)
+    reached = compute_features(setup.model, setup.data.dataloaders["val"], CPU, amp_dtype=None)
     images, labels = next(iter(setup.data.dataloaders["val"]))
     with torch.no_grad():
         torch.testing.assert_close(
-            head_of(setup.model)(features[: len(labels)]), setup.model(images), atol=1e-6, rtol=1e-5
+            head_of(setup.model)(reached[: len(labels)]), setup.model(images), atol=1e-6, rtol=1e-5
         )
-    assert len(features) == len(setup.data.dataloaders["val"].dataset)
+    assert len(reached) == len(setup.data.dataloaders["val"].dataset)
     assert {id(p) for p in head_of(setup.model).parameters()} == {
         id(p) for part in parts(setup.model).head for p in part.parameters()
     }
@@ -66,10 +65,10 @@ def test_the_head_of_the_features_is_the_model(model):
 
 def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused_in_gigabytes(monkeypatch):
     batch = torch.zeros(2, 1).expand(2, 10**6)  # 4 MB an image, and none of it is there
-    monkeypatch.setattr(feature_sets, "available_memory", lambda: 5 * 10**9)
-    feature_sets._require_memory(batch, 1000)
+    monkeypatch.setattr(features, "available_memory", lambda: 5 * 10**9)
+    require_memory(batch, 1000)
     with pytest.raises(OptionError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use --cache-features")):
-        feature_sets._require_memory(batch, 1250)
+        require_memory(batch, 1250)
 
 
 @pytest.mark.usefixtures("two_layers")
@@ -77,13 +76,13 @@ def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused
 def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
     setup = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))
     loader, before = setup.data.dataloaders["val"], {n: (p, p.clone()) for n, p in setup.model.named_parameters()}
-    features = features_of(setup.model, loader, CPU, amp_dtype=torch.bfloat16)
+    reached = compute_features(setup.model, loader, CPU, amp_dtype=torch.bfloat16)
     images, labels = next(iter(loader))
     seen = []
     parts(setup.model).head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         setup.model(images)
-    assert torch.equal(features[: len(labels)], seen[0])
+    assert torch.equal(reached[: len(labels)], seen[0])
     for now, (parameter, value) in zip(setup.model.parameters(), before.values(), strict=True):
         assert now is parameter
         assert now.dtype is torch.float32
@@ -147,16 +146,14 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
-    from trainers.cached_features import cache_features
-
     setup = prepare(probe_config(tmp_path))
     images = setup.data.dataloaders["train"].dataset
     cache_features(setup)
-    features = setup.data.dataloaders["train"].dataset
+    on_features = setup.data.dataloaders["train"].dataset
     rows = torch.tensor([5, 0, 17]).numpy()
     (pictures, labels), (numbers, same) = (
         images.batch(BatchKey(3, rows)),
-        features.__getitems__(BatchKey(3, rows)),
+        on_features.__getitems__(BatchKey(3, rows)),
     )
     assert torch.equal(labels, same)
     expected = []
@@ -165,7 +162,7 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     with torch.no_grad():
         setup.whole.eval()(pictures)
     torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)
-    assert features.path(5) == images.path(5)
+    assert on_features.path(5) == images.path(5)
 
 
 def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_path, monkeypatch):
@@ -180,7 +177,7 @@ def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_
     kept.mkdir(parents=True)
     history(tmp_path / "shared", 0)
     assert len(list(kept.iterdir())) == 3
-    monkeypatch.setattr(cached_features, "features_of", None)
+    monkeypatch.setattr(features, "compute_features", None)
     assert history(tmp_path / "shared", 1) == alone
 
 

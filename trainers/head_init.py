@@ -15,7 +15,7 @@ from datasets.bundle import image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from datasets.split import subset_training
-from trainers.engine.feature_sets import features_of
+from trainers.features import compute_features
 from trainers.setup import RunSetup
 from vit.parts import parts
 
@@ -35,7 +35,7 @@ def fit_head(setup: RunSetup) -> str:
     head = ends[-1]
 
     def seen(loader: DataLoader) -> tuple[Tensor, Tensor]:
-        features = features_of(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=head)
+        features = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=head)
         return features.double(), torch.from_numpy(image_set(loader).labels)
 
     (x, y), (x_val, y_val) = seen(not_augmented(setup)), seen(setup.data.dataloaders["val"])

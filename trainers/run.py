@@ -118,7 +118,7 @@ def execute(
 
             console.say(fit_head(setup), label="head")
         if setup.config.train.cache_features == "on":
-            from trainers.cached_features import cache_features
+            from trainers.features import cache_features
 
             console.say(cache_features(setup))
         if checkpoint is None and setup.config.train.start_head == "fit":
@@ -141,7 +141,7 @@ def execute(
 
 def fitted_head(setup: RunSetup, run_dir: Path) -> None:
     """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json."""
-    from trainers.cached_features import kept
+    from trainers.features import kept
     from trainers.heads.fit import fit_head
 
     found = fit_head(setup, keep=partial(kept, setup))

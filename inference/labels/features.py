@@ -1,7 +1,6 @@
 """Features of the pictures of a pool by frozen networks, and which are copies: computed once and left on disk."""
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +19,14 @@ from datasets.config import DataConfig
 from datasets.identity import identified
 from datasets.loaders import evaluation_loader
 from inference.labels.pool import Pool
-from trainers.cached_features import kept_at
 from trainers.config import to_dict
-from trainers.engine.arithmetic import precision_to_use
-from trainers.engine.feature_sets import features_of
+from trainers.features import kept_features, kept_tensors
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.setup import head_of
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.factory import local_pretrained_models
-from vit.tensor_files import bytes_of
 
 COMPONENTS = 128
 """Principal components kept of a network's features."""
@@ -105,7 +101,11 @@ def extract_features(
     parts, probabilities = [], None
     for network in networks:
         model = network.model.to(place)
-        values = _kept_features(used, network, model, folder, place)
+        say(f"of {len(rows):,} pictures by {network.name}", label="features")
+        loader = evaluation_loader(used, "train", network.spec, DataConfig(used.name, batch_size=BATCH), device=place)
+        amp_dtype = precision_to_use(place, network.amp)
+        about = [_digest(used), to_dict(network.spec), BATCH, str(amp_dtype)]
+        values = kept_features(folder, about, model, loader, place, amp_dtype=amp_dtype)
         parts.append(values.numpy())
         if network.class_names:
             with torch.inference_mode():
@@ -143,31 +143,14 @@ def _copies(samples: Samples, folder: Path) -> dict[str, Tensor]:
         readable = torch.tensor([each.fault is None for each in seen], dtype=torch.uint8)
         return {"groups": torch.from_numpy(groups_of_copies(seen)), "readable": readable}
 
-    return kept_at(folder / f"copies_{_digest(samples)}.safetensors", find, "groups", "readable")
+    return kept_tensors(folder / f"copies_{_digest(samples)}.safetensors", find, "groups", "readable")
 
 
-def _kept_features(
-    samples: Samples, network: FeatureExtractor, model: nn.Module, folder: Path, device: torch.device
-) -> Tensor:
-    def compute() -> dict[str, Tensor]:
-        say(f"looking at {int((samples.splits == TRAIN).sum()):,} pictures with {network.name}", label="features")
-        data = DataConfig(samples.name, batch_size=BATCH)
-        loader = evaluation_loader(samples, "train", network.spec, data, device=device)
-        return {"features": features_of(model, loader, device, amp_dtype=amp_dtype).float()}
-
-    amp_dtype = precision_to_use(device, network.amp)
-    how = [to_dict(network.spec), BATCH, device.type if amp_dtype is None else str(amp_dtype)]
-    return kept_at(folder / f"{_digest(samples, how, model)}.safetensors", compute, "features")["features"]
-
-
-def _digest(samples: Samples, how: object = None, model: nn.Module | None = None) -> str:
-    """16 hex digits over the pictures, and over a network and its preprocessing."""
+def _digest(samples: Samples) -> str:
+    """16 hex digits over the contents of the pictures, and over which of them are used."""
     assert samples.digests is not None
-    digest = hashlib.sha256(json.dumps([samples.hash_kind, how]).encode())
-    digest.update(samples.digests.tobytes() + samples.splits.tobytes())
-    for name, value in model.state_dict().items() if model is not None else ():
-        digest.update(name.encode() + bytes_of(value))
-    return digest.hexdigest()[:16]
+    kind = str(samples.hash_kind).encode()
+    return hashlib.sha256(kind + samples.digests.tobytes() + samples.splits.tobytes()).hexdigest()[:16]
 
 
 def _faults(samples: Samples, rows: NDArray[np.int64]) -> list[str]:

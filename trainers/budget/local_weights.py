@@ -20,8 +20,8 @@ from datasets.copies import units_of
 from datasets.opened import OpenedImages
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ridge import predictions
-from trainers.cached_features import features_once
 from trainers.config import RunConfig
+from trainers.features import features_of
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
@@ -160,7 +160,7 @@ def name_of(model: ModelConfig) -> str:
 
 def _judge(setup: RunSetup, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
-    features = features_once(setup, "train").flatten(1).double().numpy()
+    features = features_of(setup, "train", keep=True).flatten(1).double().numpy()
     images = image_set(setup.data.dataloaders["train"])
     labels, units = images.labels, units_of(images.samples, images.indices)
     targets = np.eye(len(setup.data.class_names))[labels]

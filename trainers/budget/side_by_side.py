@@ -16,8 +16,8 @@ from datasets.opened import OpenedImages
 from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, mixture_of, run_of
 from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
-from trainers.cached_features import features_once
 from trainers.config import RunConfig
+from trainers.features import features_of
 from trainers.heads.choice import Choice, Images, Judged, choose
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
@@ -166,7 +166,7 @@ def images_seen(setup: RunSetup) -> Images:
     """The training images of a setup on the networks side by side."""
     images = image_set(setup.data.dataloaders["train"])
     units = units_of(images.samples, images.indices)
-    features = features_once(setup, "train").flatten(1).float().numpy()
+    features = features_of(setup, "train", keep=True).flatten(1).float().numpy()
     assert isinstance(setup.model, SideBySide)
     columns, levels = setup.model.columns, setup.model.levels
     return Images(features, images.labels, units, len(setup.data.class_names), columns, levels)

@@ -39,7 +39,7 @@ class BestHead(NamedTuple):
 
 Find = Callable[[Images, Sequence[int], Sequence[str]], BestHead]
 Keep = Callable[..., dict[str, Tensor]]
-"""A name, what computes tensors, and their names -> the tensors, computed once (`trainers.cached_features.kept`)."""
+"""A name, what computes tensors, and their names -> the tensors, computed once (`trainers.features.kept`)."""
 
 
 def fitted_once(find: Find, images: Images, networks: Sequence[int], names: Sequence[str], *, keep: Keep) -> BestHead:

@@ -18,8 +18,8 @@ from datasets.bundle import Samples, image_set
 from datasets.opened import OpenedImages
 from datasets.shared_split import PRETRAINED_ON, have_seen
 from trainers.budget.local_weights import MOST_IMAGES, rank
-from trainers.cached_features import features_once
 from trainers.config import RunConfig
+from trainers.features import features_of
 from trainers.options.recipes import filled_in
 from trainers.reporting.console import duration, say
 from trainers.setup import prepare
@@ -59,7 +59,7 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
             say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
         setup = prepare(filled_in(config, ranked.options), images=opened)
         features = torch.cat(
-            [features_once(setup, split).flatten(1).float() for split in setup.data.dataloaders]
+            [features_of(setup, split, keep=True).flatten(1).float() for split in setup.data.dataloaders]
         ).numpy()
         features = StandardScaler().fit_transform(features)
         components = min(MOST_COMPONENTS, len(features))

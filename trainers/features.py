@@ -1,0 +1,210 @@
+"""Features of frozen networks: each image is shown once, and what was computed is left on disk for the next command.
+
+A head trains on them in seconds, whatever the size of the network; valid where the images stay the same in every epoch.
+N images, D features.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from common.errors import OptionError, WeightsError
+from common.files import replacing
+from datasets.bundle import DataBundle
+from datasets.cache import available_memory
+from datasets.loaders import Loader, stop_workers
+from datasets.sampling import BatchKey, OrderedBatchSampler, batch_sampler
+from datasets.split_csv import fingerprint
+from trainers.config import to_dict
+from trainers.engine.engines import autocast
+from trainers.setup import RunSetup, head_of
+from trainers.storage.data_folder import data_folder
+from vit.mixture import SideBySide
+from vit.parts import inputs_of, parts
+from vit.tensor_files import bytes_of, read_tree, write_tree
+
+
+class FeatureDataset(Dataset):
+    """One split as features (N, D) instead of images; everything else is the image data set's."""
+
+    def __init__(self, images: Any, features: Tensor) -> None:
+        self.images, self.features = images, features
+        self.labels, self.samples = images.labels, images.samples
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
+        rows = torch.from_numpy(np.asarray(key.draws) % len(self))
+        return self.features[rows], torch.from_numpy(self.labels)[rows]
+
+    def path(self, index: int) -> str:
+        return self.images.path(index)
+
+
+def cache_features(setup: RunSetup) -> str:
+    """Replace the images of a setup by their features, and its model by the head; return one line about it.
+
+    Order, batches and labels stay as they are. Raises OptionError: the features do not fit into memory."""
+    start, data = time.perf_counter(), setup.data
+    features = {split: features_of(setup, split) for split in data.dataloaders}
+    loaders: dict[str, DataLoader] = {
+        split: Loader(FeatureDataset(loader.dataset, features[split]), loader.batch_sampler, device=setup.device)
+        for split, loader in data.dataloaders.items()
+    }
+    stop_workers(data.dataloaders.values())
+    images, seconds = sum(data.dataset_sizes.values()), time.perf_counter() - start
+    width = features["train"][0].numel()
+    line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
+    setup.data = DataBundle(loaders, data.class_names, data.dataset_sizes)
+    setup.model, setup.whole = head_of(setup.model), setup.model
+    return line
+
+
+def features_of(setup: RunSetup, split: str, *, keep: bool = False) -> Tensor:
+    """Return what reaches the head of a setup's model for each image of a split, in table order: (N, D), or (N, ...)
+    of some models.
+
+    They are taken from the folder of features of these images, where they lie there, and left there if it exists or
+    is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own.
+    """
+    folder, loader = folder_of(setup), setup.data.dataloaders[split]
+    kept_in = folder if keep or folder.is_dir() else None
+    about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
+    about += [to_dict(setup.spec), str(setup.amp_dtype)]
+
+    def computed(model: nn.Module, end: nn.Module, head: Collection[nn.Module], what: object) -> Tensor:
+        how = {"amp_dtype": setup.amp_dtype, "end": end}
+        return kept_features(kept_in, [*about, what], model, loader, setup.device, head=head, **how)
+
+    if not isinstance(setup.model, SideBySide):
+        model = dataclasses.replace(setup.config.model, weights=None, weights_source=None, trainable="head")
+        head = parts(setup.model).head
+        return computed(setup.model, head[0], head, to_dict(model))
+    columns = []
+    for view, network, width in zip(setup.model.views, setup.model.networks, setup.model.widths, strict=True):
+        if network.weights and split == "train":  # it has learnt from these images: a head could learn nothing more
+            columns.append(torch.zeros(setup.data.dataset_sizes[split], width))
+            continue
+        alone = nn.Sequential(view, nn.Identity())
+        columns.append(computed(alone, alone[1], (), str(network)).flatten(1).float())
+    return torch.cat(columns, dim=1)
+
+
+def kept_features(
+    folder: Path | None,
+    about: list[Any],
+    model: nn.Module,
+    loader: DataLoader,
+    device: torch.device,
+    *,
+    head: Collection[nn.Module] = (),
+    **how: Any,
+) -> Tensor:
+    """Compute features once: later calls read the file that was left in `folder`; without one they are computed anew.
+
+    `about`, what the features depend on beside the numbers of the model: its images, and how it computes. `head`: its
+    modules behind the features, whose numbers do not count.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        return {"features": compute_features(model, loader, device, **how)}
+
+    if folder is None:
+        return compute()["features"]
+    digest = hashlib.sha256(json.dumps([*about, device.type]).encode())
+    behind = {id(value) for part in head for value in part.state_dict(keep_vars=True).values()}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) not in behind:
+            digest.update(name.encode() + bytes_of(value))
+    return kept_tensors(folder / f"{digest.hexdigest()[:16]}.safetensors", compute, "features")["features"]
+
+
+def kept(setup: RunSetup, name: str, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
+    """Keep tensors beside the features under a name, which says all that they depend on."""
+    folder = folder_of(setup)
+    return kept_tensors(folder / f"{name}.safetensors", compute, *names) if folder.is_dir() else compute()
+
+
+def folder_of(setup: RunSetup) -> Path:
+    return data_folder(setup.config.output, setup.config.data.source) / "features"
+
+
+def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
+    """Read the tensors of these names from a file; where there is none, or it is damaged, compute and write them."""
+    with suppress(FileNotFoundError, WeightsError, KeyError):
+        tree = read_tree(path)
+        return {name: tree[name] for name in names}
+    tensors = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside, aside.open("wb") as file:
+        write_tree(file, tensors)
+    return tensors
+
+
+@torch.no_grad()
+def compute_features(
+    model: nn.Module,
+    loader: DataLoader,
+    device: torch.device,
+    *,
+    amp_dtype: torch.dtype | None = None,
+    end: nn.Module | None = None,
+) -> Tensor:
+    """Return (N, D) on the CPU: what reaches the head, or another `end`, for every image of a loader's data set."""
+    model.eval()
+    dataset: Any = loader.dataset
+    sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
+    ordered = Loader(dataset, sampler, workers=loader.num_workers, device=device)
+    features: list[Tensor] = []
+    try:
+        with weights_cast_once(model, amp_dtype), inputs_of(end or parts(model).head[0]) as seen:
+            for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
+                with autocast(device, amp_dtype):
+                    model(images)
+                features.append(seen.pop().cpu())
+                if len(features) == 1:
+                    require_memory(features[0], len(dataset))
+    finally:
+        stop_workers([ordered])
+    return torch.cat(features)
+
+
+@contextmanager
+def weights_cast_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Give the weights of matrix products the type that autocast computes in while entered; None: as they are.
+
+    Autocast keeps its casts of weights that want a gradient only: those of a frozen ViT-B it would make anew in each
+    forward pass. What is computed stays the same to the last bit. torch's own attention is left as it is: with frozen
+    bf16 weights it takes a batched product that is four times as slow.
+    """
+    layers = [part for part in model.modules() if type(part) in (nn.Linear, nn.Conv2d)]  # its projection is neither
+    kept = [(weights, weights.data) for layer in layers for weights in layer.parameters(recurse=False)]
+    try:
+        for weights, data in kept:
+            weights.data = data if dtype is None else data.to(dtype)
+        yield
+    finally:
+        for weights, data in kept:
+            weights.data = data
+
+
+def require_memory(batch: Tensor, images: int) -> None:
+    """Raises OptionError: the features of so many images, of which these are some, need most of the free memory."""
+    need, free = batch[0].numel() * batch.element_size() * images, available_memory()
+    if need > 0.8 * free:
+        raise OptionError(
+            f"the features of {images:,} images need {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
+            "use --cache-features off"
+        )
