@@ -188,9 +188,15 @@ def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) 
 def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
+    from trainers.storage.checkpoint_file import checkpoints
     from trainers.system.distributed import is_main_process
 
-    result = train_or_resume(config, handlers=[lambda trainer: say_forecast(trainer.state.run.setup)], images=images)
+    def forecast(trainer: Engine) -> None:
+        run = trainer.state.run
+        if not checkpoints(run.run_dir / "checkpoints", "step"):  # else it is resumed, and has less to do
+            say_forecast(run.setup)
+
+    result = train_or_resume(config, handlers=[forecast], images=images)
     if is_main_process():
         report(result)
     return 0

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
-from killed_runs import TIMING_FIELDS, Crash, crash
+from killed_runs import TIMING_FIELDS, Crash, crash, signal_in
 from small_run import few_digits
 
 import main
 import trainers.run
-from common.errors import OptionError
+from common.errors import Interrupted, OptionError
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
@@ -32,6 +32,7 @@ from trainers.budget.pace import Pace, forecast, measure
 from trainers.budget.plan import planned, without_luck
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.options.recipes import filled_in
+from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
@@ -325,7 +326,7 @@ def test_minutes_and_epochs_contradict_each_other(monkeypatch):
         next(planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0))
 
 
-def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6):
+def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6, handlers=()):
     """A run planned for 6 epochs of 4 steps and 24 seconds, on a clock by which step i takes `seconds_of(i)`."""
     config = RunConfig(
         model=ModelConfig(name="vit_micro_2"),
@@ -342,7 +343,9 @@ def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6):
         def step(engine):
             clock[0] += seconds_of(engine.state.iteration)
 
-    return train(config, handlers=[lambda trainer: DeadlineHandler(trainer.state.run, deadline), tick]), clock
+    return train(
+        config, handlers=[lambda trainer: DeadlineHandler(trainer.state.run, deadline), tick, *handlers]
+    ), clock
 
 
 @pytest.mark.parametrize(
@@ -419,12 +422,31 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     assert (code, len(configs)) == (0, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="a run that is taken up has no deadline: Minutes")
 def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch):
     (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(RunConfig())}))
     monkeypatch.setattr(fine_tuning, "find_same_options", lambda config, planned: tmp_path)
+    monkeypatch.setattr(fine_tuning, "trial", lambda *options: None)
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: PACES[0])
     run = fine_tuning.plan_fine_tuning(RunConfig(), CANDIDATES, time.monotonic() + 300, OpenedImages())
     assert run.handlers
+
+
+@pytest.mark.parametrize("killed_at", [9, 20])  # before and after its end is fixed
+def test_a_planned_run_that_was_stopped_ends_in_time_when_it_goes_on(tmp_path, killed_at):
+    """It had no deadline then."""
+    with pytest.raises(Interrupted):
+        run_with_deadline(tmp_path, "cooldown", lambda step: 1.0, handlers=[signal_in(killed_at)])
+    clock = [0.0]
+    pace = Pace(step=1.0, steps_per_epoch=4, validation=0.0, decoding=0.0, conclusion=0.0)
+
+    def tick(trainer):
+        trainer.add_event_handler(Events.ITERATION_STARTED, lambda: clock.__setitem__(0, clock[0] + 3.0))
+
+    deadline = Deadline(6.0 + pace.ending, pace, clock=lambda: clock[0])
+    run_dir = tmp_path / "digits" / "planned"
+    result = resume(run_dir, handlers=[lambda trainer: DeadlineHandler(trainer.state.run, deadline), tick])
+    assert clock[0] <= 12.0
+    assert result.epochs[-1]["step"] < 24
 
 
 def read_metrics(run_dir):

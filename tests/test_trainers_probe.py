@@ -146,6 +146,8 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
+    from trainers.features import cache_features
+
     setup = prepare(probe_config(tmp_path))
     images = setup.data.dataloaders["train"].dataset
     cache_features(setup)

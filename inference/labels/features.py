@@ -20,6 +20,7 @@ from datasets.identity import identified
 from datasets.loaders import evaluation_loader
 from inference.labels.pool import Pool
 from trainers.config import to_dict
+from trainers.engine.arithmetic import precision_to_use
 from trainers.features import kept_features, kept_tensors
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say

@@ -33,7 +33,8 @@ class DeadlineHandler:
     """Moves the end of a run to its deadline, before the learning rate depends on where the end is.
 
     That is, with a cooldown, until its fall begins; with the other schedules, while it warms up. The end is then
-    written into config.json, so the run is one that was told its epochs from the start.
+    written into config.json, so the run is one that was told its epochs from the start. Of a run that is resumed later
+    than that only a machine that has become slower ends the steps early.
     """
 
     def __init__(self, run: Run, deadline: Deadline) -> None:
@@ -43,10 +44,16 @@ class DeadlineHandler:
         self.cooldown = run.setup.config.train.schedule == "cooldown"
         self.fitted, self.slowness = False, 1.0
         self.since: tuple[float, int] | None = None
-        if self.cooldown:
-            run.rate = schedule(run.setup, shape="constant")
+        run.trainer.add_event_handler(Events.STARTED, self.start)
         run.trainer.add_event_handler(Events.ITERATION_STARTED, self.begin)
         run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.check)
+
+    def start(self, engine: Engine) -> None:
+        """Find out whether the rate depends on the end already: of a run that is resumed."""
+        done = engine.state.iteration
+        self.fitted = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else max(1, self.warmup_steps))
+        if self.cooldown and not self.fitted:
+            self.run.rate = schedule(self.run.setup, shape="constant")
 
     def begin(self, engine: Engine) -> None:
         """Count from the first step, and anew from the second epoch, when the images have been read."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from datasets.opened import OpenedImages
 from trainers.auto_resume import find_same_options
-from trainers.budget.candidates import Candidate
+from trainers.budget.candidates import AS_GIVEN, Candidate
 from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.pace import Pace, measure
 from trainers.config import RunConfig, from_dict
@@ -65,13 +65,21 @@ def rounded(epochs: float) -> int | float:
 def plan_fine_tuning(
     config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: float = 0
 ) -> PlannedRun | None:
-    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
-    None where there is time for neither one pass over the images nor so many steps."""
+    """Plan the best of the candidates that fits before `until`; a run that was stopped goes on by its own plan.
+
+    None: there is time for neither one pass over the images nor `least` steps."""
+
+    def with_deadline(options: RunConfig, pace: Pace, candidate: Candidate) -> PlannedRun:
+        deadline = Deadline(until, pace, most=candidate.most)
+        return PlannedRun(options, [lambda trainer: DeadlineHandler(trainer.state.run, deadline)])
+
     for candidate in candidates:
         stopped = find_same_options(filled_in(config, candidate.options), planned=True)
         if stopped is not None:
             requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
-            return PlannedRun(replace(requested, output=config.output))
+            with console.quiet():
+                pace = measure(trial(requested, AS_GIVEN, images))
+            return with_deadline(replace(requested, output=config.output), pace, candidate)
     if not candidates:
         return None
     with console.quiet():
@@ -82,8 +90,7 @@ def plan_fine_tuning(
         return None
     console.say("; ".join(plan.reasons), label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    deadline = Deadline(until, pace, most=plan.candidate.most)
-    return PlannedRun(chosen, [lambda trainer: DeadlineHandler(trainer.state.run, deadline)])
+    return with_deadline(chosen, pace, plan.candidate)
 
 
 def plan_for(

@@ -1,21 +1,17 @@
 """The networks that a plan trains after its first answer, to be mixed into it, and how much of the time each has.
 
-The embedded ViT, EfficientNet-Lite0, and the first of them once more from another seed. Where the passes from which
-they pay do not all fit into the time, the one comes first that is right most often frozen, of those that fit by
-themselves; then the others in this order. What is left over goes to them likewise, up to the passes after which each
-gains no more.
+The embedded ViT and EfficientNet-Lite0. If not both get the passes from which they pay, the one with the better frozen
+accuracy is trained, if it fits by itself. Left-over time goes to them in the same order, up to the passes after which
+each gains no more.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from trainers.budget.candidates import GOOD, Candidate, fine_tuned, may_do_better
-from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace
-from trainers.config import RunConfig
 from trainers.reporting import console
 
 LITE0 = "efficientnet_lite0"
@@ -26,10 +22,8 @@ LITE0_IMAGES = 1_000
 LITE0_SIDES = (96, 128)
 """Side of its input in pixels for images of at most `SMALL`, and for others."""
 SMALL = 48
-OTHER_SEED = 1_000
-"""Added to the seed of a run for its second: so far from it that no person's own seeds meet it."""
-PAYS, AGAIN_PAYS = 10.0, 40.0
-"""Passes from which the ViT pays where others are trained beside it, and from which it pays once more."""
+PAYS = 10.0
+"""Passes from which the ViT pays where another network is trained, too."""
 SHARED = 60.0
 """Seconds below which one network has all of the time."""
 IDLE = 20.0
@@ -45,8 +39,6 @@ class Member:
     candidates: Sequence[Candidate]
     pays: float
     """Passes over the images."""
-    seed: int = 0
-    """Added to that of the other runs."""
     frozen: float = 0.0
     """Accuracy of the network as it is, under a head on its features."""
 
@@ -56,15 +48,11 @@ class Member:
 
     @property
     def name(self) -> str:
-        name = self.candidates[0].name.partition(",")[0]
-        return f"{name} from another seed" if self.seed else name
+        return self.candidates[0].name.partition(",")[0]
 
     @property
     def most(self) -> float:
         return self.candidates[0].most
-
-    def config(self, of: RunConfig) -> RunConfig:
-        return of.changed(train={"seed": of.train.seed + self.seed})
 
 
 def members(rows: Sequence[Ranked], *, images: int, side: float) -> list[Member]:
@@ -76,11 +64,7 @@ def members(rows: Sequence[Ranked], *, images: int, side: float) -> list[Member]
     if images >= LITE0_IMAGES:
         found += [Member("lite0", [each], LITE0_PASSES[0]) for each in lite0(rows, side=side)]
     frozen = {row.options["model"]["name"]: row.accuracy for row in rows}
-    found = [replace(member, frozen=frozen[member.model]) for member in found]
-    if found:
-        again = LITE0_PASSES[0] if found[0].kind == "lite0" else AGAIN_PAYS
-        found.append(replace(found[0], kind="again", pays=again, seed=OTHER_SEED))
-    return found
+    return [replace(member, frozen=frozen[member.model]) for member in found]
 
 
 def lite0(rows: Sequence[Ranked], *, side: float) -> Iterator[Candidate]:
@@ -127,24 +111,17 @@ def in_turn(
     found: Sequence[Member],
     *,
     until: float,
-    first: Path | None,
     pace_of: Callable[[Member], Pace],
     mixing: Callable[[Member], float],
 ) -> Iterator[tuple[Member, float]]:
-    """Each member that is trained, and until when (of `time.monotonic`), asked for when its turn has come; by `until`
-    all are mixed. A command that was killed and is given again, whose run of the first answer is `first`, trains those
-    that it had chosen."""
-    left, kept = until - time.monotonic(), recalled(first, "seconds", dict)
-    if kept is not None:
-        given = [kept.get(member.kind, 0.0) for member in found]
-    elif len(found) < 2 or left < SHARED:
+    """Yield each member that is trained, and its deadline (of `time.monotonic`); by `until` all are mixed, too."""
+    left = until - time.monotonic()
+    if len(found) < 2 or left < SHARED:
         given = [left, *(0.0 for _ in found)][: len(found)]
     else:
         with console.quiet():
             costs = [Cost(pace_of(member), mixing(member)) for member in found]
         given = shares(costs, found, until - time.monotonic())
-    if kept is None:
-        remember(first, seconds={member.kind: share for member, share in zip(found, given, strict=True) if share})
     turns = [(member, share) for member, share in zip(found, given, strict=True) if share]
     if len(turns) > 1:
         parts = ", ".join(f"{member.name} {console.duration(share)}" for member, share in turns)
@@ -152,7 +129,7 @@ def in_turn(
     until -= sum(mixing(member) for member, _ in turns)
     for place, (member, share) in enumerate(turns):
         later = sum(share - mixing(member) for member, share in turns[place + 1 :])
-        yield member, until - later if kept is None else min(until, time.monotonic() + share - mixing(member))
+        yield member, until - later
 
 
 def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) -> str:

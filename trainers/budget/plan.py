@@ -20,10 +20,12 @@ from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tunin
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
 from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
-from trainers.config import RunConfig
+from trainers.config import RunConfig, from_dict
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup
+from trainers.storage.data_folder import data_folder
+from trainers.storage.run_folder import command_line, read_if_whole
 from trainers.storage.run_result import RunResult
 from vit.config import PACKAGED_MODELS, embedded_weights
 from vit.factory import local_pretrained_models
@@ -240,11 +242,10 @@ def mixed(
     drawn = config.output.tb != "standard" or not to_train or left < SHARED
     parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
     started = time.monotonic()
-    frozen = yield PlannedRun(named(side_by_side.first_answer(of_frozen(parts), found), "frozen"))
+    frozen = yield PlannedRun(as_begun(named(side_by_side.first_answer(of_frozen(parts), found), "frozen")))
     fitting = max(0.0, time.monotonic() - started - QUICKER * features)
-    first = None if frozen is None else frozen.run_dir
     seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
-    wider = side_by_side.wider_look(config, found, seconds=seconds, images=images, first=first)
+    wider = side_by_side.wider_look(config, found, seconds=seconds, images=images)
     if wider is not None:  # else the mixture finds the head of its frozen networks beside their features
         fitting *= max(1.0, wider.width / found.width) ** 1.5  # measured: 2.5 times, for 1.8 times the features
         until -= fitting + sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are known
@@ -260,8 +261,8 @@ def mixed(
         return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * unseen
 
     trained, spent = [], 0.0
-    for member, end in in_turn(to_train, until=until, first=first, pace_of=pace_of, mixing=mixing):
-        options = named(member.config(parts), member.kind)
+    for member, end in in_turn(to_train, until=until, pace_of=pace_of, mixing=mixing):
+        options = named(parts, member.kind)
         run = plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS)
         if run is None:
             continue
@@ -272,7 +273,8 @@ def mixed(
     if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
     if trained or wider is not None or (frozen is not None and not drawn):  # one of the runs has pictures
-        yield PlannedRun(named(side_by_side.with_trained(of_frozen(config), found, trained), "mixed"), mixes=True)
+        mixture = side_by_side.with_trained(of_frozen(config), found, trained)
+        yield PlannedRun(as_begun(named(mixture, "mixed")), mixes=True)
     return True, list(found.rows)
 
 
@@ -285,6 +287,18 @@ def named(config: RunConfig, kind: str) -> RunConfig:
     """The options with a name of its own for one of several runs, where a person gave one."""
     name = config.output.run_name
     return config if name is None else config.changed(output={"run_name": f"{name}_{kind}"})
+
+
+def as_begun(config: RunConfig) -> RunConfig:
+    """Return the options with which this very command began the run of this name before it was stopped, else these."""
+    output = config.output
+    if output.run_name is None or not output.auto_resume:
+        return config
+    folder = data_folder(output, config.data.source) / output.run_name
+    begun = read_if_whole(folder / "meta.json", argv=list, requested=dict)
+    if begun is None or not {*begun["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
+        return config
+    return replace(from_dict(RunConfig, begun["requested"]), output=output)
 
 
 def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:

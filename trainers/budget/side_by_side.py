@@ -14,7 +14,6 @@ from datasets.bundle import image_set
 from datasets.copies import units_of
 from datasets.opened import OpenedImages
 from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, mixture_of, run_of
-from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
 from trainers.config import RunConfig
 from trainers.features import features_of
@@ -142,19 +141,10 @@ def first_look(
     return look(config, hand, networks, seconds=seconds, images=images)
 
 
-def wider_look(
-    config: RunConfig, found: Look, *, seconds: float, images: OpenedImages, first: Path | None
-) -> Look | None:
-    """Look again, with slower networks beside those of the first answer, which lies in the run `first`; None where no
-    other networks are taken then. A command that was killed and is given again looks at the networks that it had
-    looked at."""
-    hand, known = found.hand, recalled(first, "networks", list)
-    slower = [network for network in hand.prices if network not in hand.quick]
-    if known is None:
-        more = hand.affordable(slower, seconds)
-        remember(first, networks=[str(network) for network in more])
-    else:
-        more = [network for network in slower if str(network) in known]
+def wider_look(config: RunConfig, found: Look, *, seconds: float, images: OpenedImages) -> Look | None:
+    """Look again, with slower networks beside those of the first answer; None where no others are taken then."""
+    hand = found.hand
+    more = hand.affordable([network for network in hand.prices if network not in hand.quick], seconds)
     if not more:
         return None
     networks = [network for network in hand.prices if network in {*found.networks, *more}]
