@@ -18,6 +18,8 @@ from trainers.config import RunConfig, load_config, run_options
 from vit.config import embedded_weights
 
 if TYPE_CHECKING:
+    from ignite.engine import Engine
+
     from datasets.opened import OpenedImages
     from trainers.budget.plan import Runs
     from trainers.statistics import Design
