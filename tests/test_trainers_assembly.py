@@ -25,7 +25,7 @@ def attached(folder, event) -> list[str]:
 AT_THE_END_OF_AN_EPOCH = [
     "attach_validation.<locals>.<lambda>",
     "attach_history.<locals>.append",
-    "attach_best_outputs.<locals>.keep_if_best",
+    "attach_best_scores.<locals>.keep_if_best",
     "OutputHandler",
     "attach.<locals>.keep_quarter",
     "attach_handlers.<locals>.<lambda>",

@@ -49,7 +49,7 @@ class RunCheckpoints:
         """
         self.setup, self.folder, self.trainer, self.network = setup, run_dir / "checkpoints", trainer, network
         self.states, self.config, self.flush = states, config, flush
-        self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features else 0.0
+        self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features and setup.total_steps else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
         self.best: dict[str, Any] = {}  # what is not written yet
         self._save = Checkpoint(

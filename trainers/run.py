@@ -1,7 +1,7 @@
 """THE recipe: one training run from its options to its results, in the order in which a reader meets it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,42 +101,56 @@ def execute(
     """
     reset_peak_memory(setup.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
-    reopened = bool(checkpoint and checkpoint["epoch_open"])
-    writes = distributed.is_main_process()
     with (
-        track_status(setup, run_dir, created=created) as record,
-        tensorboard.RunLoggers(run_dir / "tb", start_step=start_step) if writes else nullcontext() as loggers,
+        track_status(setup, run_dir, created=created) as status,
+        opened_loggers(setup, run_dir, start_step=start_step) as loggers,
     ):
-        if start_step == 0 and loggers:
-            log_run_start(setup, run_dir, loggers)
-        if loggers and setup.config.output.tracker is not None:
-            from trainers.reporting.trackers import Tracker
-
-            loggers.tracker = loggers.enter_context(Tracker(setup.config, run_dir))
-        if checkpoint is None and setup.config.train.start_head == "probe":
-            from trainers.head_init import fit_head
-
-            console.say(fit_head(setup), label="head")
-        if setup.config.train.cache_features == "on":
-            from trainers.features import cache_features
-
-            console.say(cache_features(setup))
-        if checkpoint is None and setup.config.train.start_head == "fit":
-            fitted_head(setup, run_dir)
-        run = Run(setup, run_dir, loggers=loggers, record=record)
+        make_head_ready(setup, run_dir, begins=checkpoint is None)
+        run = Run(setup, run_dir, loggers=loggers, record=status)
         for attach in handlers:
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
         with signals.held_back():
-            fit(run, validate_first=reopened)
-        record.stopped = ended_early(run)
-        if record.stopped:
-            console.say(record.stopped)
+            fit(run, validate_first=bool(checkpoint and checkpoint["epoch_open"]))
+        status.stopped = ended_early(run)
+        if status.stopped:
+            console.say(status.stopped)
         try:
-            return record.finish(conclude(run))
+            return status.finish(conclude(run))
         finally:
             stop_workers(setup.data.dataloaders.values())
+
+
+@contextmanager
+def opened_loggers(setup: RunSetup, run_dir: Path, *, start_step: int) -> Iterator[tensorboard.RunLoggers | None]:
+    """Open TensorBoard's writers, and the tracker that was asked for, in the main process; None in the others."""
+    if not distributed.is_main_process():
+        yield None
+        return
+    with tensorboard.RunLoggers(run_dir / "tb", start_step=start_step) as loggers:
+        if start_step == 0:
+            log_run_start(setup, run_dir, loggers)
+        if setup.config.output.tracker is not None:
+            from trainers.reporting.trackers import Tracker
+
+            loggers.tracker = loggers.enter_context(Tracker(setup.config, run_dir))
+        yield loggers
+
+
+def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
+    """Give a run that begins its first head, and one that trains a head alone its features in place of images."""
+    start = setup.config.train.start_head if begins else None
+    if start == "probe":
+        from trainers.head_init import fit_head
+
+        console.say(fit_head(setup), label="head")
+    if setup.config.train.cache_features == "on":
+        from trainers.features import cache_features
+
+        console.say(cache_features(setup))
+    if start == "fit":
+        fitted_head(setup, run_dir)
 
 
 def fitted_head(setup: RunSetup, run_dir: Path) -> None:
@@ -179,6 +193,8 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
     trainer.should_terminate = bool(run.over)
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
+    if not setup.total_steps and not trainer.state.history:
+        measure_fitted(run)
     if trainer.state.iteration < setup.total_steps and not trainer.should_terminate:
         trainer.run(
             endless_batches(setup.data.dataloaders["train"], trainer.state.iteration),
@@ -187,6 +203,15 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
         )
     if trainer.state.history[-1]["step"] != trainer.state.iteration:  # the plan or the time ended within an epoch
         trainer.fire_event(Events.EPOCH_COMPLETED)
+
+
+def measure_fitted(run: Run) -> None:
+    """Validate and save a fitted head, as an epoch without steps would."""
+    state = run.trainer.state
+    state.epoch_length, state.max_epochs = run.setup.steps_per_epoch, 1
+    run.trainer.fire_event(Events.STARTED)
+    state.epoch = 1
+    run.trainer.fire_event(Events.EPOCH_COMPLETED)
 
 
 def conclude(run: Run) -> RunResult:
@@ -252,8 +277,14 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     tensorboard.finish_hparams(run.loggers, final | costs, step)
     if run.loggers.tracker is not None:
         run.loggers.tracker.send_final(run.trainer, final | costs)
-    if run.painter is not None:
-        run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    if setup.config.output.tb != "scalars":
+        from trainers.reporting import pictures
+
+        pictures.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    if setup.config.output.tb == "full":
+        from trainers.reporting import pictures_full
+
+        pictures_full.draw(setup, scores["val"], run.loggers, step)
     page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
     run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:

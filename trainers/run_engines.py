@@ -5,10 +5,9 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ignite.engine import Engine, Events
-from torch import nn
 from torch.optim import Optimizer
 
 from common.text import pluralise
@@ -17,7 +16,7 @@ from trainers.checkpointing import RunCheckpoints
 from trainers.config import RunConfig
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
-from trainers.engine.evaluation import Scores, attach_best_outputs
+from trainers.engine.evaluation import Scores, attach_best_scores
 from trainers.engine.optim import build_average
 from trainers.reporting import console, tensorboard
 from trainers.run_status import RunStatus
@@ -28,31 +27,6 @@ from trainers.system import distributed
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
 speed of a large model on a small machine."""
-
-
-class Painter(Protocol):
-    """A module that draws what a run shows beside curves."""
-
-    def attach(self, trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
-        """Draw while the run trains."""
-
-    def draw_best(
-        self, setup: RunSetup, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int
-    ) -> None:
-        """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
-
-
-def painter_of(detail: str) -> Painter | None:
-    """Return the module that draws for this value of `--tb`; a run that shows curves alone imports no matplotlib."""
-    if detail == "standard":
-        from trainers.reporting import pictures
-
-        return pictures
-    if detail == "full":
-        from trainers.reporting import pictures_full
-
-        return pictures_full
-    return None
 
 
 class Run:
@@ -78,11 +52,9 @@ class Run:
         self.trainer = trainer_of(setup)
         self.trainer.state.run = self
         self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
-        self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
         self.expected_steps, self.stopped = setup.total_steps, ""
-        self.best_scores: dict[int, Scores]
-        self.saver: RunCheckpoints
+        self.best_scores: dict[int, Scores] = {}
         self.states: dict[str, Any] = {
             "model": setup.network,
             "optimizer": setup.optimizer,
@@ -90,6 +62,13 @@ class Run:
             "trainer": self.trainer,
         }
         attach_handlers(self)
+        # Last: a checkpoint holds what all others have done, and a signal waits for it.
+        flush = loggers.flush if distributed.is_main_process() else None
+        self.saver = RunCheckpoints(
+            setup, run_dir, self.trainer, self.network, self.states, config=lambda: setup.config, flush=flush
+        )
+        record.attach(self.trainer)
+        distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -139,23 +118,23 @@ def attach_handlers(run: Run) -> None:
         run.states["ema"] = run.average
     trainer.sums.attach(trainer)
     if writes:
-        if options.start_head != "fit":
-            tensorboard.attach_steps(trainer, run.loggers, every=options.log_every)
+        tensorboard.attach_steps(trainer, run.loggers, every=options.log_every)
         handlers.attach_progress(trainer)
     many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
-    learns = options.start_head != "fit"
-    handlers.attach_history(trainer, evaluator, setup.device, learns=learns)
-    run.best_scores = attach_best_outputs(trainer, evaluator, select=options.select)
+    handlers.attach_history(trainer, evaluator, setup.device)
+    attach_best_scores(trainer, evaluator, run.best_scores, select=options.select)
     if writes:
         names = setup.data.class_names
-        tensorboard.attach_scores(trainer, evaluator, run.loggers, class_names=names, learns=learns)
+        tensorboard.attach_scores(trainer, evaluator, run.loggers, class_names=names)
         if run.loggers.tracker is not None:
-            run.loggers.tracker.attach(trainer, evaluator, classes=len(names), learns=learns)
-        if run.painter is not None:
-            run.painter.attach(trainer, setup, run.evaluated, run.loggers)
+            run.loggers.tracker.attach(trainer, evaluator, classes=len(names))
+        if setup.config.output.tb != "scalars":  # curves alone need no matplotlib
+            from trainers.reporting import pictures
+
+            pictures.attach(trainer, setup, run.evaluated, run.loggers)
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         images = setup.data.dataset_sizes["val"]
@@ -168,17 +147,6 @@ def attach_handlers(run: Run) -> None:
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
         handlers.attach_time_budget(trainer, 60 * options.max_minutes)
-    run.saver = RunCheckpoints(
-        setup,
-        run.run_dir,
-        trainer,
-        run.network,
-        run.states,
-        config=lambda: run.setup.config,
-        flush=run.loggers.flush if writes else None,
-    )
-    run.record.attach(trainer)
-    distributed.attach_signals(trainer, evaluator, run.val_loader)
 
 
 def end_within_epoch(trainer: Engine, run: Run) -> None:

@@ -88,7 +88,9 @@ class RunStatus:
         return round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3)
 
     def images_seen(self, history: Sequence[Mapping[str, Any]]) -> int:
-        """Training images of all steps; the last epoch may have been cut short."""
+        """Training images of all steps, of which the last epoch may have a part; all of them where a head is fitted."""
+        if not self.setup.total_steps:
+            return self.setup.data.dataset_sizes["train"]
         epochs, steps = divmod(history[-1]["step"] if history else 0, self.setup.steps_per_epoch)
         return epochs * self.setup.data.dataset_sizes["train"] + steps * (self.setup.config.data.batch_size or 0)
 

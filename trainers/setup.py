@@ -69,7 +69,10 @@ class RunSetup:
 
     @property
     def total_steps(self) -> int:
+        """Optimizer steps of the run; none where the head is fitted."""
         assert self.config.train.epochs is not None
+        if self.config.train.start_head == "fit":
+            return 0
         return max(1, round(self.config.train.epochs * self.steps_per_epoch))
 
     @property
@@ -81,7 +84,7 @@ class RunSetup:
     def warmup_steps(self) -> int:
         """Steps in which the learning rate climbs; at least one step of the run follows them."""
         assert self.config.train.warmup_epochs is not None
-        return min(round(self.config.train.warmup_epochs * self.steps_per_epoch), self.total_steps - 1)
+        return min(round(self.config.train.warmup_epochs * self.steps_per_epoch), max(self.total_steps - 1, 0))
 
     @property
     def amp_dtype(self) -> torch.dtype | None:
@@ -223,12 +226,11 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], float]:
-    """The learning rate as a function of the step; of the run's own shape unless told otherwise. 0 where the head is
-    fitted at once: the one epoch of such a run changes nothing, and measures everything."""
+    """Return the learning rate as a function of the step, of the run's own shape or of another `shape`."""
     config = setup.config.train
     assert config.lr is not None
     return learning_rate(
-        peak=0.0 if config.start_head == "fit" else config.lr,
+        peak=config.lr,
         schedule=shape or config.schedule,
         total_steps=setup.total_steps,
         warmup_steps=setup.warmup_steps,

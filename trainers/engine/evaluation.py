@@ -39,10 +39,10 @@ def scores_of(metrics: Mapping[str, Any]) -> Scores:
     return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["predictions"])
 
 
-def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> dict[int, Scores]:
-    """Keep the scores of the best validation by its epoch, so that a finished run need not validate its best weights
-    again. They are in no checkpoint: a run resumed after its best epoch does so."""
-    kept: dict[int, Scores] = {}
+def attach_best_scores(trainer: Engine, evaluator: Engine, kept: dict[int, Scores], *, select: str) -> None:
+    """Keep in `kept` the scores of the best validation by its epoch, which need not be repeated at the end of a run.
+
+    They are in no checkpoint: a run that is resumed after its best epoch repeats it."""
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def keep_if_best(engine: Engine) -> None:
@@ -50,8 +50,6 @@ def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> d
         if best is not None and best["epoch"] == engine.state.epoch:
             kept.clear()
             kept[engine.state.epoch] = scores_of(evaluator.state.metrics)
-
-    return kept
 
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:

@@ -70,9 +70,9 @@ def attach_validation(
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
-def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device, *, learns: bool) -> None:
-    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. Unless its steps let the
-    model learn, a row says nothing of the training images."""
+def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) -> None:
+    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. Before
+    the first step a row has nothing of the training images."""
     trainer.state_dict_user_keys.append("history")
     trainer.state.history = []
 
@@ -82,7 +82,7 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device, *,
         shown = {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
         row: dict[str, Any] = {"epoch": state.epoch, "step": state.iteration}
         row["lr"] = trainer.sums.lr if state.iteration else None
-        row |= shown if state.iteration and learns else dict.fromkeys(shown)
+        row |= shown if state.iteration else dict.fromkeys(shown)
         row |= {f"val_{name}": float(metrics[name]) for name in SCALARS}
         row |= {name: train[name] for name in ("seconds", "images_per_s", "data_wait")}
         state.history.append(row | {"memory_mb": peak_memory_mb(device)})

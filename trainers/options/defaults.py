@@ -140,7 +140,7 @@ def resolve_for(config: RunConfig, data: DataBundle) -> RunConfig:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=data.dataset_sizes["train"])
     log_every = max(1, min(50, round(epochs * len(loaders["train"])) // 200))
     labels = np.concatenate([image_set(loaders[split]).labels for split in ("train", "val")])
-    length = left_open(train, warmup_epochs=0.1 * epochs, log_every=log_every)
+    length = left_open(train, warmup_epochs=0.0 if train.start_head == "fit" else 0.1 * epochs, log_every=log_every)
     config = config.changed(train=length | {"epochs": epochs, "select": resolve_select(train.select, labels)})
     if (config.train.warmup_epochs or 0) >= epochs:
         raise OptionError(f"warmup_epochs={config.train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")

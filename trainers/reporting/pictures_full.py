@@ -90,12 +90,8 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
     return torch.cat(features)
 
 
-attach = pictures.attach
-
-
-def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
-    """Draw what other runs draw when they end, and the rest."""
-    pictures.draw_best(setup, scores, loggers, epoch=epoch, step=step)
-    for draw in (draw_weights, draw_pr_curves, write_projector):
+def draw(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """Draw what `--tb full` adds to the pictures of the best weights."""
+    for part in (draw_weights, draw_pr_curves, write_projector):
         with pictures.attempted():
-            draw(setup, scores, loggers, step)
+            part(setup, scores, loggers, step)

@@ -111,10 +111,8 @@ def attach_steps(trainer: Trainer, loggers: RunLoggers, *, every: int) -> None:
     )
 
 
-def attach_scores(
-    trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, class_names: Sequence[str], learns: bool
-) -> None:
-    """Log every validation, and unless nothing `learns` the means over the training steps of each epoch."""
+def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, class_names: Sequence[str]) -> None:
+    """Log every validation, and the means over the training steps of each epoch."""
     at: dict[str, Any] = {"global_step_transform": global_step_from_engine(trainer, Events.ITERATION_COMPLETED)}
     learning, validated = numbered("learning"), (evaluator, Events.COMPLETED)
     loggers.val.attach_output_handler(*validated, learning, metric_names=scores(len(class_names)), **at)
@@ -122,10 +120,9 @@ def attach_scores(
     loggers.val.attach_output_handler(
         *validated, "recall", output_transform=lambda _: recall(evaluator.state.metrics["recall"], class_names), **at
     )
-    if learns:
-        loggers.train.attach_output_handler(
-            trainer, Events.EPOCH_COMPLETED, learning, output_transform=lambda _: training_scores(trainer), **at
-        )
+    loggers.train.attach_output_handler(
+        trainer, Events.EPOCH_COMPLETED, learning, output_transform=lambda _: training_scores(trainer), **at
+    )
 
 
 def scores(classes: int) -> list[str]:
@@ -134,7 +131,9 @@ def scores(classes: int) -> list[str]:
 
 
 def training_scores(trainer: Trainer) -> dict[str, float]:
-    """Return accuracy and loss, means over the training steps of the epoch."""
+    """Return accuracy and loss, means over the training steps of the epoch; nothing where a head was fitted."""
+    if not trainer.state.iteration:
+        return {}
     means = trainer.sums.epoch_means()
     return {name: means[name] for name in ("accuracy", "loss")}
 

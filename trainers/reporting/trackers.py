@@ -94,13 +94,12 @@ class Tracker:
         }
         self.guard(self.logger.close if kind is None else fail[self.name])
 
-    def attach(self, trainer: Engine, evaluator: Engine, *, classes: int, learns: bool) -> None:
-        """Send every validation, and unless nothing `learns` the means over the training steps of each epoch."""
+    def attach(self, trainer: Engine, evaluator: Engine, *, classes: int) -> None:
+        """Send every validation, and the means over the training steps of each epoch."""
         validation = self.handler(trainer, "val", metric_names=[*scores(classes), "ece"])
         self.logger.attach(evaluator, validation, Events.COMPLETED)
-        if learns:
-            epoch = self.handler(trainer, "train", output_transform=lambda _: training_scores(trainer))
-            self.logger.attach(trainer, epoch, Events.EPOCH_COMPLETED)
+        epoch = self.handler(trainer, "train", output_transform=lambda _: training_scores(trainer))
+        self.logger.attach(trainer, epoch, Events.EPOCH_COMPLETED)
 
     def send_final(self, trainer: Engine, values: Mapping[str, float]) -> None:
         self.handler(trainer, "final", output_transform=lambda _: dict(values))(trainer, self.logger, Events.COMPLETED)
