@@ -44,7 +44,7 @@ ALONE = {
     "--completion": "prints the completion for bash and zsh:",
     "": 'eval "$(vit-train --completion)"',
 }
-"""What stands below the commands in the help."""
+"""Rows below the commands in the help."""
 
 
 def usage() -> str:

@@ -111,7 +111,7 @@ def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished)
             values = np.array([[row[f"val_{metric}"] for row in history] for history in histories])
             tag = f"0_mean_by_images_seen/{metric}_all_labels"
             curves = {tag: values.mean(axis=0)}
-            ends = tag.replace("mean", "spread")
+            ends = tag.replace("0_mean", "9_spread")
             curves |= {f"{ends}_seeds_low": values.min(axis=0), f"{ends}_seeds_high": values.max(axis=0)}
             for tag, expected in curves.items():
                 seen = [row["epoch"] * split_sizes["train"] for row in histories[0]]

@@ -26,7 +26,6 @@ from vit import Blueprint, ModelConfig
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.clone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 ROOT = Path(__file__).resolve().parent.parent

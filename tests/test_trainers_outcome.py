@@ -108,7 +108,7 @@ def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(t
     assert code == 0, err
     folder = tmp_path / "runs" / "pets" / "compare"
     latest = find_run("latest", tmp_path / "runs")
-    assert f"latest  {latest}: the best seed of the arm with the best validation accuracy" in out
+    assert f"latest  {latest}: best validation accuracy" in out
     arms = [[read_result(folder / arm / "all" / f"s{seed}") for seed in (0, 1)] for arm in ("pool_cls", "pool_mean")]
     scores = [[(run.val["accuracy"], -run.val["loss"], run.run_dir) for run in runs] for runs in arms]
     means = [tuple(sum(column) / 2 for column in list(zip(*rows, strict=True))[:2]) for rows in scores]

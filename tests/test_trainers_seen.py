@@ -233,7 +233,7 @@ def test_all_arms_of_a_comparison_are_scored_on_what_no_start_was_trained_on(hom
     )  # fmt: skip
     assert code == 0, err
     assert "5 of 20 test images were used to train" in out
-    assert "scored: 15 test images" in out
+    assert "of 15 test images" in out
     report = next((home / "compared" / "mixed").glob("compare*/report.html")).read_text()
     assert "5 of 20 test images were used to train" in report
     runs = [*(home / "compared" / "mixed").glob("compare/*/*/s*")]
@@ -250,7 +250,7 @@ def test_runs_with_different_starts_are_compared_on_what_no_start_was_trained_on
     code, out, err = call(capsys, "compare", *runs, "--output-dir", home / "compared_runs")
     assert code == 0, err
     assert "5 images of 20 were used to train what some of these runs started from: left out for all of them" in out
-    assert "scored: 15 test images" in out
+    assert "of 15 test images" in out
 
 
 def test_rank_judges_backbones_on_what_none_of_them_was_trained_on(home, first, tmp_path, capsys):

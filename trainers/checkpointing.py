@@ -1,4 +1,4 @@
-"""What a run saves: all that it goes on from when it is stopped, and the weights of its best epoch."""
+"""Checkpoints of a run: all that it goes on from when it is stopped, and the weights of its best epoch."""
 
 import time
 from collections.abc import Callable, Mapping

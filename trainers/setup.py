@@ -232,7 +232,7 @@ def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], fl
     return learning_rate(
         peak=config.lr,
         schedule=shape or config.schedule,
-        total_steps=setup.total_steps,
+        total_steps=max(1, setup.total_steps),
         warmup_steps=setup.warmup_steps,
         steps_per_epoch=setup.steps_per_epoch,
     )
