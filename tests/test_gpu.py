@@ -93,10 +93,11 @@ def test_a_step_waits_for_the_gpu_once_at_most():
             losses(torch.bfloat16, data=data, read=False)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    places = [f"{Path(each.filename).name}:{each.lineno}" for each in met if "synchroniz" in str(each.message)]
-    counts = {place: places.count(place) for place in dict.fromkeys(places)}
-    print(f"\nwaits in {len(data)} steps: {counts}")
-    assert sum(count for count in counts.values() if count >= len(data)) <= len(data), counts
+    # The model is moved to the GPU before the first step, which is no step's wait.
+    places = [Path(each.filename) for each in met if "synchroniz" in str(each.message)]
+    waits = [f"{place.name}" for place in places if ROOT / "trainers" in place.parents]
+    print(f"\nwaits in {len(data)} steps: {waits}")
+    assert len(waits) <= len(data)
 
 
 def started(*words, **variables):

@@ -183,7 +183,8 @@ def create_trainer(
     """
     # Ignite's create_supervised_trainer cannot clip, autocasts on CUDA only, and drops the last window of an
     # accumulation.
-    return Trainer(TrainStep(model, optimizer, loss_fn, device, options, forward or model))
+    network = model if forward is None else forward  # a compiled module has a length, and cannot tell it
+    return Trainer(TrainStep(model, optimizer, loss_fn, device, options, network))
 
 
 def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch.dtype | None = None) -> Engine:
