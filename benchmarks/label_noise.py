@@ -35,10 +35,10 @@ from datasets.bundle import Samples
 from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
 from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
+from inference.labels.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from inference.labels.suspects import DROP
 from trainers.budget import local_weights
 from trainers.config import RunConfig
-from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from vit.factory import local_pretrained_models
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]

@@ -10,7 +10,6 @@ import tyro
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
 from common.errors import WeightsError
-from common.options import require
 from common.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, MIXTURE, VIT_SHAPES, ModelConfig, Network
@@ -33,9 +32,6 @@ class Options(ImagesOptions):
     models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
     """Backbones to rank: a run directory, the name of weights that come with the application, or an arm of compare,
     such as vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
-    shots: tuple[int, ...] = ()
-    """Labels per class that the classifiers are fitted to. Default: those of 1, 5, 10, 25 and all that the set
-    allows."""
     exclude: Path | None = None
     """CSV file; the images in its `path` column are left out."""
     split: Path | None = None
@@ -46,10 +42,7 @@ class Options(ImagesOptions):
     """Loader processes. Default: chosen from the data and the processor."""
     device: Device = "auto"
     output_dir: Path = Path("runs")
-    """Parent folder of runs/<data>, which gets ranking.csv, ranking.png and the cached features."""
-
-    def __post_init__(self) -> None:
-        require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "shots")
+    """Parent folder of runs/<data>, which gets ranking.csv and the cached features."""
 
 
 def main(options: Options) -> int:
@@ -62,12 +55,12 @@ def main(options: Options) -> int:
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
     arms = {arm: parse_arm(arm, base) for arm in map(arm_of, options.models)} or local_backbones(base)
-    rows = rank_backbones(arms, options.shots)
+    rows = rank_backbones(arms)
     if not rows:
         raise WeightsError("none of these models can be had")
     print("\n".join(table(rows)))
     folder = write(rows, base)
-    print(f"\n{'ranking':>9}  {folder / 'ranking.csv'}, ranking.png")
+    print(f"\n{'ranking':>9}  {folder / 'ranking.csv'}")
     best = [row.arm for row in rows if not arms[row.arm].model.networks][:2]
     if len(best) > 1:
         print(wrapped(f"{'next':>9}  {compare_command(data, best)}", indent=11))

@@ -28,7 +28,7 @@ from trainers.engine.metrics import (
     per_class,
 )
 from trainers.engine.predictions import Predictions
-from trainers.engine.temperature import sharpness
+from trainers.heads.temperature import sharpness
 from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.statistics import Design, design_of
 from trainers.storage.run_folder import read_json, write_json

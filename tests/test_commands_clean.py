@@ -29,13 +29,13 @@ from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.loaders import split_samples
 from inference.labels.clean import HeldOutPredictions, cross_validate_features, report_suspects
 from inference.labels.label_issues import COPY, OUTLIER, label_issues
+from inference.labels.out_of_fold import features_of_set, fold_of_each, out_of_fold
 from inference.labels.review import SuspectsTable, nearest_of_classes, write_neighbours
 from inference.labels.server import Review
 from inference.labels.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from inference.labels.table import percent
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
 from vit.factory import local_pretrained_models
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
@@ -85,8 +85,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         return Ranked(f"{name}@{size}", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
 
     rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
-    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds, images: rows)
-    monkeypatch.setattr("trainers.multirun.out_of_fold.prepare", Mock(side_effect=InterruptedError))
+    monkeypatch.setattr("inference.labels.out_of_fold.rank", lambda config, seconds, images: rows)
+    monkeypatch.setattr("inference.labels.out_of_fold.prepare", Mock(side_effect=InterruptedError))
     for images, taken in ((512, "@224, for"), (513, "@224 and vit_stem_16@64, for")):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
@@ -96,8 +96,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
 def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
     ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
-    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds, images: [ranked])
-    monkeypatch.setattr("trainers.multirun.out_of_fold.MOST_COMPONENTS", 64)
+    monkeypatch.setattr("inference.labels.out_of_fold.rank", lambda config, seconds, images: [ranked])
+    monkeypatch.setattr("inference.labels.out_of_fold.MOST_COMPONENTS", 64)
     data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
     config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))
     _, rows, features = features_of_set(config, images=40, seconds=60.0)
@@ -119,7 +119,7 @@ def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_sprea
 
 
 def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities(monkeypatch):
-    monkeypatch.setattr("trainers.multirun.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
+    monkeypatch.setattr("inference.labels.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
     learns = np.arange(len(labels)) % 7 != 0

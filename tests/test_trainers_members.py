@@ -194,9 +194,8 @@ SIZES = {"train": 4_500, "val": 500, "test": 2_000}
 
 def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):
     """A look at so many of 4,500 images that took these networks, each of which needs so long for one image."""
-    taken = SimpleNamespace(networks=tuple(range(len(networks))))
     hand = AtHand({network: Price(seconds, 0.0, 0.0) for network in networks}, 128, SIZES, 10)
-    return Look(hand, networks, SimpleNamespace(taken=taken), rows, images, (128,) * len(networks))
+    return Look(hand, networks, {}, tuple(range(len(networks))), rows, images, (128,) * len(networks))
 
 
 def first_run(found, *, seconds, monkeypatch):

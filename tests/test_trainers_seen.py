@@ -255,16 +255,16 @@ def test_runs_with_different_starts_are_compared_on_what_no_start_was_trained_on
 
 def test_rank_judges_backbones_on_what_none_of_them_was_trained_on(home, first, tmp_path, capsys):
     pool = noise_set(tmp_path / "pool", train=[*range(8), *range(NEW, NEW + 32)], val=range(NEW + 40, NEW + 48))
-    argv = ["rank", pool, "--models", first, "vit_micro_2,weights=none,image_size=8", "--shots", 1, "--device", "cpu"]
+    argv = ["rank", pool, "--models", first, "vit_micro_2,weights=none,image_size=8", "--device", "cpu"]
     argv += ["--workers", 0, "--output-dir", home / "ranked"]
     code, out, err = call(capsys, *argv)
     assert code == 0, err
-    assert f"8 of 48 train and val images were used to train {first}" in out
-    assert "on 40 images of train and val" in out
+    assert f"8 of 40 train images were used to train {first}" in out
+    assert "on 32 training images" in out
     code, out, err = call(capsys, *argv, "--allow-seen")
     assert code == 0, err
     assert "scored all the same" in out
-    assert "on 48 images of train and val" in out
+    assert "on 40 training images" in out
 
 
 def test_clean_says_which_images_no_fold_could_judge(home, first, tmp_path, capsys):

@@ -40,7 +40,7 @@ class FeatureDataset(Dataset):
 
     def __init__(self, images: Any, features: Tensor) -> None:
         self.images, self.features = images, features
-        self.labels, self.samples = images.labels, images.samples
+        self.labels, self.samples, self.indices = images.labels, images.samples, images.indices
 
     def __len__(self) -> int:
         return len(self.images)
@@ -79,7 +79,8 @@ def features_of(setup: RunSetup, split: str, *, keep: bool = False) -> Tensor:
     They are taken from the folder of features of these images, where they lie there, and left there if it exists or
     is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own.
     """
-    folder, loader = folder_of(setup), setup.data.dataloaders[split]
+    folder = data_folder(setup.config.output, setup.config.data.source) / "features"
+    loader = setup.data.dataloaders[split]
     kept_in = folder if keep or folder.is_dir() else None
     about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
     about += [to_dict(setup.spec), str(setup.amp_dtype)]
@@ -129,16 +130,6 @@ def kept_features(
         if id(value) not in behind:
             digest.update(name.encode() + bytes_of(value))
     return kept_tensors(folder / f"{digest.hexdigest()[:16]}.safetensors", compute, "features")["features"]
-
-
-def kept(setup: RunSetup, name: str, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
-    """Keep tensors beside the features under a name, which says all that they depend on."""
-    folder = folder_of(setup)
-    return kept_tensors(folder / f"{name}.safetensors", compute, *names) if folder.is_dir() else compute()
-
-
-def folder_of(setup: RunSetup) -> Path:
-    return data_folder(setup.config.output, setup.config.data.source) / "features"
 
 
 def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:

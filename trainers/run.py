@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +141,9 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
     """Give a run that begins its first head, and one that trains a head alone its features in place of images."""
     start = setup.config.train.start_head if begins else None
     if start == "probe":
-        from trainers.head_init import fit_head
+        from trainers.heads.fit import begin_as_probe
 
-        console.say(fit_head(setup), label="head")
+        console.say(begin_as_probe(setup), label="head")
     if setup.config.train.cache_features == "on":
         from trainers.features import cache_features
 
@@ -155,10 +154,9 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
 
 def fitted_head(setup: RunSetup, run_dir: Path) -> None:
     """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json."""
-    from trainers.features import kept
-    from trainers.heads.fit import fit_head
+    from trainers.heads.fit import fit_to_features
 
-    found = fit_head(setup, keep=partial(kept, setup))
+    found = fit_to_features(setup)
     for line in found.lines:
         console.say(line, label="head")
     if distributed.is_main_process():

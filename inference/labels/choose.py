@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from trainers.multirun.out_of_fold import fit_logistic
+from inference.labels.out_of_fold import fit_logistic
 
 SWITCH = 2
 """Labels a class, on average, from which on uncertain pictures are chosen."""

@@ -23,11 +23,11 @@ from datasets.copies import united, units_of
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
 from inference.labels.label_issues import COPY, DOUBTED, OUTLIER, issues_found, label_issues
+from inference.labels.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from inference.labels.review import nearest_of_classes, write_neighbours
 from inference.labels.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
 from inference.labels.table import percent
 from trainers.config import OutputConfig, RunConfig
-from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from trainers.reporting.console import say
 from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.reporting.figures.sheets import png, prediction_sheet

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.split_csv import clusters_of, groups_in, read_split
-from trainers.engine.temperature import Floats, losses, sharpness
+from trainers.heads.temperature import Floats, losses, sharpness
 from trainers.statistics import numbered, summed
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import read_json

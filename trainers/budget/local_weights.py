@@ -1,27 +1,25 @@
 """The first answer: which of the weights at hand suits these images, from one look at each image with each of them.
 
-Nothing is downloaded and nothing is trained: a frozen backbone turns the training images into features, and a ridge
-regression that leaves out each image in turn says how many a linear head would get right.
+Nothing is downloaded and nothing is trained: a frozen backbone turns the training images into features, and
+cross-validation of the head of `trainers.heads` says how many a linear head would get right.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from common.errors import MissingPackage, OptionError, WeightsError
 from common.text import format_table
-from datasets.bundle import image_set
-from datasets.copies import units_of
 from datasets.opened import OpenedImages
 from trainers.budget.pace import seconds_of_forward
-from trainers.budget.ridge import predictions
 from trainers.config import RunConfig
 from trainers.features import features_of
+from trainers.heads.fit import as_images
+from trainers.heads.linear import cross_validate
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
@@ -44,7 +42,7 @@ HINT = (
 
 @dataclass(frozen=True)
 class Ranked:
-    """Leave-one-out result of frozen weights on the training images."""
+    """Cross-validation of frozen weights on the training images."""
 
     name: str
     options: dict[str, dict[str, Any]]
@@ -53,8 +51,8 @@ class Ranked:
     low: float
     high: float
     """95 % interval of this many images (Wilson 1927), which may come in groups."""
-    squared_error: float
-    """Leave-one-out mean squared error, which breaks ties in accuracy."""
+    loss: float
+    """Log loss, by which they are ranked."""
     seconds: float
     """Seconds as measured; where the features had been left by an earlier look and time is short, at least as
     estimated."""
@@ -67,7 +65,7 @@ def rank(
 ) -> list[Ranked]:
     """Look at the training images with all weights at hand, cheap ones first; print the table; best first.
 
-    Of those whose accuracy lies in the interval of the highest, the least squared error is the best.
+    The least log loss is the best; weights of which there are too few images to say come in the order of their cost.
 
     With `seconds`, weights that would take longer than what is left of them are not tried. Of more than `MOST_IMAGES`
     so many are looked at, `sample`. Without any weights at hand the list is empty. The features stay for a probe that
@@ -82,9 +80,7 @@ def rank(
             continue
         row = _judge(setup, model)
         rows.append(dataclasses.replace(row, seconds=max(row.seconds, wanted)))
-    rows.sort(key=lambda row: -row.accuracy)
-    ties = [row for row in rows if row.accuracy >= rows[0].low]
-    rows = sorted(ties, key=lambda row: row.squared_error) + rows[len(ties) :]
+    rows.sort(key=lambda row: row.loss)
     for line in table(rows) if rows else ():
         console.say(line)
     return rows
@@ -103,10 +99,10 @@ def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> 
 
 def table(rows: list[Ranked]) -> list[str]:
     """The lines about weights, best first, in 80 columns for all that are local."""
-    cells = [("  weights", "frozen, with a linear head", "acc", "95 % interval", "MSE", "time")]
+    cells = [("  weights", "frozen, with a linear head", "acc", "95 % interval", "loss", "time")]
     for row in rows:
         interval = f"{100 * row.low:.1f} to {row.high:.1%}".replace("100.0", "100")
-        right, error = console.percent(row.accuracy), f"{row.squared_error:.3f}"
+        right, error = console.percent(row.accuracy), f"{row.loss:.3f}"
         cells.append(("", row.name, right, interval, error, console.duration(row.seconds)))
     return list(format_table(cells, left=(0, 1)))
 
@@ -160,21 +156,20 @@ def name_of(model: ModelConfig) -> str:
 
 def _judge(setup: RunSetup, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
-    features = features_of(setup, "train", keep=True).flatten(1).double().numpy()
-    images = image_set(setup.data.dataloaders["train"])
-    labels, units = images.labels, units_of(images.samples, images.indices)
-    targets = np.eye(len(setup.data.class_names))[labels]
-    said = predictions(features, targets, np.arange(len(labels)), units)
-    correct = said.argmax(axis=1) == labels
-    low, high = design_of(correct, units).interval(correct.mean())
+    images = as_images(setup, "train", features_of(setup, "train", keep=True))
+    judged = cross_validate(images)
+    accuracy, low, high, loss = 0.0, 0.0, 1.0, math.log(images.classes)
+    if judged is not None:
+        low, high = design_of(judged.right, judged.images.units).interval(judged.right.mean())
+        accuracy, loss = judged.accuracy, judged.loss
     options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
     return Ranked(
         name=name_of(model),
         options={"model": {**options, "trainable": "head"}, "data": {"augment": "none"}},
-        accuracy=float(correct.mean()),
+        accuracy=accuracy,
         low=low,
         high=high,
-        squared_error=float(np.square(said - targets).sum(axis=1).mean()),
+        loss=loss,
         seconds=time.perf_counter() - start,
-        images=len(labels),
+        images=len(images.labels),
     )

@@ -246,11 +246,11 @@ def mixed(
     fitting = max(0.0, time.monotonic() - started - QUICKER * features)
     seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
     wider = side_by_side.wider_look(config, found, seconds=seconds, images=images)
-    if wider is not None:  # else the mixture finds the head of its frozen networks beside their features
+    if wider is not None:
         fitting *= max(1.0, wider.width / found.width) ** 1.5  # measured: 2.5 times, for 1.8 times the features
-        until -= fitting + sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are known
+        until -= sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are known
         found, to_train = wider, members(wider.rows, images=sizes["train"], side=side)
-    until -= found.seconds_of_pictures()
+    until -= fitting + found.seconds_of_pictures()
 
     def pace_of(member: Member) -> Pace:
         return measure(trial(config, member.candidates[0], images))

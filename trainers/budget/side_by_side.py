@@ -1,7 +1,7 @@
-"""The first answer of `--minutes` and `--weights auto`: which of the networks at hand, alone or side by side, suit
-these images, and with which head; then a mixture of them and of what was trained meanwhile.
+"""The first answer of `--minutes` and `--weights auto`: the networks at hand, frozen and side by side, as many as there
+is time for; then a mixture of them and of what was trained meanwhile.
 
-Each network sees each image once. What is judged, and how: `trainers.heads.choice`.
+Each network sees each image once, and is judged alone and together with the others by the head of `trainers.heads`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from common.text import format_table
-from datasets.bundle import image_set
-from datasets.copies import units_of
 from datasets.opened import OpenedImages
 from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, mixture_of, run_of
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
 from trainers.config import RunConfig
 from trainers.features import features_of
-from trainers.heads.choice import Choice, Images, Judged, choose
+from trainers.heads.fit import as_images
+from trainers.heads.linear import Judged, cross_validate
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
@@ -25,7 +24,6 @@ from trainers.statistics import design_of
 from trainers.storage.finished_run import read_run_config
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig, Network, default_weights
 from vit.factory import image_spec
-from vit.mixture import SideBySide
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,12 @@ class Look:
     hand: AtHand
     networks: tuple[Network, ...]
     """Networks that were looked at."""
-    choice: Choice | None
-    """None where there are too few images to choose by: all networks are then taken."""
+    judged: Mapping[tuple[int, ...], Judged]
+    """Cross-validation of each network alone and of those in time together, by their places; empty: too few images."""
+    places: tuple[int, ...]
+    """Places of the networks that are taken."""
     rows: tuple[Ranked, ...]
-    """Each network alone."""
+    """Each network alone, the best first."""
     images: int
     """Training images that were looked at."""
     widths: tuple[int, ...]
@@ -57,11 +57,6 @@ class Look:
         """Return the options that train these networks, side by side under a fitted head, as in a recipe."""
         model = mixture_of(networks, self.hand.side)
         return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
-
-    @property
-    def places(self) -> Sequence[int]:
-        """Places of the networks that are taken."""
-        return range(len(self.networks)) if self.choice is None else sorted(self.choice.taken.networks)
 
     @property
     def taken(self) -> tuple[Network, ...]:
@@ -93,24 +88,29 @@ def look(
     """Look at the training images with these networks at hand; judge them and print the table. Of more than
     `MOST_IMAGES` a sample is looked at, `SAMPLE` where time is short.
 
-    With `seconds`, only such networks are taken together with which all images, those of the test too, take no longer
-    than that; `known`: those that have seen them already.
+    Taken are the networks, the best first, with which all images, those of the test too, take no longer than `seconds`
+    together; `known` have seen them already.
     """
     if hand.sizes["train"] > MOST_IMAGES:
         most = -(-(MOST_IMAGES if seconds is None else SAMPLE) // hand.classes)
         config = config.changed(data={"labels_per_class": most, "fraction": None})
     with console.quiet():
         setup = prepare(run_of(config, networks, hand.side), images=images)
-    seen = images_seen(setup)
-
-    def in_time(places: Sequence[int]) -> bool:
-        return seconds is None or hand.in_time({networks[place] for place in places} - {*known}, seconds)
-
-    prices = [hand.prices[network] for network in networks]
-    choice = choose(seen, [each.operations for each in prices], in_time)
-    rows = () if choice is None else tuple(ranked(choice, seen, networks, prices))
+    seen = as_images(setup, "train", features_of(setup, "train", keep=True))
+    alone = [cross_validate(seen.of([place])) for place in range(len(networks))]
+    judged: dict[tuple[int, ...], Judged] = {(place,): each for place, each in enumerate(alone) if each is not None}
+    places: tuple[int, ...] = ()
+    for place in sorted(range(len(networks)), key=lambda place: judged[place,].loss if judged else 0.0):
+        more = {networks[each] for each in (*places, place)} - {*known}
+        if not places or seconds is None or hand.in_time(more, seconds):
+            places = tuple(sorted((*places, place)))
+    if judged:
+        joined = cross_validate(seen.of(places), alone=[judged[place,] for place in places])
+        assert joined is not None
+        judged[places] = joined
     widths = tuple(column.stop - column.start for column in seen.columns)
-    found = Look(hand, tuple(networks), choice, rows, len(seen.labels), widths)
+    rows = tuple(ranked(judged, networks, hand, len(seen.labels)))
+    found = Look(hand, tuple(networks), judged, places, rows, len(seen.labels), widths)
     named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
     console.say(f"pretrained, frozen; tried alone and together: {named}", label="networks")
     for line in table(found):
@@ -152,62 +152,35 @@ def wider_look(config: RunConfig, found: Look, *, seconds: float, images: Opened
     return None if {*again.taken} == {*found.taken} else again
 
 
-def images_seen(setup: RunSetup) -> Images:
-    """The training images of a setup on the networks side by side."""
-    images = image_set(setup.data.dataloaders["train"])
-    units = units_of(images.samples, images.indices)
-    features = features_of(setup, "train", keep=True).flatten(1).float().numpy()
-    assert isinstance(setup.model, SideBySide)
-    columns, levels = setup.model.columns, setup.model.levels
-    return Images(features, images.labels, units, len(setup.data.class_names), columns, levels)
-
-
-def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: Sequence[Price]) -> Iterator[Ranked]:
-    """Each network alone, with the best of its heads; the best first."""
-    some = images.some()
-    alone = [each for each in choice.judged if len(each.networks) == 1]
-    best = {each.networks[0]: each for each in sorted(alone, key=lambda each: -each.loss)}
-    for place, each in sorted(best.items(), key=lambda item: item[1].loss):
-        network = networks[place]
-        if network == LARGER_VIT:
+def ranked(
+    judged: Mapping[tuple[int, ...], Judged], networks: Sequence[Network], hand: AtHand, images: int
+) -> Iterator[Ranked]:
+    """Yield each network alone, the best first."""
+    for places, each in sorted(judged.items(), key=lambda item: item[1].loss):
+        network = networks[places[0]]
+        if len(places) > 1 or network == LARGER_VIT:
             continue  # the same weights
-        low, high = design_of(each.right, some.units).interval(each.right.mean())
+        low, high = design_of(each.right, each.images.units).interval(each.right.mean())
         model: dict[str, Any] = {"name": network.name, "weights": default_weights(network.name)}
         if network.name not in EMBEDDED_WEIGHTS.values():
             model["image_size"] = network.image_size
-        seconds = prices[place].seconds * len(images.labels)
         options = {"model": model | {"trainable": "head"}, "data": {"augment": "none"}}
-        yield Ranked(str(network), options, each.accuracy, low, high, float("nan"), seconds, len(images.labels))
+        seconds = hand.prices[network].seconds * images
+        yield Ranked(str(network), options, each.accuracy, low, high, each.loss, seconds, images)
 
 
 def table(found: Look) -> list[str]:
-    """Return the table of what was tried: the best head of each set of networks, the best first, and which was taken,
-    and why."""
-    if found.choice is None:
+    """Return the table of the networks, alone and together, the best first, and which were taken."""
+    if not found.judged:
         return ["  too few images to choose among the pretrained networks: all are used together"]
-    best: dict[tuple[int, ...], Judged] = {}
-    for each in sorted(found.choice.judged, key=lambda each: each.loss):
-        best.setdefault(tuple(sorted(each.networks)), each)
-    cells = [("", "networks", "head", "accuracy", "log loss", "ms/image", "MB")]
-    chosen = tuple(sorted(found.choice.taken.networks))
-    for networks, each in [item for place, item in enumerate(best.items()) if place < ROWS or item[0] == chosen]:
-        prices = [found.prices[place] for place in networks]
+    cells = [("", "networks", "accuracy", "log loss", "ms/image", "MB")]
+    for places, each in sorted(found.judged.items(), key=lambda item: item[1].loss):
+        prices = [found.prices[place] for place in places]
         seconds, size = sum(price.seconds for price in prices), sum(price.megabytes for price in prices)
-        names = " + ".join(str(1 + place) for place in networks)
-        mark = "*" if networks == chosen else ""
-        row = (f"{each.accuracy:.1%}", f"{each.loss:.3f}", f"{1000 * seconds:.1f}", f"{size:.0f}")
-        cells.append((mark, names, each.head.removesuffix(" analysis"), *row))
-    lines = [f"           {line}" for line in format_table(cells, left=(0, 1, 2))]
-    taken, single = found.choice.taken, found.choice.single
-    alone = f"; one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
-    lines.append(
-        "           * chosen, the cheapest whose log loss is within one standard error of the least: right on "
-        f"{taken.accuracy:.1%} of the training images, by cross-validation{alone * (len(taken.networks) > 1)}"
-    )
-    return lines
-
-
-ROWS = 6
+        names, mark = " + ".join(str(1 + place) for place in places), "*" if places == found.places else ""
+        cells.append((mark, names, f"{each.accuracy:.1%}", f"{each.loss:.3f}", f"{1000 * seconds:.1f}", f"{size:.0f}"))
+    lines = [f"           {line}" for line in format_table(cells, left=(0, 1))]
+    return [*lines, "           * used; accuracy and log loss on training images, by cross-validation"]
 
 
 def first_answer(config: RunConfig, found: Look) -> RunConfig:

@@ -1,21 +1,43 @@
-"""Linear heads on features, each fitted at once: ridge regression, discriminant analysis, logistic regression.
+"""A linear head on features of frozen networks, fitted at once: logistic regression in the metric of the classes.
 
-Every head takes features x (n, D) of one scale (see `scale`), labels (n,) from 0 to K - 1, and gives a weight (K, D)
-and a bias (K,). Its logits say what it prefers; how sure it may be is for a temperature to say. All classes count as
-equally frequent, except in logistic regression, which learns from the images how frequent they are.
+The features of each level get one scale, and those of a network are whitened by their covariance within the classes,
+which is shrunk as Ledoit and Wolf (2004) find best. The penalty is chosen by cross-validation in whole units; a
+temperature that is fitted to the same out-of-fold logits makes the probabilities mean what they say. Each of several
+networks has a head of its own, and all have one side by side; the weighted sum of these is one linear head again:
+docs/evidence/minutes.md, "One linear head". N images, D features, K classes.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import softmax
+from sklearn.covariance import ledoit_wolf
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from threadpoolctl import threadpool_limits
 
-from trainers.engine.temperature import Floats, Ints
+from trainers.heads.temperature import Floats, Ints, losses, sharpness
+
+PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
+"""Penalties on half the squared weights, beside the mean cross-entropy; the strongest first."""
+FEW_PENALTY = 0.01
+"""The penalty where there are too few images to choose one by; the temperature is then 1."""
+FOLDS = 5
+LEAST = 3
+"""Units a class, on average, below which there is no cross-validation: heads would learn from one of each."""
+MOST_IMAGES = 1_000
+"""Training images that penalty and temperature are chosen by; the head then learns from all of them."""
+
+PULL = 10.0
+"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/evidence/minutes.md."""
+NEGLIGIBLE = 0.02
+"""Weights, as shares of their sum, that are left out."""
 
 
 @dataclass(frozen=True)
@@ -23,104 +45,212 @@ class Linear:
     """Logits of features x (n, D): x @ weight.T + bias."""
 
     weight: Floats
+    """(K, D)"""
     bias: Floats
+    """(K,)"""
 
-    def __call__(self, features: Floats) -> Floats:
+    def __call__(self, features: NDArray) -> Floats:
         logits: Floats = features @ self.weight.T + self.bias
         return logits
 
     def times(self, factor: float) -> "Linear":
-        """The head whose logits are those of this one, times a factor."""
+        """Return the head whose logits are those of this one, times a factor."""
         return Linear(factor * self.weight, factor * self.bias)
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Scaling that brings the features of several networks together: (x - mean) * factor, both (D,)."""
+class Images:
+    """Features (N, D) of images, their labels (N,), and their units (N,): those with one number belong together."""
 
-    mean: Floats
-    factor: Floats
+    features: NDArray
+    labels: Ints
+    units: Ints
+    classes: int
+    columns: Sequence[slice]
+    """Columns of each network."""
+    levels: Sequence[slice]
+    """Columns of features that share a scale: the last ones of a network, or those of one of its stages."""
 
-    def __call__(self, features: NDArray) -> Floats:
-        scaled: Floats = (features - self.mean) * self.factor
-        return scaled
+    def take(self, rows: Ints) -> "Images":
+        return replace(self, features=self.features[rows], labels=self.labels[rows], units=self.units[rows])
 
-    def undone(self, head: Linear) -> Linear:
-        """The head on features as they come that does what `head` does on scaled ones."""
-        weight = head.weight * self.factor
-        return Linear(weight, head.bias - weight @ self.mean)
+    def some(self, most: int = MOST_IMAGES) -> "Images":
+        """Take about `most` of them, of each class the same share, with whole units."""
+        if len(self.labels) <= most:
+            return self
+        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
+        by_class = np.argsort(self.labels[first], kind="stable")  # of the units, each of which is that of its first
+        count = max(1, len(by_class) * most // len(self.labels))
+        return self.take(np.flatnonzero(np.isin(unit, by_class[np.arange(count) * len(by_class) // count])))
 
-
-def scale(features: NDArray, columns: Sequence[slice]) -> Scale:
-    """The scale on which the features of each level of a network, which stand in one of the `columns`, have mean 0 and
-    together variance 1: none speaks louder because it has more features, or larger ones."""
-    mean = features.mean(axis=0, dtype=np.float64)
-    variance = features.var(axis=0, dtype=np.float64)
-    factor = np.ones_like(mean)
-    for column in columns:
-        factor[column] = 1 / np.sqrt(max(variance[column].sum(), 1e-12))
-    return Scale(mean, factor)
-
-
-def ridge(features: Floats, labels: Ints, classes: int, *, penalty: float) -> Linear:
-    """Ridge regression on targets that are 1 for the class of an image and else 0."""
-    targets = np.eye(classes)[labels]
-    middle, centre = features.mean(axis=0), targets.mean(axis=0)
-    x, y = features - middle, targets - centre
-    if len(x) < x.shape[1]:
-        weight = solve(x @ x.T + penalty * np.eye(len(x)), y, assume_a="pos").T @ x
-    else:
-        weight = solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ y, assume_a="pos").T
-    return Linear(weight, np.full(classes, 1 / classes) - weight @ middle)
+    def of(self, networks: Sequence[int]) -> "Images":
+        """Take the features of some networks, one after the other."""
+        parts, columns, levels, start = [], [], [], 0
+        for own in (self.columns[place] for place in networks):
+            parts.append(self.features[:, own])
+            columns.append(slice(start, start + parts[-1].shape[1]))
+            within = [level for level in self.levels if own.start <= level.start < own.stop]
+            levels += [slice(level.start - own.start + start, level.stop - own.start + start) for level in within]
+            start = columns[-1].stop
+        return replace(self, features=np.concatenate(parts, axis=1), columns=columns, levels=levels)
 
 
-def discriminant(features: Floats, labels: Ints, classes: int, *, dimensions: int) -> Linear:
-    """Linear discriminant analysis with flat priors, on the covariance within the classes, shrunk as Ledoit and Wolf
-    2004 find best. Classes without an image get a logit of 0.
+@dataclass(frozen=True)
+class Judged:
+    """Cross-validation of the best head."""
 
-    scikit-learn shrinks the covariance of each class by itself, which a class of a few images cannot bear.
-    `dimensions`: those of the features before they were turned, without loss, into fewer.
-    """
-    present = np.unique(labels)
-    means = np.stack([features[labels == label].mean(axis=0) for label in present])
-    within = features - means[np.searchsorted(present, labels)]
-    covariance = within.T @ within / len(within)
-    average = max(np.trace(covariance) / dimensions, 1e-12)
-    spread = np.square(within).sum(axis=1)
-    noise = (np.square(spread).mean() - np.square(covariance).sum()) / len(within)
-    distance = np.square(covariance).sum() - average**2 * dimensions
-    share = min(max(noise / distance, 0.0), 1.0) if distance > 0 else 1.0
-    shrunk = (1 - share) * covariance + share * average * np.eye(len(covariance))
-    shrunk += 1e-9 * average * np.eye(len(covariance))
-    of_present = solve(shrunk, means.T, assume_a="pos").T
-    weight, bias = np.zeros((classes, features.shape[1])), np.zeros(classes)
-    weight[present], bias[present] = of_present, -0.5 * (of_present * means).sum(axis=1)
-    return Linear(weight, bias)
+    parts: tuple[tuple[float, float], ...]
+    """Of each head (see `sets_of`): the penalty, and the factor of its logits, its weight over its temperature."""
+    logits: Floats
+    """(n, K): each image's by a head that did not learn from it."""
+    images: Images
+    """The n images."""
 
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """(n,)"""
+        return self.logits.argmax(axis=1) == self.images.labels
 
-def logistic(features: Floats, labels: Ints, classes: int, *, penalty: float) -> Linear:
-    """Multinomial logistic regression (scikit-learn's C = 1 / penalty). Classes without an image get a very low one."""
-    model = LogisticRegression(C=1 / penalty, max_iter=200, tol=1e-3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough
-        model.fit(features, labels)
-    weight, bias = np.zeros((classes, features.shape[1])), np.full(classes, ABSENT)
-    both = len(model.classes_) == 2
-    weight[model.classes_] = np.concatenate([-model.coef_, model.coef_]) / 2 if both else model.coef_
-    bias[model.classes_] = np.concatenate([-model.intercept_, model.intercept_]) / 2 if both else model.intercept_
-    return Linear(weight, bias)
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.mean())
+
+    @property
+    def loss(self) -> float:
+        return float(losses(self.logits, self.images.labels).mean())
 
 
-ABSENT = -20.0
-"""Logit of a class that logistic regression has seen no image of."""
+def fit_head(images: Images, judged: Judged | None = None) -> tuple[Linear, Judged | None]:
+    """Fit the calibrated head to all images; return it with its cross-validation, None of too few images.
+
+    `judged`: its cross-validation, if that is known."""
+    judged = judged or cross_validate(images)
+    sets = sets_of(len(images.columns))
+    parts = ((FEW_PENALTY, 1 / len(sets)),) * len(sets) if judged is None else judged.parts
+    places = np.arange(images.features.shape[1])
+    weight, bias = np.zeros((images.classes, images.features.shape[1])), np.zeros(images.classes)
+    for networks, (penalty, factor) in zip(sets, parts, strict=True):
+        if factor:
+            [head] = heads_of(images.of(networks), [penalty])
+            own = np.concatenate([places[images.columns[network]] for network in networks])
+            weight[:, own] += factor * head.weight
+            bias += factor * head.bias
+    return Linear(weight, bias), judged
 
 
-def basis_of(features: Floats) -> Floats | None:
-    """(D, R), orthonormal: the directions in which the features of few images differ at all. Heads on features @ basis
-    are those on the features, and cost less. None where there are no fewer of them than dimensions."""
-    if features.shape[1] <= len(features):
+def sets_of(networks: int) -> list[list[int]]:
+    """Return the places of the networks of each head that is weighed: each alone, and all side by side."""
+    return [[place] for place in range(networks)] + ([[*range(networks)]] if networks > 1 else [])
+
+
+def cross_validate(images: Images, *, most: int = MOST_IMAGES, alone: Sequence[Judged] = ()) -> Judged | None:
+    """Choose penalties, temperatures and weights by some of the images; None: there are too few.
+
+    `alone`: each of the networks, where they were cross-validated already."""
+    images = images.some(most)
+    folds = folds_of(images.labels, images.units)
+    if not folds:
         return None
-    values, vectors = np.linalg.eigh(features @ features.T)
-    kept = values > 1e-10 * values[-1]
-    basis: Floats = features.T @ (vectors[:, kept] / np.sqrt(values[kept]))
-    return basis
+    found = [*alone, *(_of_one(images.of(each), folds) for each in sets_of(len(images.columns))[len(alone) :])]
+    if len(found) == 1:
+        return found[0]
+    logits = [each.logits for each in found]
+    weights = weights_of(logits, images.labels, start=np.full(len(found), 1 / len(found)))
+    parts = [(each.parts[0][0], float(weight) * each.parts[0][1]) for weight, each in zip(weights, found, strict=True)]
+    return Judged(tuple(parts), np.tensordot(weights, np.stack(logits), axes=1), images)
+
+
+def _of_one(images: Images, folds: Sequence[Ints]) -> Judged:
+    """Cross-validate one head with the best penalty."""
+    logits = np.empty((len(PENALTIES), len(images.labels), images.classes))
+    for rows in folds:
+        others = images.take(np.setdiff1d(np.arange(len(images.labels)), rows))
+        for place, head in enumerate(heads_of(others, PENALTIES)):
+            logits[place, rows] = head(images.features[rows])
+    factors = [sharpness(each, images.labels) for each in logits]
+    found = [
+        Judged(((penalty, factor),), factor * each, images)
+        for penalty, factor, each in zip(PENALTIES, factors, logits, strict=True)
+    ]
+    return min(found, key=lambda judged: judged.loss)
+
+
+def heads_of(images: Images, penalties: Sequence[float]) -> Iterator[Linear]:
+    """Yield the head of each penalty, on the features as they come. Classes without images get low logits.
+
+    Linear algebra runs on one thread: its products are so small that threads wait for each other longer than they
+    compute, and many times as long where others use the machine."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        mean, variance = (values(axis=0, dtype=np.float64) for values in (images.features.mean, images.features.var))
+        factor = np.ones_like(mean)
+        for level in images.levels:
+            factor[level] = 1 / np.sqrt(max(variance[level].sum(), 1e-12))
+        x = ((images.features - mean) * factor).astype(np.float32)
+        # Few images differ in no more directions than there are images: in a basis of these a fit costs less.
+        turn = np.linalg.qr(x.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1], dtype=np.float32)
+        turn = turn @ whitening(x @ turn, images.labels)
+        x, present = x @ turn, np.unique(images.labels)
+        model = LogisticRegression(max_iter=200, tol=1e-3, warm_start=True)
+        for penalty in penalties:
+            weight, bias = np.zeros((images.classes, len(mean))), np.full(images.classes, -np.log(len(x) + 1))
+            bias[present] = 0.0
+            if len(present) > 1:
+                model.C = 1 / (penalty * len(x))
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough
+                    warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
+                    model.fit(x, images.labels)
+                both = len(present) == 2
+                coefficients = np.concatenate([-model.coef_, model.coef_]) / 2 if both else model.coef_
+                intercepts = np.concatenate([-model.intercept_, model.intercept_]) / 2 if both else model.intercept_
+                weight[present], bias[present] = coefficients @ turn.T * factor, intercepts
+            yield Linear(weight, bias - weight @ mean)
+
+
+def whitening(x: NDArray, labels: Ints) -> NDArray:
+    """Return the matrix (d, d) after which centred features x (n, d) have the identity as covariance within classes.
+
+    Where no class has two images it is the covariance of all."""
+    _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(counts) < len(x):
+        members = np.eye(len(counts), dtype=x.dtype)[of]
+        x = x - (members.T @ x / counts[:, None].astype(x.dtype))[of]
+    covariance, _ = ledoit_wolf(x, assume_centered=True)
+    covariance.flat[:: len(covariance) + 1] += 1e-6 * np.trace(covariance) / len(covariance) + 1e-12
+    lower = cholesky(covariance, lower=True)
+    inverse: NDArray = solve_triangular(lower, np.eye(len(lower), dtype=x.dtype), lower=True)
+    return inverse.T
+
+
+def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
+    """Return the rows of each fold; images of a unit share one, and classes are spread evenly.
+
+    Empty: there are fewer than `LEAST` units a class, or no class has two."""
+    _, first = np.unique(units, return_index=True)
+    folds = min(folds, int(np.bincount(labels[first]).max()))
+    if folds < 2 or len(first) < LEAST * len(np.unique(labels)):
+        return []
+    alone = len(first) == len(units)
+    splitter = (StratifiedKFold if alone else StratifiedGroupKFold)(folds, shuffle=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The least populated class")
+        found = [left_out for _, left_out in splitter.split(labels, labels, None if alone else units)]
+    return [rows for rows in found if len(rows)]
+
+
+def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats, pull: float = PULL) -> Floats:
+    """Return the weight of each classifier (M,) in a weighted sum of their calibrated logits (n, K) for n images.
+
+    That is the logarithmic opinion pool (Genest and Zidek 1986). Its fit is convex, and pulled to `start` (M,), so few
+    images cannot lead far from it."""
+    stacked, truth = np.stack(logits), np.eye(logits[0].shape[1])[labels]
+
+    def objective(weights: Floats) -> tuple[float, Floats]:
+        mixed = np.tensordot(weights, stacked, axes=1)
+        gradient = np.einsum("mnk,nk->m", stacked, softmax(mixed, axis=1) - truth)
+        away = weights - start
+        return float(losses(mixed, labels).sum() + pull * away @ away), gradient + 2 * pull * away
+
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start))
+    weights: Floats = np.where(found.x < NEGLIGIBLE * found.x.sum(), 0.0, found.x)
+    return weights
