@@ -47,15 +47,17 @@ def two_networks(*, second, n=300):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_head_is_the_logistic_regression_of_scikit_learn_on_whitened_features(classes):
-    features, labels = clouds(n=90, classes=classes)
-    [head] = heads_of(one_network(features, labels, np.arange(90), classes), [0.5 / 90])
+@pytest.mark.parametrize("white", [True, False])
+def test_a_head_is_the_logistic_regression_of_scikit_learn_in_which_all_classes_count_alike(classes, white):
+    features, labels = clouds(n=150, classes=classes)
+    features, labels = (each[np.flatnonzero((labels > 0) | (np.arange(150) < 60))] for each in (features, labels))
+    [head] = heads_of(one_network(features, labels, np.arange(len(labels)), classes), [0.5 / len(labels)], white=white)
     scaled = (features - features.mean(axis=0)) / np.sqrt(features.var(axis=0).sum())
-    means = np.stack([scaled[labels == label].mean(axis=0) for label in range(classes)])
-    values, vectors = np.linalg.eigh(ledoit_wolf(scaled - means[labels], assume_centered=True)[0])
-    white = scaled @ vectors / np.sqrt(values)
-    expected = LogisticRegression(C=2.0, max_iter=500, tol=1e-6).fit(white, labels).predict_proba(white)
-    assert softmax(head(features), axis=1) == pytest.approx(expected, abs=1e-2)
+    within = scaled - np.stack([scaled[labels == label].mean(axis=0) for label in range(classes)])[labels]
+    values, vectors = np.linalg.eigh(ledoit_wolf(within, assume_centered=True)[0])
+    x = scaled @ vectors / np.sqrt(values if white else values.mean())
+    model = LogisticRegression(C=2.0, class_weight="balanced", max_iter=500, tol=1e-6)
+    assert softmax(head(features), axis=1) == pytest.approx(model.fit(x, labels).predict_proba(x), abs=1e-2)
 
 
 @pytest.mark.parametrize("width", [20, 200])
@@ -69,18 +71,22 @@ def test_what_all_classes_have_in_common_does_not_hide_what_tells_them_apart(wid
 
 def test_every_level_has_one_voice_and_logits_are_of_features_as_they_come():
     images = two_networks(second=True)
-    [head] = heads_of(images, [1.0])
+    [head] = heads_of(images, [1.0], white=True)
     other = images.features * np.repeat([1.0, 30.0], 10) + np.repeat([0.0, 100.0], 10)
-    [same] = heads_of(replace(images, features=other), [1.0])
+    [same] = heads_of(replace(images, features=other), [1.0], white=True)
     assert same(other) == pytest.approx(head(images.features), abs=2e-2)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_class_without_images_is_never_said(classes):
-    features, labels = clouds(classes=classes)
-    [head] = heads_of(one_network(features, labels, np.arange(60), classes + 1), [1.0])
+@pytest.mark.parametrize("penalty", [10.0, 0.01])
+def test_a_class_without_images_is_not_said_of_others_and_yet_possible(classes, penalty):
+    features, labels = clouds(n=600, classes=classes)
+    learn = np.arange(60)
+    [head] = heads_of(one_network(features[:60], labels[:60], learn, classes + 1), [penalty], white=True)
     assert head.weight.shape == (classes + 1, 20)
-    assert (head(features).argmax(axis=1) < classes).all()
+    logits = head(features[60:])
+    assert (logits.argmax(axis=1) == classes).mean() < 0.05
+    assert (logits[:, classes] > logits[:, :classes].min(axis=1)).all()
 
 
 @pytest.mark.parametrize("each", [1, 2, 3, 5])
@@ -103,21 +109,22 @@ def test_images_that_are_all_the_same_have_a_head_too():
 def test_the_penalty_and_the_temperature_are_the_best_of_those_tried():
     images = two_networks(second=True).of([0])
     judged = cross_validate(images)
-    logits = {penalty: np.empty((300, 3)) for penalty in PENALTIES}
-    for rows in folds_of(images.labels, images.units):
-        others = images.take(np.setdiff1d(np.arange(300), rows))
-        for penalty, head in zip(PENALTIES, heads_of(others, PENALTIES), strict=True):
-            logits[penalty][rows] = head(images.features[rows])
-    found = {
-        penalty: losses(sharpness(each, images.labels) * each, images.labels).mean() for penalty, each in logits.items()
-    }
-    [(penalty, factor)] = judged.parts
-    assert penalty == min(found, key=found.__getitem__)
-    assert judged.loss == pytest.approx(min(found.values()))
     head, again = fit_head(images)
-    [plain] = heads_of(images, [penalty])
-    assert head.weight == pytest.approx(factor * plain.weight)
     assert np.array_equal(judged.logits, again.logits)  # the same every time
+    least, summed = [], 0.0
+    for white, (penalty, factor) in zip((True, False), judged.parts, strict=True):
+        logits = {each: np.empty((300, 3)) for each in PENALTIES}
+        for rows in folds_of(images.labels, images.units):
+            others = images.take(np.setdiff1d(np.arange(300), rows))
+            for each, found in zip(PENALTIES, heads_of(others, PENALTIES, white=white), strict=True):
+                logits[each][rows] = found(images.features[rows])
+        loss = {p: losses(sharpness(each, images.labels) * each, images.labels).mean() for p, each in logits.items()}
+        assert penalty == min(loss, key=loss.__getitem__)
+        least.append(loss[penalty])
+        [own] = heads_of(images, [penalty], white=white)
+        summed = summed + factor * own.weight
+    assert judged.loss < min(least) + 1e-3
+    assert head.weight == pytest.approx(summed)
 
 
 def test_several_networks_have_one_head_that_is_better_than_each_of_theirs_and_no_worse_by_one_that_sees_nothing():
@@ -127,11 +134,10 @@ def test_several_networks_have_one_head_that_is_better_than_each_of_theirs_and_n
         assert both.loss < min(each.loss for each in alone) - 0.05 * second + 0.01
         assert np.array_equal(both.logits, cross_validate(images, alone=alone).logits)
         head, _ = fit_head(images)
-        [joint] = heads_of(images, [both.parts[2][0]])
-        summed = both.parts[2][1] * joint(images.features)
-        for place, column in enumerate(NETWORKS):
-            [own] = heads_of(images.of([place]), [both.parts[place][0]])
-            summed = summed + both.parts[place][1] * own(images.features[:, column])
+        summed = 0.0
+        for part, (penalty, factor) in enumerate(both.parts):
+            [own] = heads_of(images.of([part // 2]), [penalty], white=part % 2 == 0)
+            summed = summed + factor * own(images.features[:, NETWORKS[part // 2]])
         assert head(images.features) == pytest.approx(summed, abs=1e-6)
 
 
@@ -144,13 +150,13 @@ def test_units_share_a_fold_and_no_head_sees_what_it_is_asked_about(monkeypatch)
     assert folds_of(np.arange(5), np.arange(5)) == []
     learnt = []
 
-    def noting(others, penalties):
+    def noting(others, penalties, **kind):
         learnt.append(others.units)
-        return heads_of(others, penalties)
+        return heads_of(others, penalties, **kind)
 
     monkeypatch.setattr(linear, "heads_of", noting)
     cross_validate(one_network(clouds()[0], labels, units, 3))
-    assert [set(each) for each in learnt] == [set(np.delete(units, rows)) for rows in folds]
+    assert [set(each) for each in learnt] == [set(np.delete(units, rows)) for rows in folds] * 2
 
 
 def test_some_of_the_networks_are_seen_with_their_own_levels():
@@ -167,7 +173,7 @@ def test_heads_are_fitted_on_one_thread_and_give_the_others_back(monkeypatch):
         return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
 
     seen, before, whitening = [], threads(), linear.whitening
-    monkeypatch.setattr(linear, "whitening", lambda *words: seen.append(threads()) or whitening(*words))
+    monkeypatch.setattr(linear, "whitening", lambda *words, **kind: seen.append(threads()) or whitening(*words, **kind))
     cross_validate(two_networks(second=True))
     assert seen
     assert all(each == {1} for each in seen)
@@ -204,7 +210,7 @@ def test_a_pool_is_no_worse_than_its_best_part_and_leaves_out_noise():
     features, labels = clouds(n=300, distance=0.5)
     good = []
     for half in (slice(0, 10), slice(10, 20)):
-        [head] = heads_of(one_network(features[:, half], labels, np.arange(300), 3), [1.0])
+        [head] = heads_of(one_network(features[:, half], labels, np.arange(300), 3), [1.0], white=True)
         good.append(head(features[:, half]))
     noise = np.random.default_rng(0).normal(size=(300, 3))
     parts = [sharpness(each, labels) * each for each in (*good, noise)]

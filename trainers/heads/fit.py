@@ -32,7 +32,7 @@ MOST_TO_BEGIN_WITH = 60_000
 
 
 class Fitted(NamedTuple):
-    """What a fitted head is made of."""
+    """Parts of a fitted head."""
 
     lines: list[str]
     parts: dict[str, dict[str, dict[str, float]]]

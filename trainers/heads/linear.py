@@ -1,10 +1,10 @@
-"""A linear head on features of frozen networks, fitted at once: logistic regression in the metric of the classes.
+"""A linear head on features of frozen networks, fitted at once: logistic regression in which all classes count alike.
 
-The features of each level get one scale, and those of a network are whitened by their covariance within the classes,
-which is shrunk as Ledoit and Wolf (2004) find best. The penalty is chosen by cross-validation in whole units; a
-temperature that is fitted to the same out-of-fold logits makes the probabilities mean what they say. Each of several
-networks has a head of its own, and all have one side by side; the weighted sum of these is one linear head again:
-docs/evidence/minutes.md, "One linear head". N images, D features, K classes.
+The features of each level get one scale. Each network has two heads: a plain one, and one on features that are whitened
+by their covariance within the classes, which is shrunk as Ledoit and Wolf (2004) find best. The penalty is chosen by
+cross-validation in whole units; a temperature that is fitted to the same out-of-fold logits makes the probabilities
+mean what they say. The weighted sum of all heads is one linear head again: docs/evidence/minutes.md, "One linear head".
+N images, D features, K classes.
 """
 
 import warnings
@@ -33,6 +33,8 @@ LEAST = 3
 """Units a class, on average, below which there is no cross-validation: heads would learn from one of each."""
 MOST_IMAGES = 1_000
 """Training images that penalty and temperature are chosen by; the head then learns from all of them."""
+ABSENT = 0.25
+"""Logit of a class without images, as a share of the mean logit of the other images for their own class."""
 
 PULL = 10.0
 """Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/evidence/minutes.md."""
@@ -100,7 +102,8 @@ class Judged:
     """Cross-validation of the best head."""
 
     parts: tuple[tuple[float, float], ...]
-    """Of each head (see `sets_of`): the penalty, and the factor of its logits, its weight over its temperature."""
+    """Penalty of each head, for each network the whitened one and the plain one, and the factor of its logits: its
+    weight over its temperature."""
     logits: Floats
     """(n, K): each image's by a head that did not learn from it."""
     images: Images
@@ -125,22 +128,15 @@ def fit_head(images: Images, judged: Judged | None = None) -> tuple[Linear, Judg
 
     `judged`: its cross-validation, if that is known."""
     judged = judged or cross_validate(images)
-    sets = sets_of(len(images.columns))
-    parts = ((FEW_PENALTY, 1 / len(sets)),) * len(sets) if judged is None else judged.parts
-    places = np.arange(images.features.shape[1])
+    kinds = [(place, white) for place in range(len(images.columns)) for white in (True, False)]
+    parts = ((FEW_PENALTY, 1 / len(kinds)),) * len(kinds) if judged is None else judged.parts
     weight, bias = np.zeros((images.classes, images.features.shape[1])), np.zeros(images.classes)
-    for networks, (penalty, factor) in zip(sets, parts, strict=True):
+    for (place, white), (penalty, factor) in zip(kinds, parts, strict=True):
         if factor:
-            [head] = heads_of(images.of(networks), [penalty])
-            own = np.concatenate([places[images.columns[network]] for network in networks])
-            weight[:, own] += factor * head.weight
+            [head] = heads_of(images.of([place]), [penalty], white=white)
+            weight[:, images.columns[place]] += factor * head.weight
             bias += factor * head.bias
     return Linear(weight, bias), judged
-
-
-def sets_of(networks: int) -> list[list[int]]:
-    """Return the places of the networks of each head that is weighed: each alone, and all side by side."""
-    return [[place] for place in range(networks)] + ([[*range(networks)]] if networks > 1 else [])
 
 
 def cross_validate(images: Images, *, most: int = MOST_IMAGES, alone: Sequence[Judged] = ()) -> Judged | None:
@@ -151,21 +147,26 @@ def cross_validate(images: Images, *, most: int = MOST_IMAGES, alone: Sequence[J
     folds = folds_of(images.labels, images.units)
     if not folds:
         return None
-    found = [*alone, *(_of_one(images.of(each), folds) for each in sets_of(len(images.columns))[len(alone) :])]
-    if len(found) == 1:
-        return found[0]
-    logits = [each.logits for each in found]
-    weights = weights_of(logits, images.labels, start=np.full(len(found), 1 / len(found)))
-    parts = [(each.parts[0][0], float(weight) * each.parts[0][1]) for weight, each in zip(weights, found, strict=True)]
-    return Judged(tuple(parts), np.tensordot(weights, np.stack(logits), axes=1), images)
+    networks = (images.of([place]) for place in range(len(images.columns)))
+    alone = alone or [_pool([_of_kind(own, folds, white=white) for white in (True, False)]) for own in networks]
+    return alone[0] if len(alone) == 1 else _pool(alone)
 
 
-def _of_one(images: Images, folds: Sequence[Ints]) -> Judged:
+def _pool(heads: Sequence[Judged]) -> Judged:
+    """Weigh heads that were cross-validated on the same images."""
+    logits, images = [head.logits for head in heads], heads[0].images
+    weights = weights_of(logits, images.labels, start=np.full(len(heads), 1 / len(heads)))
+    pairs = zip(weights, heads, strict=True)
+    parts = tuple((penalty, float(weight) * factor) for weight, head in pairs for penalty, factor in head.parts)
+    return Judged(parts, np.tensordot(weights, np.stack(logits), axes=1), images)
+
+
+def _of_kind(images: Images, folds: Sequence[Ints], *, white: bool) -> Judged:
     """Cross-validate one head with the best penalty."""
     logits = np.empty((len(PENALTIES), len(images.labels), images.classes))
     for rows in folds:
         others = images.take(np.setdiff1d(np.arange(len(images.labels)), rows))
-        for place, head in enumerate(heads_of(others, PENALTIES)):
+        for place, head in enumerate(heads_of(others, PENALTIES, white=white)):
             logits[place, rows] = head(images.features[rows])
     factors = [sharpness(each, images.labels) for each in logits]
     found = [
@@ -175,8 +176,8 @@ def _of_one(images: Images, folds: Sequence[Ints]) -> Judged:
     return min(found, key=lambda judged: judged.loss)
 
 
-def heads_of(images: Images, penalties: Sequence[float]) -> Iterator[Linear]:
-    """Yield the head of each penalty, on the features as they come. Classes without images get low logits.
+def heads_of(images: Images, penalties: Sequence[float], *, white: bool) -> Iterator[Linear]:
+    """Yield the head of each penalty, on the features as they come.
 
     Linear algebra runs on one thread: its products are so small that threads wait for each other longer than they
     compute, and many times as long where others use the machine."""
@@ -188,9 +189,9 @@ def heads_of(images: Images, penalties: Sequence[float]) -> Iterator[Linear]:
         x = ((images.features - mean) * factor).astype(np.float32)
         # Few images differ in no more directions than there are images: in a basis of these a fit costs less.
         turn = np.linalg.qr(x.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1], dtype=np.float32)
-        turn = turn @ whitening(x @ turn, images.labels)
-        x, present = x @ turn, np.unique(images.labels)
-        model = LogisticRegression(max_iter=200, tol=1e-3, warm_start=True)
+        turn = turn @ whitening(x @ turn, images.labels, white=white)
+        x, (present, of) = x @ turn, np.unique(images.labels, return_inverse=True)
+        model = LogisticRegression(class_weight="balanced", max_iter=200, tol=1e-3, warm_start=True)
         for penalty in penalties:
             weight, bias = np.zeros((images.classes, len(mean))), np.full(images.classes, -np.log(len(x) + 1))
             bias[present] = 0.0
@@ -203,22 +204,26 @@ def heads_of(images: Images, penalties: Sequence[float]) -> Iterator[Linear]:
                 both = len(present) == 2
                 coefficients = np.concatenate([-model.coef_, model.coef_]) / 2 if both else model.coef_
                 intercepts = np.concatenate([-model.intercept_, model.intercept_]) / 2 if both else model.intercept_
+                if len(present) < images.classes:
+                    bias[:] = ABSENT * np.einsum("nd,nd->", x, coefficients[of]) / len(x)
                 weight[present], bias[present] = coefficients @ turn.T * factor, intercepts
             yield Linear(weight, bias - weight @ mean)
 
 
-def whitening(x: NDArray, labels: Ints) -> NDArray:
+def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
     """Return the matrix (d, d) after which centred features x (n, d) have the identity as covariance within classes.
 
-    Where no class has two images it is the covariance of all."""
+    `white` False: a multiple of the identity, so that only the mean of the variances is 1. Where no class has two
+    images it is the covariance of all."""
     _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(counts) < len(x):
         members = np.eye(len(counts), dtype=x.dtype)[of]
         x = x - (members.T @ x / counts[:, None].astype(x.dtype))[of]
-    covariance, _ = ledoit_wolf(x, assume_centered=True)
+    one = np.eye(x.shape[1], dtype=x.dtype)
+    covariance = ledoit_wolf(x, assume_centered=True)[0] if white else np.square(x).mean() * one
     covariance.flat[:: len(covariance) + 1] += 1e-6 * np.trace(covariance) / len(covariance) + 1e-12
     lower = cholesky(covariance, lower=True)
-    inverse: NDArray = solve_triangular(lower, np.eye(len(lower), dtype=x.dtype), lower=True)
+    inverse: NDArray = solve_triangular(lower, one, lower=True)
     return inverse.T
 
 
