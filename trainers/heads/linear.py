@@ -3,7 +3,7 @@
 The features of each level get one scale. Each network has two heads: a plain one, and one on features that are whitened
 by their covariance within the classes, which is shrunk as Ledoit and Wolf (2004) find best. The penalty is chosen by
 cross-validation in whole units; a temperature that is fitted to the same out-of-fold logits makes the probabilities
-mean what they say. The weighted sum of all heads is one linear head again: docs/evidence/minutes.md, "One linear head".
+mean what they say. The weighted sum of all heads is one linear head again: docs/results.md.
 N images, D features, K classes.
 """
 
@@ -37,7 +37,7 @@ ABSENT = 0.25
 """Logit of a class without images, as a share of the mean logit of the other images for their own class."""
 
 PULL = 10.0
-"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/evidence/minutes.md."""
+"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/results.md."""
 NEGLIGIBLE = 0.02
 """Weights, as shares of their sum, that are left out."""
 
