@@ -189,6 +189,18 @@ def test_measuring_leaves_the_job_as_it_is():
     assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding
 
 
+def test_the_seconds_of_compiling_are_part_of_a_run(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr("torch.compile", lambda module, **_: compiled.append(module) or module)
+    monkeypatch.setattr("trainers.options.defaults.require_compiler", lambda device: None)
+    options = {"device": "cpu", "amp": "off", "epochs": 1, "compile": True}
+    setup = prepare(RunConfig(data=few_digits(labels_per_class=5), train=TrainConfig(**options)))
+    pace = measure(setup, seconds=0.01)
+    assert compiled
+    assert pace.compiling > 0
+    assert pace.fixed == pytest.approx(dataclasses.replace(pace, compiling=0.0).fixed + pace.compiling)
+
+
 @pytest.mark.parametrize(("operations", "forward", "measured"), [(1e12, 60, 0), (1e13, 10, 0), (1e13, 20, 1)])
 def test_the_pace_of_a_run_that_is_soon_over_is_not_measured(monkeypatch, operations, forward, measured):
     """Two epochs of hymenoptera, 45 s in all, began with 4 s of processor time for it, and said nothing then."""

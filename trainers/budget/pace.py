@@ -48,6 +48,8 @@ class Pace:
     """Reading training and validation images for the first time, beyond what it takes from then on."""
     conclusion: float
     """The test images, once."""
+    compiling: float = 0.0
+    """The first steps, with `--compile`."""
 
     @property
     def epoch(self) -> float:
@@ -56,7 +58,7 @@ class Pace:
     @property
     def fixed(self) -> float:
         """Seconds that do not depend on the number of epochs; the first validation is of the untrained model."""
-        return self.decoding + self.validation + self.conclusion + PICTURES_AND_FILES
+        return self.compiling + self.decoding + self.validation + self.conclusion + PICTURES_AND_FILES
 
     @property
     def ending(self) -> float:
@@ -79,6 +81,8 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
     first, _ = read(train)
     again, batches = read(train)
     copied, cached = copy_of(setup), setup.config.train.cache_features == "on"
+    compiles = setup.config.train.compile and not cached
+    compiling = seconds_of(lambda: step_times(copied, batches, seconds=0.0)) if compiles else 0.0
     step = 0.0 if cached else seconds_of_step(copied, batches, seconds=seconds)
     evaluator = create_evaluator(copied.model, setup.device, amp_dtype=setup.amp_dtype)
     _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
@@ -97,6 +101,7 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
         validation=evaluation * sizes["val"],
         decoding=per_image * (sizes["train"] + sizes["val"]),
         conclusion=(evaluation + per_image) * sizes.get("test", 0),
+        compiling=compiling,
     )
 
 
