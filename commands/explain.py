@@ -49,7 +49,7 @@ class Options(ModelOptions):
         if self.page and (self.target, self.layer, self.method) != (None, None, "auto"):
             raise UsageError("target, layer and method are chosen in the page: leave them out, or --page")
         if not self.images and not self.page:
-            raise UsageError(f"no images named; see {command('explain', '--help')}")
+            raise UsageError(f"no images named: {command('explain', 'latest', 'path/to/image.jpg')}")
         if self.head is not None and self.layer is None:
             raise UsageError(f"head={self.head} needs --layer: heads belong to a layer")
         require_counts(self, "limit")

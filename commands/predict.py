@@ -53,7 +53,7 @@ class Options(JsonOption, ModelOptions):
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise UsageError(f"no images named; see {command('predict', '--help')}")
+            raise UsageError(f"no images named: {command('predict', 'latest', 'path/to/images')}")
         require_counts(self, "top", "grid_images", "batch_size")
 
 

@@ -141,22 +141,24 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.kept import better
     from trainers.storage.finished_run import open_as_latest
+    from trainers.system.signals import signals
 
     kept: RunResult | None = None
     result: RunResult | None = None
-    while True:
-        try:
-            run = runs.send(result)
-        except StopIteration:
-            break
-        result = train_or_resume(run.config, handlers=run.handlers, images=images)
-        if kept is None:
-            kept = result
-            continue
-        later = run.mixes or better(result, kept, favoured=run.favoured)
-        kept, other = (result, kept) if later else (kept, result)
-        print(wrapped(f"\n{'kept':>9}  {side_by_side(kept, other)}", indent=11))
-        open_as_latest(kept.run_dir)
+    with signals.hinting("the same command with --auto-resume goes on with the plan"):
+        while True:
+            try:
+                run = runs.send(result)
+            except StopIteration:
+                break
+            result = train_or_resume(run.config, handlers=run.handlers, images=images)
+            if kept is None:
+                kept = result
+                continue
+            later = run.mixes or better(result, kept, favoured=run.favoured)
+            kept, other = (result, kept) if later else (kept, result)
+            print(wrapped(f"\n{'kept':>9}  {side_by_side(kept, other)}", indent=11))
+            open_as_latest(kept.run_dir)
     assert kept is not None
     report(kept)
     return 0

@@ -31,7 +31,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
         size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs"
         rows.append(("arm", f"{arm.name}: {size}, lr {rates_text(plan.rates(arm))}"))
     for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
-        rows.append(("budget", f"{labels_text(labels)}: {images:,} images x {epochs:g} epochs"))
+        rows.append(("budget", f"{labels_text(labels)}: {images:,} images x {pluralise(epochs, 'epoch')}"))
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
     clusters = units_of(split.samples, split.samples.indices("test"))
     beside = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"

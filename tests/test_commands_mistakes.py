@@ -80,7 +80,7 @@ MISTAKES = [
      "{folder}/empty has no images in class folders; expected {folder}/empty/<class>/<image>"),
     ("evaluate {folder}/a.png",
      "{folder}/a.png is not a run directory: it is a file; name a folder below runs/, or latest"),
-    ("predict {folder}/digits/vit", "no images named; see python main.py predict --help"),
+    ("predict {folder}/digits/vit", "no images named: python main.py predict latest path/to/images"),
     ("predict {folder}/digits/vit {folder}/a.png --top 0", "top=0 must be at least 1"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 99", "layer=99: this model has layers 0 to 3"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 0 --head 99", "head=99: this model has heads 0 to 3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,6 +13,8 @@ from small_run import call
 from commands import train
 from commands.arguments import TrainOptions, flags, parse_train_options
 from commands.help import bare
+from common.errors import Interrupted
+from datasets.opened import OpenedImages
 from trainers.config import SECTIONS, RunConfig, run_options
 
 FIELDS = {flag: (section, name) for section, name, flag in run_options()}
@@ -121,3 +124,12 @@ def test_a_built_in_set_is_trained_as_before(began, capsys):
     code, out, _err = call(capsys, "train", "digits", "--epochs", "3")
     assert (code, began[0][0]) == (0, "train")
     assert "plan" not in out
+
+
+def test_a_plan_that_is_interrupted_says_how_it_goes_on():
+    def runs():
+        raise Interrupted(signal.SIGINT)
+        yield
+
+    with pytest.raises(Interrupted, match="--auto-resume"):
+        train.train_best(runs(), OpenedImages())
