@@ -128,7 +128,7 @@ def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, bes
     rows = [Ranked(name, {"model": {"name": "vit_nano_8"}}, 0.8, 0.7, 0.9, 0.2, 0, 1) for name in {best: 0, "a": 0}]
     rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
     monkeypatch.setattr(planning, "rank", lambda config, seconds, sample, images: rows)
-    monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
+    monkeypatch.setattr(planning, "probe_of", lambda config, options: config)
     monkeypatch.setattr(planning, "plan_fine_tuning", lambda *options, least: planning.PlannedRun(options[0]))
     until = time.monotonic() + 300
     config = RunConfig(train=TrainConfig(threads=1, device="cpu"))
@@ -144,6 +144,14 @@ def test_where_no_pretrained_network_is_there_the_plan_says_that_it_does_without
     [run] = planned(config, minutes=5, until=time.monotonic() + 300)
     assert run.config.model.weights is None
     assert "random weights" in capsys.readouterr().out
+
+
+def test_the_head_of_a_probe_is_fitted_as_in_the_ranking():
+    config = planning.probe_of(
+        RunConfig(), {"model": {"name": "vit_stem_16", "trainable": "head"}, "train": {"lr": 1e-3}}
+    )
+    assert (config.train.start_head, config.train.lr, config.data.augment) == ("fit", 1e-3, "none")
+    assert planning.probe_of(RunConfig(train=TrainConfig(start_head="plain")), {}).train.start_head == "plain"
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(1, "frozen"), (0.1, "trained")])

@@ -40,7 +40,6 @@ FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
 `SHARED`, too little to train much."""
 QUICKER = 0.8
 """Features of all images take about this share of their price, which is measured on a few of them."""
-PROBE_STEPS = 1500
 
 Runs = Generator[PlannedRun, RunResult | None, None]
 """Runs to train, one after the other; who trains them sends back what each found, or None for a rehearsal."""
@@ -110,18 +109,18 @@ def better_of_two(
     """A linear probe, and the network trained that may do better, as far as there is time for them. Where there is time
     for neither, the quickest probe, if features of all training images take it less than `at_most` seconds; else part
     of a pass."""
-    sizes, per_epoch = setup.data.dataset_sizes, setup.steps_per_epoch
+    sizes = setup.data.dataset_sizes
     candidates = fine_tuned(rows, images=sizes["train"], side=shorter_side(setup))
     probe = probe_first(rows, candidates, sizes, until - time.monotonic())
     if probe is not None:
-        yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
+        yield PlannedRun(named(probe_of(config, probe.options), "probe"))
     quickest = min(rows, key=lambda row: row.seconds / row.images)
     in_time = quickest.seconds / quickest.images * sizes["train"] < at_most
     run = plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if in_time else 0)
     if run is not None:
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
     elif probe is None:  # part of a pass would teach less than its features know
-        yield PlannedRun(probe_of(config, quickest.options, per_epoch))
+        yield PlannedRun(probe_of(config, quickest.options))
 
 
 def with_embedded_weights(config: RunConfig) -> RunConfig:
@@ -280,7 +279,7 @@ def mixed(
 
 def of_frozen(config: RunConfig) -> RunConfig:
     """Return the options for frozen networks: they take pictures as they are, whatever trained ones make of them."""
-    return config.changed(data={"augment": "none"}, train={"mixup": 0.0, "cutmix": 0.0})
+    return config.changed(data={"augment": "none"}, train={"mixup": 0.0, "cutmix": 0.0, "cache_features": "on"})
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
@@ -301,7 +300,7 @@ def as_begun(config: RunConfig) -> RunConfig:
     return replace(from_dict(RunConfig, begun["requested"]), output=output)
 
 
-def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:
-    """A linear probe with enough steps, each of which takes milliseconds."""
-    probe = filled_in(of_frozen(config), options)
-    return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
+def probe_of(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
+    """Return the options of a linear probe, with a fitted head as in the ranking."""
+    train = options.get("train", {}) | {"start_head": "fit"}
+    return filled_in(of_frozen(config), options | {"train": train})
