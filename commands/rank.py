@@ -20,8 +20,8 @@ SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Rank pretrained backbones with one forward pass per image: ridge regression and the nearest neighbour are fitted
-    to the features of a few labelled images, many times. Nothing is trained; the test images are not used.
+    """Rank pretrained backbones by cross-validation on training images: each stays frozen, under a linear head that is
+    fitted as in a plan of `train`. Validation and test images are not used.
 
     Exit code 3: a model could not be had; the others are ranked.
     """
