@@ -7,10 +7,9 @@ dog_breed_tiny, 5,000 training and 2,000 test images of CIFAR-10 (JPEG) and of F
 train/ and test/, as a person would have it: the application holds validation images back, and the other arms train on
 the same. Another folder of that form in --sets is measured with `--only ITS_NAME`; `benchmarks.made_sets` draws some.
 
-Arms: `minutes` is the command with no other option, which mixes networks; `one-network` the same with that option,
-which keeps the best single one, as plans did before; `plain` the same where timm is not installed; `scratch-small` the
-recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace; `resnet18` that of
-torchvision, from random weights, in the loop below.
+Arms: `minutes` is the command with no other option, which mixes networks; `plain` the same where timm is not installed;
+`scratch-small` the recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace;
+`resnet18` that of torchvision, from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
 the benchmark goes on.
 """
@@ -41,7 +40,7 @@ from vit.config import ModelConfig
 
 STARTED = time.monotonic()
 SETS = ("hymenoptera", "dogs", "cifar10", "fashion_mnist")
-ARMS = ("minutes", "one-network", "plain", "resnet18", "scratch-small")
+ARMS = ("minutes", "plain", "resnet18", "scratch-small")
 WITHOUT_TIMM = "import runpy, sys; sys.modules['timm'] = None; runpy.run_path('main.py', run_name='__main__')"
 
 
@@ -152,8 +151,6 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
                 "--seeds", str(seed), "--sets", str(out)]  # fmt: skip
     words = ["train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
     words += ["--output-dir", str(out), "--run-name", arm]  # its own: features that another run left would save time
-    if arm == "one-network":
-        words += ["--one-network"]
     if arm == "scratch-small":
         words += ["--recipe", "scratch-small", "--image-size", "64"]
     return [sys.executable, *(["-c", WITHOUT_TIMM] if arm == "plain" else ["main.py"]), *words]
@@ -180,17 +177,14 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
 
 
 def parts_of(run: Path) -> dict[str, Any]:
-    """Scores of the frozen networks of a mixture alone on the test images, and of the best single network, chosen by
-    its log loss on the validation images: then the arm `one-network` need not be run to know."""
+    """Scores of the frozen networks of a mixture together and of the best part alone, by its loss on validation."""
     path = run / "heads.json"
     if not path.exists():
         return {}
-    parts = json.loads(path.read_text())
-    frozen, *others = parts  # the frozen ones come first; where they are one network, that is a single one, too
-    alone = others if any("frozen" in name for name in others) else [frozen, *others]
-    single = min(alone, key=lambda name: parts[name]["val"]["loss"])
+    parts = {name: part for name, part in json.loads(path.read_text()).items() if "test" in part}
+    single = min(parts, key=lambda name: parts[name]["val"]["loss"])
     return {
-        "frozen_accuracy": parts[frozen]["test"]["accuracy"],
+        "frozen_accuracy": next(iter(parts.values()))["test"]["accuracy"],
         "single": single,
         "single_accuracy": parts[single]["test"]["accuracy"],
         "parts": parts,

@@ -262,8 +262,9 @@ class TrainOptions(SeveralRuns, RunConfig, FirstScreen):
     minutes: float | None = None
     """Time budget in minutes for the whole command. Measures the speed first, then picks epochs (and model and image
     size, if not given) to fit."""
-    one_network: bool = False
-    """With --minutes and --weights auto: keep the best single network, not a mixture of several."""
+    with_: Annotated[tuple[str, ...], tyro.conf.arg(name="with", metavar="NAME[@SIZE]")] = ()
+    """Pretrained networks that a plan uses besides those on this machine: timm:NAME or hf:ID_OR_FOLDER, with the side
+    of their input in pixels after @. They may be downloaded."""
     seeds: int = 1
     """Repeat with this many seeds; report mean and standard deviation."""
     dry_run: bool = False

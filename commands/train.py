@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from ignite.engine import Engine
 
     from datasets.opened import OpenedImages
-    from trainers.budget.plan import Runs
+    from trainers.budget.plan import Budget
+    from trainers.run import Handler
     from trainers.statistics import Design
     from trainers.storage.run_result import RunResult
 
@@ -51,11 +53,11 @@ def main(options: TrainOptions) -> int:
 
 def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: Sequence[str]) -> int:
     """Train, or rehearse, what is planned for so many minutes; what the options say where there is no plan."""
-    until = time.monotonic() + 60 * (minutes or 0)
+    began = time.monotonic()
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
     images = OpenedImages()
-    config = with_weights(config, images, one_network=options.one_network)
+    config = with_weights(config, images)
     if options.recipe is not None:
         from trainers.options.recipes import card
         from trainers.reporting import console
@@ -63,18 +65,21 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
         console.say(f"{card(options.recipe)}\n")
     rehearsal = options.dry_run or options.find_lr
     if minutes is not None:
-        from trainers.budget.plan import planned
-        from trainers.reporting import console
+        from trainers.budget.plan import Budget
 
-        runs = planned(config, minutes=minutes, until=until, images=images, one_network=options.one_network)
-        if rehearsal:  # all are planned before the first, as if it had not taken its time
-            return rehearse([run.config for run in runs], find_lr=options.find_lr)
-        return train_best(runs, images)
+        clock = (lambda: began) if rehearsal else time.monotonic  # a rehearsal takes no time of the plan
+        budget = Budget(minutes, began + 60 * minutes, clock)
+        if rehearsal:
+            return rehearse_planned(config, budget, images, options.with_, find_lr=options.find_lr)
+        return train_planned(config, budget, images, options.with_)
     say_what_trains(config, how)
     say_which_weights_are_local(config)
     if several_runs(options) and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
-    return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
+    if not rehearsal:
+        return train(config, images)
+    rehearse(config, images, find_lr=options.find_lr)
+    return 0
 
 
 def several_runs(options: TrainOptions) -> bool:
@@ -117,13 +122,11 @@ def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
     """Raises UsageError: an option that has no effect on what is trained."""
-    model = options.model
     if (options.jobs, options.on) != ("auto", "local") and not several_runs(options):
         given = f"--jobs {options.jobs}" if options.on == "local" else "--on slurm"
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
-    tried = model.weights == "auto" or (planned and model.name == "auto" and model.weights is None)
-    if options.one_network and not tried:
-        raise UsageError("--one-network is for a plan or --weights auto, which try several networks: leave it out")
+    if options.with_ and not (planned and options.model.name == "auto" and options.model.weights is None):
+        raise UsageError(f"--with {options.with_[0]}: only a plan (--minutes, no --model) uses several networks")
 
 
 def say_which_weights_are_local(config: RunConfig) -> None:
@@ -136,57 +139,52 @@ def say_which_weights_are_local(config: RunConfig) -> None:
         console.say(f"{config.model.name} starts from random weights; {left}", label="note")
 
 
-def train_best(runs: Runs, images: OpenedImages) -> int:
-    """Train one run after the other and report the one to keep; there is at least one."""
+def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
+    """Train the best model for the time and report it. `more`: networks to use, as `--with` names them."""
     from trainers.auto_resume import train_or_resume
-    from trainers.budget.kept import better
+    from trainers.budget.plan import best_in
+    from trainers.reporting import console
     from trainers.storage.finished_run import open_as_latest
     from trainers.system.signals import signals
 
-    kept: RunResult | None = None
-    result: RunResult | None = None
+    def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult:
+        with nullcontext() if handlers else console.quiet():  # the plan says what a fitted head gave
+            return train_or_resume(config, handlers=handlers, images=images)
+
     with signals.hinting("the same command with --auto-resume goes on with the plan"):
-        while True:
-            try:
-                run = runs.send(result)
-            except StopIteration:
-                break
-            result = train_or_resume(run.config, handlers=run.handlers, images=images)
-            if kept is None:
-                kept = result
-                continue
-            later = run.mixes or better(result, kept, favoured=run.favoured)
-            kept, other = (result, kept) if later else (kept, result)
-            print(wrapped(f"\n{'kept':>9}  {side_by_side(kept, other)}", indent=11))
-            open_as_latest(kept.run_dir)
+        kept = best_in(budget, config, start, images=images, more=more)
     assert kept is not None
+    open_as_latest(kept.run_dir)
     report(kept)
     return 0
 
 
-def side_by_side(kept: RunResult, other: RunResult) -> str:
-    """Say what the kept run scores on the validation images, and what the other one scored; the log loss is that after
-    the best temperature."""
-    from trainers.budget.kept import on_validation
-    from trainers.reporting.few_images import FEW
+def rehearse_planned(
+    config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str], *, find_lr: bool
+) -> int:
+    """Do what `--find-lr` and `--dry-run` do for each run of a plan."""
+    from trainers.budget.plan import best_in
 
-    images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
-    ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
-    of = "of the validation images" if images >= FEW else f"of {pluralise(images, 'validation image')}"
-    our_loss, their_loss = (on_validation(result.run_dir).losses.mean() for result in (kept, other))
-    return (
-        f"{kept.run_dir.name}: log loss {our_loss:.3f}, right on {ours} {of};"
-        f" {other.run_dir} had {their_loss:.3f} and {theirs}"
-    )
+    count = 0
+
+    def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult | None:
+        nonlocal count
+        if find_lr and config.train.start_head == "fit":
+            return None
+        count += 1
+        return rehearse(config, images, find_lr=find_lr, number=count)
+
+    best_in(budget, config, start, images=images, more=more)
+    return 0
 
 
-def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
+def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
-    from trainers.budget.plan import with_local_weights
+    from trainers.budget.networks import all_local
 
-    return with_local_weights(config, images, one_network=one_network)
+    return all_local(config, images)
 
 
 def train(config: RunConfig, images: OpenedImages) -> int:
@@ -206,28 +204,21 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     return 0
 
 
-def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
-    """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
+def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool, number: int | None = None) -> RunResult | None:
+    """Do what `--find-lr` and `--dry-run` do instead of a run; `number`: that of a run of a plan, from 1 on."""
     from trainers.reporting import console, trackers
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
     if not distributed.is_main_process():  # one process is enough
-        return 0
-    if find_lr:  # where some take steps, those that only fit a head have no rate
-        configs = [config for config in configs if config.train.start_head != "fit"] or configs
-    if (tracker := configs[0].output.tracker) is not None:
-        trackers.require(tracker)
-        console.say(f"--tracker {tracker}: nothing is sent, for nothing is trained", label="note")
-    for number, config in enumerate(configs, 1):
-        if len(configs) > 1:
-            what = f"{config.model.in_words}, {config.model.trainable} trained"
-            console.say(f"\nrun {number} of the {len(configs)} that the plan starts: {what}")
-        if find_lr:
-            lr_finder.find_lr(config, number=number)
-        else:
-            dry_run.dry_run(config)
-    return 0
+        return None
+    if config.output.tracker is not None and number in (None, 1):
+        trackers.require(config.output.tracker)
+        console.say(f"--tracker {config.output.tracker}: nothing is sent, for nothing is trained", label="note")
+    if find_lr:
+        lr_finder.find_lr(config, number=number or 1)
+        return None
+    return dry_run.dry_run(config, images=images, number=number)
 
 
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:

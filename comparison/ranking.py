@@ -16,13 +16,12 @@ from common.errors import DataError
 from common.files import write_text
 from common.shell import command
 from common.tables import csv_text
-from common.text import format_table
 from datasets.bundle import LEFT_OUT, VAL, Samples, image_set
 from datasets.config import DataConfig, words
 from trainers.budget.local_weights import MOST_IMAGES, probes
 from trainers.config import RunConfig
 from trainers.features import features_of
-from trainers.heads.fit import as_images
+from trainers.heads.fit import as_images, ranking
 from trainers.heads.linear import Judged, cross_validate
 from trainers.reporting.console import say
 from trainers.seen import Start, starts_of, without_seen
@@ -40,12 +39,6 @@ class RankedBackbone:
     seconds: float
     """Seconds to compute the features and to judge them."""
     judged: Judged
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 95 % interval of the accuracy."""
-        right = self.judged.right
-        return design_of(right, self.judged.images.units).interval(right.mean())
 
 
 def rank_backbones(arms: Mapping[str, RunConfig]) -> list[RankedBackbone]:
@@ -81,35 +74,18 @@ def images_to_judge(samples: Samples, starts: Collection[Start], *, allow: bool)
 
 
 def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
-    """Yield the table, in at most 120 columns, and what follows from it."""
+    """Yield the table, and what follows from it."""
     first, *others = (row.judged.right for row in rows)
     images = rows[0].judged.images
     behind = [paired_difference(first[None], other[None], images.units) for other in others]
-    header = ["arm", "accuracy", "log loss", "behind", "parameters", "seconds"]
-    lines = [
-        [
-            row.arm,
-            _percent(row.interval[0], row.judged.accuracy, row.interval[1]),
-            f"{row.judged.loss:.3f}",
-            _percent(other.low, other.mean, other.high) if other else "-",
-            f"{row.parameters:,}",
-            f"{row.seconds:.1f}",
-        ]
-        for row, other in zip(rows, (None, *behind), strict=True)
-    ]
-    yield from format_table([header, *lines])
+    yield from ranking({row.arm: {"cross-validation": row.judged.scores} for row in rows})
     design = design_of(first, images.units)
-    yield f"accuracy, %, of a linear head, cross-validated on {len(first):,} training images; ± half of a 95 % interval"
+    yield f"a linear head, cross-validated on {len(first):,} training images; ± half of a 95 % interval"
     if not design.alone:
         yield f"groups: these images come {design} that stand alone; intervals and verdicts draw whole groups"
-    yield "behind: points behind the first"
     adjusted = holm([other.p for other in behind])
     level = [row.arm for row, other, p in zip(rows[1:], behind, adjusted, strict=True) if not is_claim(other, p)]
     yield f"worth fine-tuning: {rows[0].arm}" + "".join(f", or {arm}" for arm in level)
-
-
-def _percent(low: float, mean: float, high: float) -> str:
-    return f"{100 * mean:.1f} ±{50 * (high - low):.1f}"
 
 
 def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
@@ -123,8 +99,8 @@ def write(rows: Sequence[RankedBackbone], config: RunConfig) -> Path:
     header = ("backbone", "low", "accuracy", "high", "log_loss", "images", "parameters", "seconds")
     cells = []
     for row in rows:
-        (low, high), judged = row.interval, row.judged
-        of_head = (low, judged.accuracy, high, judged.loss, len(judged.right))
+        found, judged = row.judged.scores, len(row.judged.right)
+        of_head = (*(found[name] for name in ("low", "accuracy", "high", "loss")), judged)
         cells.append((row.arm, *of_head, row.parameters, row.seconds))
     write_text(folder / "ranking.csv", csv_text(header, cells))
     return folder

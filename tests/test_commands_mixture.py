@@ -12,7 +12,10 @@ from safetensors.torch import save_file
 
 import main
 from inference.classifier import open_classifier
-from trainers.budget import at_hand, fine_tuning, plan
+from trainers import setup as prepared_runs
+from trainers.budget import networks as networks_module
+from trainers.budget import plan, ways
+from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
 from vit.config import Network
@@ -89,7 +92,7 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
     networks = [NANO | {"weights": str(each)} for each in tuned]
     run = fitted(photos, tmp_path, "both", FROZEN, *networks, words=["--test-fraction", "0.2"])
     parts = json.loads((run / "heads.json").read_text())
-    assert [*parts] == ["the frozen ones", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
+    assert [*parts] == ["frozen together", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
     for name, folder in zip([*parts][1:], tuned, strict=True):
         result = read_result(folder)
         assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])
@@ -119,17 +122,17 @@ def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
 
 @pytest.fixture
 def small_plan(monkeypatch):
-    """A plan of minutes with two small networks at hand, of which one is trained for an epoch."""
+    """A plan of two small networks, of which one is trained for an epoch."""
     networks = [Network("vit_nano_8", 32), Network("vit_stem_16", 64)]
-    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
+    way = ways.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
 
-    def trained(config, candidates, until, images, least=0):
-        return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
+    def an_epoch(config, passes, until, **most):
+        return config.changed(train={"epochs": 1}), [lambda trainer: None]
 
-    monkeypatch.setattr(plan, "without_packages", lambda: False)
-    monkeypatch.setattr(plan, "plan_fine_tuning", trained)
-    monkeypatch.setattr(plan, "measure", lambda setup: plan.Pace(0.01, 2, validation=0, decoding=0, conclusion=0))
-    monkeypatch.setattr(at_hand, "candidates", lambda side: networks)
+    monkeypatch.setattr(networks_module, "local_networks", lambda: networks)
+    monkeypatch.setattr(plan, "local_networks", lambda: networks)
+    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [way])
+    monkeypatch.setattr(plan, "with_deadline", an_epoch)
 
 
 def planned_run(photos, folder, *words):
@@ -138,15 +141,18 @@ def planned_run(photos, folder, *words):
 
 @pytest.mark.usefixtures("small_plan")
 def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(prepared_runs, "seed_everything", lambda seed: prepared.append(seed) or seed_everything(seed))
     run = planned_run(photos, tmp_path)
-    said = capsys.readouterr().out
-    assert "frozen; tried alone and together:" in said
-    assert f"kept  {run.name}" in said
-    folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "trained", "mixed")]
+    assert len(prepared) == 4  # to price the networks, and one for each run
+    assert "frozen together" in capsys.readouterr().out
+    folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "vit_nano_8", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
     assert find_run("latest", tmp_path) == run
     before = read_checkpoint(best_of(run))["model"]
-    assert before["head.weight"].size(1) > 3 * 128
+    assert before["head.weight"].size(1) > 2 * 128
+    parts = json.loads((run / "heads.json").read_text())
+    assert sum(part["mixture"]["share"] for part in parts.values() if "mixture" in part) == pytest.approx(1)
     for folder in (folders[0], run):  # fitted at once: no step says anything of the training images
         assert pd.read_csv(folder / "metrics.csv")["train_loss"].isna().all()
     shutil.rmtree(run)  # as if it had been killed before its first file
@@ -156,40 +162,27 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(at_hand, "QUICK", 1e8)
-    monkeypatch.setattr(plan, "members", lambda *options, **more: [])
+def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(networks_module, "QUICK", 1e8)
+    monkeypatch.setattr(networks_module, "SMALL_SIDE", 1000)
+    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [])
     run = planned_run(photos, tmp_path)
-    folders = (run.with_name("plan_frozen"), run)
-    frozen, mixed = (json.loads((folder / "config.json").read_text())["model"] for folder in folders)
+    frozen, mixed = (
+        json.loads((folder / "config.json").read_text())["model"] for folder in (run.with_name("plan_frozen"), run)
+    )
     assert [network["name"] for network in frozen["networks"]] == ["vit_nano_8"]
     assert [network["name"] for network in mixed["networks"]] == ["vit_nano_8", "vit_stem_16"]
     assert (frozen["image_size"], mixed["image_size"]) == (34, 34)  # the largest shorter side
-    assert f"kept  {run.name}" in capsys.readouterr().out
-    networks = [network for network in at_hand.candidates(34) if network.name == "vit_stem_16"]
-    monkeypatch.setattr(at_hand, "candidates", lambda side: networks)
-    planned_run(photos, tmp_path)  # which decides otherwise, and takes up what it began
-    assert json.loads((run / "config.json").read_text())["model"]["name"] == mixed["name"]
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_auto_weights_stand_side_by_side_unless_one_network_is_asked_for(photos, tmp_path):
-    run = train(photos, tmp_path, "auto", "--weights", "auto")
-    config = json.loads((run / "config.json").read_text())
-    assert config["model"]["networks"]
-    assert config["train"]["start_head"] == "fit"
-
-
-@pytest.mark.usefixtures("small_plan")
-@pytest.mark.parametrize("packages", [True, False])  # of other networks, which have no part in it
-def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, capsys, monkeypatch, packages):
-    monkeypatch.setattr(plan, "without_packages", lambda: not packages)
+def test_a_named_model_is_judged_frozen_and_then_trained(photos, tmp_path, capsys):
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
     run = train(photos, tmp_path, "named", *words)
     frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())
     assert (frozen["model"]["trainable"], frozen["train"]["start_head"]) == ("head", "fit")
     assert json.loads((run / "config.json").read_text())["train"]["epochs"] == 1
-    assert "kept  named" in capsys.readouterr().out
+    assert find_run("latest", tmp_path).name.startswith("named")
 
 
 @pytest.mark.usefixtures("small_plan")
@@ -207,7 +200,6 @@ def test_a_plan_of_a_named_model_starts_from_the_weights_that_come_with_it(photo
     run = train(photos, tmp_path, "own", *words)
     frozen = json.loads((run.with_name("own_frozen") / "config.json").read_text())
     assert frozen["model"]["weights"] == "tiny_imagenet"
-    assert "vit_stem_16 from the weights that come with it, tiny_imagenet" in capsys.readouterr().out
     none = train(photos, tmp_path, "none", *words, "--weights", "none")
     assert not none.with_name("none_frozen").exists()
 
@@ -218,17 +210,3 @@ def test_an_ordinary_run_says_which_weights_are_at_hand_and_leaves_them(photos, 
     printed = capsys.readouterr()
     assert ("--weights fashion_mnist starts from those" in printed.out + printed.err) == said
     assert json.loads((run / "config.json").read_text())["model"]["weights"] == "none"
-
-
-@pytest.mark.parametrize("share", [0.4, 0.0])
-def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, capsys, monkeypatch, share):
-    """Even where it would not have been judged frozen before its training."""
-    pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
-    monkeypatch.setattr(plan, "without_packages", lambda: False)
-    monkeypatch.setattr(fine_tuning, "measure", lambda setup: pace)
-    monkeypatch.setattr(plan, "FIRST_ANSWER", share)
-    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
-    run = train(photos, tmp_path, "named", *words)
-    assert not run.exists()
-    assert (run.with_name("named_frozen") / "summary.json").is_file()
-    assert "no time is left to train more" in capsys.readouterr().out

@@ -22,10 +22,10 @@ WORDS = {
     "--model": "resnet18", "--weights": "none", "--weights-source": "timm", "--trainable": "head",
     "--device": "cpu", "--folds": "3", "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder",
     "--test-fraction": "0.3", "--recipe": "linear-probe", "--config": "options.toml", "--on": "slurm",
-    "--slurm": "time=1", "--data": "photos", "--stochastic-depth": "0.1",
+    "--slurm": "time=1", "--data": "photos", "--with": "timm:resnet18@64", "--stochastic-depth": "0.1",
 }  # fmt: skip
 """Words of a command line after options whose types do not say which would do."""
-OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--one-network", "--jobs", "--on", "--slurm", "--config")
+OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--with", "--jobs", "--on", "--slurm", "--config")
 
 
 def words_of(option: str) -> str:
@@ -48,12 +48,10 @@ def began(monkeypatch, tmp_path):
     done = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "options.toml").write_text("log-every = 7\n")
-    monkeypatch.setattr("trainers.budget.plan.planned", lambda config, **_: done.append(("plan", config)) or iter(()))
-    monkeypatch.setattr(train, "train_best", lambda *_: 0)
-    monkeypatch.setattr(train, "with_weights", lambda config, *_, **__: config)
-    for name in ("train", "train_several"):
-        monkeypatch.setattr(train, name, lambda config, *_, name=name, **__: done.append((name, config)) or 0)
-    monkeypatch.setattr(train, "rehearse", lambda configs, **_: done.append(("rehearse", None)) or 0)
+    monkeypatch.setattr(train, "with_weights", lambda config, *_: config)
+    for name in ("train", "train_several", "rehearse", "train_planned", "rehearse_planned"):
+        what = "plan" if name.endswith("planned") else name
+        monkeypatch.setattr(train, name, lambda config, *_, what=what, **__: done.append((what, config)) or 0)
     return done
 
 
@@ -126,10 +124,10 @@ def test_a_built_in_set_is_trained_as_before(began, capsys):
     assert "plan" not in out
 
 
-def test_a_plan_that_is_interrupted_says_how_it_goes_on():
-    def runs():
+def test_a_plan_that_is_interrupted_says_how_it_goes_on(monkeypatch):
+    def interrupted(*options, **more):
         raise Interrupted(signal.SIGINT)
-        yield
 
+    monkeypatch.setattr("trainers.budget.plan.best_in", interrupted)
     with pytest.raises(Interrupted, match="--auto-resume"):
-        train.train_best(runs(), OpenedImages())
+        train.train_planned(RunConfig(), None, OpenedImages(), ())

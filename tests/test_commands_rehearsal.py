@@ -8,20 +8,17 @@ from ignite.handlers import FastaiLRFinder
 from small_run import call
 
 from trainers.budget import plan
-from trainers.budget.fine_tuning import PlannedRun
 from trainers.tools import dry_run
 
 
-@pytest.fixture
-def two_runs(monkeypatch):
-    """A plan of a probe and a model that is trained after it."""
+def planned(*options):
+    """A plan of runs with these options for the head and the rest."""
 
-    def probe_and_model(config, **words):
-        for trainable in ("head", "all"):
-            model = {"name": "vit_micro_2", "image_size": 8, "trainable": trainable}
-            yield PlannedRun(config.changed(model=model, train={"epochs": 1}))
+    def best_in(budget, config, start, **more):
+        results = [start(config.changed(**sections), ()) for sections in options]
+        return results[-1]
 
-    monkeypatch.setattr(plan, "planned", probe_and_model)
+    return best_in
 
 
 def words_of(tmp_path) -> list[object]:
@@ -48,7 +45,9 @@ KEPT = {
 def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     """The frozen networks, the networks that are trained and their mixture, on few batches; options are obeyed."""
     tried, rehearsed = [], dry_run.dry_run
-    monkeypatch.setattr(dry_run, "dry_run", lambda config: tried.append(config) or rehearsed(config))
+    monkeypatch.setattr(
+        dry_run, "dry_run", lambda config, **options: tried.append(config) or rehearsed(config, **options)
+    )
     data = class_folders(tmp_path / "pets", {"a": 36, "b": 36})
     given = [f"--{name.replace('_', '-')}={value}" for name, value in KEPT.items()]
     code, out, err = call(
@@ -77,22 +76,22 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
 def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, monkeypatch, words, code):
     tested = []
 
-    def fitted_and_trained(config, **_):
-        yield PlannedRun(config.changed(model={"trainable": "head"}, train={"start_head": "fit"}))
-        yield PlannedRun(config.changed(train={"epochs": 1}))
-
     def range_test(config):
         tested.append(config.train.start_head)
         return FallingLoss()
 
-    monkeypatch.setattr(plan, "planned", fitted_and_trained)
+    fitted = {"model": {"trainable": "head"}, "train": {"start_head": "fit"}}
+    monkeypatch.setattr(plan, "best_in", planned(fitted, {"train": {"epochs": 1}}))
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", range_test)
     given = [word for word in words_of(tmp_path) if word not in ("--minutes", "1")]
     assert call(capsys, *given, *words.split(), "--find-lr")[0] == code
     assert tested == [None] * (code == 0)
 
 
-def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, two_runs, monkeypatch):
+def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
+    model = {"name": "vit_micro_2", "image_size": 8}
+    runs = [{"model": model | {"trainable": trainable}, "train": {"epochs": 1}} for trainable in ("head", "all")]
+    monkeypatch.setattr(plan, "best_in", planned(*runs))
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: FallingLoss())
     code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")
     assert code == 0, err

@@ -8,7 +8,6 @@ import pytest
 from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run
 
-from comparison.ranking import RankedBackbone
 from comparison.results import analyse
 from comparison.runs import Condition, read_run
 from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
@@ -172,7 +171,8 @@ def test_backbones_are_ranked_with_intervals_of_groups():
 
     def interval(correct, units):
         images = Images(np.zeros((len(correct), 1)), np.zeros(len(correct), np.int64), units, 2, [], [])
-        return RankedBackbone("a", 1, 1.0, Judged((), np.eye(2)[1 - correct.astype(int)], images)).interval
+        scores = Judged((), np.eye(2)[1 - correct.astype(int)], images).scores
+        return scores["low"], scores["high"]
 
     five = np.repeat(right, 5)
     once, copied = interval(right, np.arange(60)), interval(five, np.repeat(np.arange(60), 5))

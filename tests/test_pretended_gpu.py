@@ -14,7 +14,7 @@ from small_run import call
 from datasets import build_dataloaders
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
-from trainers.budget import at_hand, plan
+from trainers.budget import plan, ways
 from trainers.budget.pace import seconds_of_forward
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
@@ -182,14 +182,8 @@ def test_a_mixture_trains(command, runs):
 
 
 def test_a_plan_trains(command, monkeypatch):
-    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
-
-    def trained(config, candidates, until, images, least=0):
-        return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
-
-    monkeypatch.setattr(plan, "without_packages", lambda: False)
-    monkeypatch.setattr(plan, "plan_fine_tuning", trained)
-    monkeypatch.setattr(plan, "measure", lambda setup: plan.Pace(0.01, 2, validation=0, decoding=0, conclusion=0))
-    monkeypatch.setattr(plan, "members", lambda *options, **more: [])
-    monkeypatch.setattr(at_hand, "candidates", lambda side: [Network("vit_nano_8", 32)])
-    assert "frozen; tried alone and together:" in command("train --minutes 5 --amp off --run-name plan")
+    way = ways.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
+    monkeypatch.setattr(plan, "local_networks", lambda: [Network("vit_nano_8", 32)])
+    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [way])
+    monkeypatch.setattr(plan, "with_deadline", lambda config, *_, **__: (config.changed(train={"epochs": 1}), [print]))
+    assert "mixed  " in command("train --minutes 5 --amp off --run-name plan")

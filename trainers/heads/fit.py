@@ -4,7 +4,7 @@ Where one of the networks of a mixture was trained before, on the same images, i
 others are mixed, by weights that are fitted to the validation images: neither has learnt from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from common.errors import OptionError
+from common.text import format_table
 from datasets.bundle import image_set
 from datasets.copies import units_of
 from datasets.image_dataset import ImageDataset
@@ -26,17 +27,21 @@ from trainers.setup import RunSetup
 from vit.mixture import SideBySide
 from vit.parts import parts
 
-FROZEN = "the frozen ones"
+FROZEN = "frozen together"
 MOST_TO_BEGIN_WITH = 60_000
 """Training images by which a head begins: the features of more take gigabytes."""
+
+
+Scores = dict[str, dict[str, dict[str, float]]]
+"""Part of a head -> `cross-validation` on training images, val or test -> score; `mixture` -> its share."""
 
 
 class Fitted(NamedTuple):
     """Parts of a fitted head."""
 
     lines: list[str]
-    parts: dict[str, dict[str, dict[str, float]]]
-    """Scores of each part alone on val and test images: part -> split -> score. Nothing is chosen by the test."""
+    parts: Scores
+    """Scores of each part alone. Nothing is chosen by the test."""
 
 
 @torch.no_grad()
@@ -52,7 +57,9 @@ def fit_to_features(setup: RunSetup) -> Fitted:
     own, judged = fit_head(train.of(frozen))
     columns, width = [train.columns[place] for place in frozen], train.features.shape[1]
     head = widened(own.weight, own.bias, columns, width)
-    lines, heads = [said(judged)], {FROZEN: head}
+    heads, shares = {FROZEN: head}, {FROZEN: 1.0}
+    parts = judged_parts(judged, setup)
+    lines = [*(ranking(parts) if len(parts) > 1 else ()), said(judged)]
     if isinstance(network, SideBySide) and tuned:
         val = images_of(setup, "val")
         names = [str(network.networks[place]) for place in tuned]
@@ -61,12 +68,43 @@ def fit_to_features(setup: RunSetup) -> Fitted:
             widened(end.weight.double().numpy(), end.bias.double().numpy(), [train.columns[place]], width)
             for place, end in tuned.items()
         ]
-        head, line = mixed_head(val, [head, *trained], [FROZEN, *names])
+        head, weights, line = mixed_head(val, [head, *trained], [FROZEN, *names])
+        shares = dict(zip([FROZEN, *names], weights, strict=True))
         lines.append(line)
         heads |= {name: calibrated(each, val) for name, each in zip(names, trained, strict=True)}
     linears[0].weight.copy_(torch.from_numpy(head.weight))
     linears[0].bias.copy_(torch.from_numpy(head.bias))
-    return Fitted(lines, scores_of(setup, heads))
+    for name, scores in scores_of(setup, heads).items():
+        parts[name] = parts.get(name, {}) | scores | {"mixture": {"share": shares[name]}}
+    return Fitted(lines, parts)
+
+
+def judged_parts(judged: Judged | None, setup: RunSetup) -> Scores:
+    """Return the cross-validation of the frozen networks of a setup, together and each alone."""
+    if judged is None:
+        return {}
+    found = {FROZEN: {"cross-validation": judged.scores}}
+    if isinstance(setup.network, SideBySide) and judged.alone:
+        names = [str(network) for network in setup.network.networks if not network.weights]
+        alone = sorted(zip(names, judged.alone, strict=True), key=lambda row: row[1].loss)
+        found |= {name: {"cross-validation": each.scores} for name, each in alone}
+    return found
+
+
+def ranking(parts: Scores) -> Iterator[str]:
+    """Yield the table of cross-validated parts, one a line, in the order in which they come."""
+    cells = [("network, frozen", "accuracy", "log loss")]
+    for name, scores in parts.items():
+        if (found := scores.get("cross-validation")) is not None:
+            half = 50 * (found["high"] - found["low"])
+            cells.append((name, f"{100 * found['accuracy']:.1f} ±{half:.1f} %", f"{found['loss']:.3f}"))
+    yield from format_table(cells, left=(0,))
+
+
+def shares_of(parts: Scores) -> str:
+    """Say which share each part of a mixture has."""
+    shares = {name: scores["mixture"]["share"] for name, scores in parts.items() if "mixture" in scores}
+    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
 
 
 def said(judged: Judged | None) -> str:
@@ -113,8 +151,10 @@ def scores_of(setup: RunSetup, heads: Mapping[str, Linear]) -> dict[str, dict[st
     return found
 
 
-def mixed_head(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, str]:
-    """Weigh several heads on the same features by their logits on validation images; return their sum, and a line.
+def mixed_head(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[float], str]:
+    """Weigh several heads on the same features by their logits on validation images.
+
+    Return their sum, the share of each, and a line about them.
 
     The first is that of the frozen networks, which all training images have calibrated: the weights are pulled to it
     alone. The others were trained, so their temperatures are fitted here, too."""
@@ -126,10 +166,11 @@ def mixed_head(images: Images, heads: Sequence[Linear], names: Sequence[str]) ->
     head = Linear(sum(share * each.weight for each, share in pairs), sum(share * each.bias for each, share in pairs))
     alone = [losses(each, images.labels).mean() for each in scaled]
     together = losses(head(images.features), images.labels).mean()
-    shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(weights / weights.sum(), names, strict=True))
+    shares = [float(share) for share in weights / weights.sum()]
+    of = ", ".join(f"{share:.0%} {name}" for share, name in zip(shares, names, strict=True))
     each = ", ".join(f"{name} {loss:.3f}" for loss, name in zip(alone, names, strict=True))
     fit = f"fitted to {len(images.labels)} validation images, whose loss it makes {together:.3f}"
-    return head, f"mixture of {shares}, {fit}; alone: {each}"
+    return head, shares, f"mixture of {of}, {fit}; alone: {each}"
 
 
 @torch.no_grad()

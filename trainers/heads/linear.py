@@ -23,6 +23,7 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from trainers.heads.temperature import Floats, Ints, losses, sharpness
+from trainers.statistics import design_of
 
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Penalties on half the squared weights, beside the mean cross-entropy; the strongest first."""
@@ -108,6 +109,14 @@ class Judged:
     """(n, K): each image's by a head that did not learn from it."""
     images: Images
     """The n images."""
+    alone: tuple["Judged", ...] = ()
+    """Each of several networks alone."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Accuracy with its 95 % interval, and log loss."""
+        low, high = design_of(self.right, self.images.units).interval(self.accuracy)
+        return {"accuracy": self.accuracy, "low": low, "high": high, "loss": self.loss}
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -123,11 +132,9 @@ class Judged:
         return float(losses(self.logits, self.images.labels).mean())
 
 
-def fit_head(images: Images, judged: Judged | None = None) -> tuple[Linear, Judged | None]:
-    """Fit the calibrated head to all images; return it with its cross-validation, None of too few images.
-
-    `judged`: its cross-validation, if that is known."""
-    judged = judged or cross_validate(images)
+def fit_head(images: Images) -> tuple[Linear, Judged | None]:
+    """Fit the calibrated head to all images; return it with its cross-validation, None of too few images."""
+    judged = cross_validate(images)
     kinds = [(place, white) for place in range(len(images.columns)) for white in (True, False)]
     parts = ((FEW_PENALTY, 1 / len(kinds)),) * len(kinds) if judged is None else judged.parts
     weight, bias = np.zeros((images.classes, images.features.shape[1])), np.zeros(images.classes)
@@ -139,17 +146,15 @@ def fit_head(images: Images, judged: Judged | None = None) -> tuple[Linear, Judg
     return Linear(weight, bias), judged
 
 
-def cross_validate(images: Images, *, most: int = MOST_IMAGES, alone: Sequence[Judged] = ()) -> Judged | None:
-    """Choose penalties, temperatures and weights by some of the images; None: there are too few.
-
-    `alone`: each of the networks, where they were cross-validated already."""
+def cross_validate(images: Images, *, most: int = MOST_IMAGES) -> Judged | None:
+    """Choose penalties, temperatures and weights by some of the images; None: there are too few."""
     images = images.some(most)
     folds = folds_of(images.labels, images.units)
     if not folds:
         return None
     networks = (images.of([place]) for place in range(len(images.columns)))
-    alone = alone or [_pool([_of_kind(own, folds, white=white) for white in (True, False)]) for own in networks]
-    return alone[0] if len(alone) == 1 else _pool(alone)
+    alone = [_pool([_of_kind(own, folds, white=white) for white in (True, False)]) for own in networks]
+    return alone[0] if len(alone) == 1 else replace(_pool(alone), alone=tuple(alone))
 
 
 def _pool(heads: Sequence[Judged]) -> Judged:

