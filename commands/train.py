@@ -67,8 +67,7 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
     if minutes is not None:
         from trainers.budget.plan import Budget
 
-        clock = (lambda: began) if rehearsal else time.monotonic  # a rehearsal takes no time of the plan
-        budget = Budget(minutes, began + 60 * minutes, clock)
+        budget = Budget(minutes, began + 60 * minutes, rehearsed=rehearsal)
         if rehearsal:
             return rehearse_planned(config, budget, images, options.with_, find_lr=options.find_lr)
         return train_planned(config, budget, images, options.with_)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from common.text import format_table, pluralise, printable, shorten_list
-from datasets.bundle import SPLITS, DataBundle, evenly, image_set
+from datasets.bundle import DataBundle, ImageSet, evenly, image_set
 from datasets.fitting import in_words
 from datasets.groups import group_line
 from datasets.image_dataset import ImageDataset
@@ -38,15 +38,15 @@ def data_report(bundle: DataBundle) -> str:
     return "\n".join([*describe(bundle), "", *table, *skipped]) + "\n"
 
 
-def native_sizes(bundle: DataBundle) -> np.ndarray:
+def native_sizes(images: ImageSet) -> np.ndarray:
     """Return width and height of some of the images, int64 (n, 2)."""
-    images = image_set(next(bundle.dataloaders[split] for split in SPLITS if split in bundle.dataloaders))
     return np.array([images.native_size(row) for row in evenly(len(images), SIZES_LOOKED_AT)])
 
 
 def _sizes(bundle: DataBundle) -> list[str]:
     """Describe the sizes of the images; and, unless all are square, what their fit makes of them."""
-    sizes, images = native_sizes(bundle), image_set(next(iter(bundle.dataloaders.values())))
+    images = image_set(next(iter(bundle.dataloaders.values())))
+    sizes = native_sizes(images)
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
     found = f"{middle[0]} x {middle[1]} px"
     if (low != high).any():

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from fake_sets import class_folders
+from hub_backbones import saved_backbone
 from safetensors.torch import save_file
 
 import main
@@ -173,6 +174,31 @@ def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, mon
     assert [network["name"] for network in frozen["networks"]] == ["vit_nano_8"]
     assert [network["name"] for network in mixed["networks"]] == ["vit_nano_8", "vit_stem_16"]
     assert (frozen["image_size"], mixed["image_size"]) == (34, 34)  # the largest shorter side
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_a_network_of_a_hub_joins_those_on_this_machine(photos, tmp_path, capsys):
+    saved_backbone("dinov2", tmp_path / "dino")
+    run = planned_run(photos, tmp_path, "--with", f"hf:{tmp_path / 'dino'}@32")
+    networks = json.loads((run / "config.json").read_text())["model"]["networks"]
+    assert (f"hf:{tmp_path / 'dino'}", 32) in [(network["name"], network["image_size"]) for network in networks]
+    assert main.main(["evaluate", str(run)]) == 0
+    assert "differ" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--minutes", "1", "--with", "resnet18"], 2, "hf:ID_OR_FOLDER"),
+        (["--minutes", "1", "--with", "hf:nowhere/at_all"], 3, "nowhere/at_all"),
+        (["--epochs", "1", "--with", "timm:resnet18"], 2, "--minutes"),
+    ],
+)
+def test_a_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypatch, words, code, said):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main.main(["train", "--data", str(photos), "--output-dir", str(tmp_path), *words]) == code
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("photos/*/config.json"))
 
 
 @pytest.mark.usefixtures("small_plan")

@@ -48,17 +48,17 @@ PACES = [
 NANO, VIT, LARGE_VIT = Network("vit_nano_8", 32), Network("vit_stem_16", 64), Network("vit_stem_16", 128)
 LITE0, LARGE_LITE0 = (Network("efficientnet_lite0", size, stages=True) for size in (128, 224))
 PRICES = {
-    VIT: Price(0.02, 0.02, 3e8),
-    LARGE_VIT: Price(0.05, 0.05, 1.1e9),
-    LITE0: Price(0.04, 0.04, 3.1e8),
-    LARGE_LITE0: Price(0.1, 0.1, 7.7e8),
+    VIT: Price(0.02, 3e8),
+    LARGE_VIT: Price(0.05, 1.1e9),
+    LITE0: Price(0.04, 3.1e8),
+    LARGE_LITE0: Price(0.1, 7.7e8),
 }
 
 
-def priced(networks=tuple(PRICES), *, train=800, side=100, load=1.0):
+def priced(networks=tuple(PRICES), *, train=800, side=100):
     """Those networks for so many training images and 200 others."""
     prices = {network: PRICES[network] for network in networks}
-    return Priced(prices, {"train": train, "val": 50, "test": 150}, side, 100, load)
+    return Priced(prices, {"train": train, "val": 50, "test": 150}, side, 100)
 
 
 @pytest.mark.parametrize("pace", PACES)
@@ -72,14 +72,25 @@ def test_a_run_is_never_longer_than_its_time_and_more_time_never_gives_fewer_epo
 
 
 @pytest.mark.parametrize(
-    ("limit", "chosen"), [(19, []), (20, [VIT]), (39, [VIT]), (40, [LITE0]), (60, [VIT, LITE0]), (1000, [VIT, LITE0])]
+    ("seconds", "slower", "chosen"),
+    [
+        (49, 1.0, [VIT]),  # 40 % are 20 s, and it takes 28 with heat maps: a little late, but an answer
+        (139, 1.0, [VIT]),
+        (140, 1.0, [LITE0]),  # with features of its stages, the most useful alone
+        (209, 1.0, [LITE0]),
+        (210, 1.0, [LITE0, VIT]),
+        (210, 1.9, [LITE0, VIT]),  # 160 s of 168: others use the processor, too, but fewer networks would be worse
+        (210, 2.5, [LITE0]),
+        (1000, 1.0, [LITE0, VIT]),
+    ],
 )
-def test_the_first_answer_has_all_quick_networks_that_fit_into_its_time(limit, chosen):
+def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypatch, seconds, slower, chosen):
     networks = priced()
-    assert networks.quick() == [LITE0, VIT]  # with features of its stages, the most useful alone
+    machine = Machine(monkeypatch, networks, seconds=seconds, slower=slower)
     assert networks.slow() == [LARGE_LITE0, LARGE_VIT]
-    assert networks.fitting(networks.quick(), limit) == chosen
-    assert networks.cost(chosen) <= limit
+    found = plan.compute_features(networks, networks.quick(), machine.budget)
+    assert found == (chosen, slower)
+    assert machine.now == pytest.approx(slower * networks.cost(chosen))
     assert priced([LARGE_VIT]).quick() == [LARGE_VIT]
 
 
@@ -159,13 +170,17 @@ class Machine:
     def __init__(self, monkeypatch, networks, *, seconds, slower=1.0, accuracy=None):
         self.now, self.slower, self.networks, self.runs, self.said = 0.0, slower, networks, [], []
         self.accuracy = accuracy or {network.name: 0.8 for network in networks.prices}
-        self.budget = Budget(seconds / 60, seconds, lambda: self.now)
-        monkeypatch.setattr(plan, "priced", lambda *options: networks)
+        self.budget = Budget(seconds / 60, seconds, clock=lambda: self.now)
+        monkeypatch.setattr(Priced, "compute", self.compute)
+        monkeypatch.setattr(plan, "priced", lambda *options, rehearsed: networks)
         monkeypatch.setattr(plan, "with_deadline", lambda config, passes, until, most: (config, [until]))
         monkeypatch.setattr(plan, "read_json", lambda path: self.parts)
         monkeypatch.setattr(plan, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
         monkeypatch.setattr(plan.console, "say", lambda line, **options: self.said.append(line))
-        self.known, self.parts = set(), {}
+        self.parts = {}
+
+    def compute(self, network):
+        self.now += self.slower * self.networks.cost([network])
 
     def start(self, config, handlers):
         self.runs.append(config)
@@ -173,11 +188,10 @@ class Machine:
             self.now = max(self.now, handlers[0])
         else:
             frozen = [network for network in config.model.networks if not network.weights]
-            self.now += self.slower * (self.networks.cost({*frozen} - self.known) + plan.ANSWER)
+            self.now += self.slower * plan.ANSWER
             if config.output.tb != "scalars":
                 passes = plan.PASSES * sum(self.networks.prices[network].seconds for network in frozen)
                 self.now += self.slower * (plan.PICTURES + passes)
-            self.known |= {*frozen}
             names = [str(network) for network in frozen] if len(frozen) > 1 else [FROZEN]
             self.parts = {
                 name: {"cross-validation": {"accuracy": self.accuracy[network.name], "low": 0, "high": 1, "loss": 0.5}}
@@ -194,7 +208,7 @@ class Machine:
     ("seconds", "slower", "images"), [*itertools.product((60, 120, 300, 900), (1.0, 2.0), (100, 800, 2_500))]
 )
 def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, seconds, slower, images):
-    networks = priced(train=images, load=slower)
+    networks = priced(train=images)
     machine = Machine(monkeypatch, networks, seconds=seconds, slower=slower)
     machine.plan()
     answer, *others = machine.runs
@@ -202,7 +216,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, seconds, 
     if not others:
         assert machine.now <= max(seconds, slower * (networks.cost([VIT]) + plan.to_mix(networks, [VIT])))
         return
-    assert networks.cost(answer.model.networks) <= plan.FIRST * seconds
+    assert networks.cost(answer.model.networks) <= plan.FIRST * seconds or answer.model.networks == (VIT,)
     assert machine.now <= seconds + 0.01
     assert {*answer.model.networks} <= {*others[-1].model.networks}
     trained = [config for config in others if config.model.name != MIXTURE]
@@ -256,7 +270,7 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
     runs, start = fake_starts(monkeypatch, features=features)
     monkeypatch.setattr(plan, "STEP", step)
     data, model = few_digits(), ModelConfig(name="vit_nano_8", weights="fashion_mnist")
-    kept = best_in(Budget(1, 100.0, lambda: 0.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
+    kept = best_in(Budget(1, 100.0, clock=lambda: 0.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
     assert [config.model.trainable for config in runs] == trained
     assert kept.run_dir == len(runs)
     if trained[0] == "head":
@@ -266,14 +280,14 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
 def test_of_a_named_model_the_better_run_is_kept(monkeypatch):
     runs, start = fake_starts(monkeypatch, features=1.0, accuracy=(0.6, 0.5))
     config = RunConfig(ModelConfig(name="vit_nano_8", weights="fashion_mnist"), few_digits(), TrainConfig(device="cpu"))
-    assert best_in(Budget(5, 300, lambda: 0.0), config, start).run_dir == 1
+    assert best_in(Budget(5, 300, clock=lambda: 0.0), config, start).run_dir == 1
     assert len(runs) == 2
 
 
 def test_without_weights_a_small_vit_is_trained_alone(monkeypatch):
     runs, start = fake_starts(monkeypatch, features=1.0)
     config = RunConfig(ModelConfig(weights="none"), few_digits(), TrainConfig(device="cpu", lr=0.5))
-    best_in(Budget(5, 300, lambda: 0.0), config, start)
+    best_in(Budget(5, 300, clock=lambda: 0.0), config, start)
     [run] = runs
     assert (run.model.name, run.train.schedule, run.train.lr, run.train.select) == (
         "vit_nano_8",

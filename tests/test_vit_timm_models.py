@@ -273,7 +273,7 @@ def test_weights_that_the_hub_does_not_give_are_one_line(monkeypatch: pytest.Mon
         raise OSError("We cannot connect")
 
     monkeypatch.setattr("timm.create_model", offline)
-    with pytest.raises(WeightsError, match=r"to be had from https://huggingface.co/timm/resnet18.*; fetch model"):
+    with pytest.raises(WeightsError, match="huggingface.co/timm/resnet18.*hf download"):
         build_model("timm:resnet18", num_classes=2)
 
 

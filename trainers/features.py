@@ -30,6 +30,7 @@ from trainers.config import to_dict
 from trainers.engine.engines import autocast
 from trainers.setup import RunSetup, head_of
 from trainers.storage.data_folder import data_folder
+from vit.config import Network
 from vit.mixture import SideBySide
 from vit.parts import inputs_of, parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
@@ -72,12 +73,15 @@ def cache_features(setup: RunSetup) -> str:
     return line
 
 
-def features_of(setup: RunSetup, split: str, *, keep: bool = False) -> Tensor:
+def features_of(
+    setup: RunSetup, split: str, *, keep: bool = False, networks: Collection[Network] | None = None
+) -> Tensor:
     """Return what reaches the head of a setup's model for each image of a split, in table order: (N, D), or (N, ...)
     of some models.
 
     They are taken from the folder of features of these images, where they lie there, and left there if it exists or
-    is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own.
+    is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own; or of
+    some `networks` of it.
     """
     folder = data_folder(setup.config.output, setup.config.data.source) / "features"
     loader = setup.data.dataloaders[split]
@@ -95,6 +99,8 @@ def features_of(setup: RunSetup, split: str, *, keep: bool = False) -> Tensor:
         return computed(setup.model, head[0], head, to_dict(model))
     columns = []
     for view, network, width in zip(setup.model.views, setup.model.networks, setup.model.widths, strict=True):
+        if networks is not None and network not in networks:
+            continue
         if network.weights and split == "train":  # it has learnt from these images: a head could learn nothing more
             columns.append(torch.zeros(setup.data.dataset_sizes[split], width))
             continue

@@ -231,7 +231,11 @@ def _transformers() -> Any:
 
 @contextmanager
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
-    """Turn what transformers says in many lines into one WeightsError."""
+    """Turn what transformers says in many lines into one WeightsError; keep its report of a new head to itself."""
+    logs = _transformers().utils.logging
+    verbosity, shows = logs.get_verbosity(), logs.is_progress_bar_enabled()
+    logs.set_verbosity_error()
+    logs.disable_progress_bar()
     try:
         with hub_access(online=not Path(_source(config)).is_dir()):
             yield
@@ -241,3 +245,7 @@ def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
             page = f"https://huggingface.co/{_source(config)}"
             reason = f"neither in the cache nor to be had from {page}; fetch its files and name their folder: hf:FOLDER"
         raise WeightsError(f"{config.name}: {reason}") from None
+    finally:
+        logs.set_verbosity(verbosity)
+        if shows:
+            logs.enable_progress_bar()

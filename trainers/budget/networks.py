@@ -10,11 +10,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from common.errors import OptionError
+from common.image_spec import ImageSpec
 from datasets.description import native_sizes
+from datasets.fitting import chosen_fit
+from datasets.image_dataset import ImageDataset
 from datasets.opened import OpenedImages
+from datasets.transforms import Pipeline
 from trainers.budget.pace import images_timed
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
+from trainers.features import features_of
 from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from vit.config import HF_PREFIX, MIXTURE, PACKAGED_MODELS, TIMM_PREFIX, ModelConfig, Network
@@ -47,8 +52,6 @@ class Price(NamedTuple):
 
     seconds: float
     """On a processor those that it would take alone: its processor time over the threads."""
-    waited: float
-    """Seconds that passed."""
     operations: float
 
 
@@ -63,8 +66,8 @@ class Priced:
     """Median of the images' shorter sides, in pixels."""
     canvas: int
     """Side of the picture that the networks share: no larger than the largest image, which has no more to show."""
-    load: float = 1.0
-    """How many times as long all takes while other programs compute, too."""
+    setup: RunSetup | None = None
+    """All of the networks side by side; None in a rehearsal, in which features of few images do."""
 
     def quick(self) -> list[Network]:
         """List the networks of the first answer, those with features of their stages first."""
@@ -80,14 +83,11 @@ class Priced:
         count = sum(self.sizes.values()) if images is None else images
         return count * sum(self.prices[network].seconds for network in networks)
 
-    def fitting(self, networks: Sequence[Network], limit: float, *, more: int = 0) -> list[Network]:
-        """Choose the networks, the first ones first, whose features of all images, and so many more, take no longer
-        than `limit` seconds together."""
-        images, chosen = sum(self.sizes.values()) + more, list[Network]()
-        for network in networks:
-            if self.cost([*chosen, network], images) <= limit:
-                chosen.append(network)
-        return [network for network in self.prices if network in chosen]
+    def compute(self, network: Network) -> None:
+        """Compute the features of all images with one of the networks; they stay on disk for the runs that follow."""
+        if self.setup is not None:
+            for split in self.sizes:
+                features_of(self.setup, split, keep=True, networks=[network])
 
 
 def without_packages() -> bool:
@@ -120,27 +120,29 @@ def asked_for(words: Sequence[str]) -> list[Network]:
     return found
 
 
-def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages) -> Priced:
+def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages, *, rehearsed: bool = False) -> Priced:
     """Measure what an image costs with each of the networks that suit the size of the images."""
+    samples = images.split(config.data)
+    shown = native_sizes(ImageDataset(samples, "train", Pipeline(ImageSpec())))
+    side = float(np.median(shown.min(axis=1)))
+    networks = [
+        network
+        for network in networks
+        if (side <= SMALL_SIDE or network.name not in SMALL) and (side > SMALL_SIDE or network != LARGER_VIT)
+    ]
+    fit = chosen_fit(samples) if config.model.fit == "auto" else config.model.fit
+    largest = int((shown.min(axis=1) if fit == "crop" else shown.max(axis=1)).max())
+    canvas = min(image_spec(frozen(config, networks).model).image_size, largest)
     with console.quiet():
-        setup = prepare(frozen(config, networks), images=images)
+        setup = prepare(frozen(config, networks, canvas), images=images)
     assert isinstance(setup.model, SideBySide)
     console.announce_data(setup, images=images)
     if without_packages():
         console.say(HINT, label="note")
     elif not any(network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks):
         console.say(STRONGER, label="note")
-    shown = native_sizes(setup.data)
-    side = float(np.median(shown.min(axis=1)))
-    largest = int((shown.min(axis=1) if setup.spec.fit == "crop" else shown.max(axis=1)).max())
-    costs = {
-        network: price(setup, view)
-        for network, view in zip(networks, setup.model.views, strict=True)
-        if (side <= SMALL_SIDE or network.name not in SMALL) and (side > SMALL_SIDE or network != LARGER_VIT)
-    }
-    load = sum(cost.waited for cost in costs.values()) / sum(cost.seconds for cost in costs.values())
-    canvas = min(setup.spec.image_size, largest)
-    return Priced(costs, setup.data.dataset_sizes, side, canvas, load)
+    prices = {network: price(setup, view) for network, view in zip(networks, setup.model.views, strict=True)}
+    return Priced(prices, setup.data.dataset_sizes, side, canvas, None if rehearsed else setup)
 
 
 @torch.inference_mode()
@@ -156,9 +158,10 @@ def price(setup: RunSetup, view: torch.nn.Module) -> Price:
         started, processed = time.perf_counter(), time.process_time()
         for _ in range(2):
             view(batch).cpu()
-        waited, processed = time.perf_counter() - started, time.process_time() - processed
-    alone = min(waited, processed / torch.get_num_threads()) if setup.device.type == "cpu" else waited
-    return Price(alone / (2 * count), waited / (2 * count), float(counter.get_total_flops()))
+        seconds, processed = time.perf_counter() - started, time.process_time() - processed
+    if setup.device.type == "cpu":
+        seconds = min(seconds, processed / torch.get_num_threads())
+    return Price(seconds / (2 * count), float(counter.get_total_flops()))
 
 
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:

@@ -42,7 +42,7 @@ from vit.parts import parts
 FIRST = 0.4
 """Share of the time that all images may take with the quick networks; and of what is left then, with slower ones."""
 MOST = 0.8
-"""Share that they may take where other programs use the processors, too: for fewer networks would be worse."""
+"""Share that they may take where other programs use the processors, too."""
 SHORT = 30.0
 """Seconds that are too few for anything to be trained after the first answer."""
 ANSWER = 5.0
@@ -60,16 +60,17 @@ Start = Callable[[RunConfig, Sequence[Handler]], RunResult | None]
 
 @dataclass(frozen=True)
 class Budget:
-    """Minutes that a person gave, and the time by `clock` at which they end."""
+    """Minutes that a person gave, and the time by `clock` at which they end; a rehearsal takes none of it."""
 
     minutes: float
     until: float
+    rehearsed: bool = False
     clock: Callable[[], float] = time.monotonic
 
     @property
     def left(self) -> float:
         """Seconds that are left."""
-        return self.until - self.clock()
+        return 60 * self.minutes if self.rehearsed else self.until - self.clock()
 
     def less(self, seconds: float) -> "Budget":
         """Return the budget that ends so many seconds earlier."""
@@ -99,45 +100,61 @@ def mixture(
     config: RunConfig, start: Start, budget: Budget, images: OpenedImages, more: Sequence[Network]
 ) -> RunResult | None:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
-    networks = priced(config, [*local_networks(), *more], images)
-    first = networks.fitting(networks.quick(), min(FIRST, MOST / networks.load) * budget.left)
-    if not first or budget.left - networks.load * (networks.cost(first) + ANSWER + to_mix(networks, first)) < SHORT:
-        return frozen_alone(config, start, budget, images, networks)
-    before = budget.left
+    networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
+    first, slower = compute_features(networks, networks.quick(), budget)
+    if not first:
+        console.say("no frozen networks: their features of all images would take the whole time", label="plan")
+        recipe = RECIPES["finetune-small"].options
+        options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
+        return one_model(filled_in(config, options), start, budget, images)
+    if budget.left - slower * (ANSWER + to_mix(networks, first)) < SHORT:
+        more_time = budget.less(slower * to_mix(networks, first))
+        first += compute_features(networks, [*networks.quick(), *networks.slow()], more_time, known=first, share=MOST)[
+            0
+        ]
+        only = start(as_begun(frozen(config, first, networks.canvas)), ())
+        say_result("frozen", only, ranking(read_json(only.run_dir / "heads.json")) if only else ())
+        say_left_out(networks, first)
+        return only
     answer = start(as_begun(part(frozen(config, first, networks.canvas), "frozen", pictures=False)), ())
-    # Other programs may use the processors, too: then all takes longer than priced.
-    slower = max(1.0, (before - budget.left) / (networks.cost(first) + ANSWER))
     judged = read_json(answer.run_dir / "heads.json") if answer else {}
     say_result("frozen", answer, ranking(judged))
-    rest = networks.fitting(networks.slow(), FIRST * budget.left / slower, more=PASSES)
-    say_left_out(networks, [*first, *rest])
-    for_training = budget.less(slower * (networks.cost(rest) + to_mix(networks, [*first, *rest])))
+    rest, _ = compute_features(networks, networks.slow(), budget.less(slower * to_mix(networks, first)), known=first)
+    together = [*first, *rest]
+    say_left_out(networks, together)
+    for_training = budget.less(slower * to_mix(networks, together))
     found = ways(frozen_accuracy(judged, first), networks, seconds=for_training.left)
-    trained = train_each(config, start, found, for_training)
-    together = [*first, *rest, *map(network_of, trained)]
+    together += map(network_of, train_each(config, start, found, for_training))
     mixed = start(as_begun(part(frozen(config, together, networks.canvas), "mixed")), ())
     say_result("mixed", mixed, [shares_of(read_json(mixed.run_dir / "heads.json"))] if mixed else ())
     return mixed
 
 
-def frozen_alone(
-    config: RunConfig, start: Start, budget: Budget, images: OpenedImages, networks: Priced
-) -> RunResult | None:
-    """Fit a head to the frozen networks that there is time for, or to the quickest: better late than never.
+def compute_features(
+    networks: Priced, order: Sequence[Network], budget: Budget, *, known: Sequence[Network] = (), share: float = FIRST
+) -> tuple[list[Network], float]:
+    """Compute features of all images with those networks of an order, the first ones first, that there is time for.
 
-    Where even that would take the whole time of the command, the embedded ViT has part of a pass."""
-    limit = budget.left / networks.load - 2 * ANSWER - PICTURES
+    With their heat maps they may take a share of the budget where they have the processor alone. Where other programs
+    use it, all takes longer, which the first network shows: then up to `MOST` of it, for fewer would be worse. Return
+    them, and how many times as long they took as alone. The quickest network may take all of the time of the command,
+    if no other is known: better late than never."""
+    before, chosen, images = budget.left, list[Network](), sum(networks.sizes.values())
+
+    def slower() -> float:
+        return max(1.0, (before - budget.left) / networks.cost(chosen)) if chosen else 1.0
+
+    for network in (each for each in order if each not in known):
+        more = [*chosen, network]
+        expected = before - budget.left + slower() * (networks.cost([network]) + networks.cost(more, PASSES))
+        if networks.cost(more, images + PASSES) <= share * before and expected <= MOST * before:
+            networks.compute(network)
+            chosen.append(network)
     quickest = min(networks.prices, key=lambda network: networks.prices[network].seconds)
-    if networks.cost([quickest]) > 60 * budget.minutes:
-        console.say("no frozen networks: their features of all images would take the whole time", label="plan")
-        recipe = RECIPES["finetune-small"].options
-        options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
-        return one_model(filled_in(config, options), start, budget, images)
-    used = networks.fitting([*networks.quick(), *networks.slow()], limit, more=PASSES) or [quickest]
-    result = start(as_begun(frozen(config, used, networks.canvas)), ())
-    say_result("frozen", result, ranking(read_json(result.run_dir / "heads.json")) if result else ())
-    say_left_out(networks, used)
-    return result
+    if not chosen and not known and networks.cost([quickest]) <= 60 * budget.minutes:
+        networks.compute(quickest)
+        chosen.append(quickest)
+    return chosen, slower()
 
 
 def to_mix(networks: Priced, used: Sequence[Network]) -> float:
@@ -280,9 +297,8 @@ def network_of(result: RunResult) -> Network:
 
 def say_left_out(networks: Priced, used: Collection[Network]) -> None:
     """Say which networks there is no time for."""
-    left_out = [f"{each}, {console.duration(networks.cost([each]))}" for each in networks.prices if each not in used]
-    if left_out:
-        console.say(f"no time for all images with {'; '.join(left_out)}", label="plan")
+    if left_out := [str(network) for network in networks.prices if network not in used]:
+        console.say(f"no time for the features of {', '.join(left_out)}", label="plan")
 
 
 def say_result(label: str, result: RunResult | None, more: Iterable[str] = ()) -> None:
