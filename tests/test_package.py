@@ -82,7 +82,7 @@ def test_requirements_files_are_the_one_list():
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), flags=re.M))
     assert [row for _, row in requirements(ROOT / "requirements.txt")] == [f"{k}>={v}" for k, v in pinned.items()]
     found = extras(ROOT)
-    assert set(found) == {"imagenet", "onnx", "clean", "slurm", "hub", "all"}
+    assert set(found) == {"onnx", "clean", "slurm", "hub", "all"}
     optional = re.findall(r"^([\w.-]+)==", (ROOT / "requirements-extras.txt").read_text(), flags=re.M)
     assert sorted(row.partition(">")[0] for row in found["all"]) == sorted(optional)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -48,9 +48,9 @@ PACES = [
 NANO, VIT, LARGE_VIT = Network("vit_nano_8", 32), Network("vit_stem_16", 64), Network("vit_stem_16", 128)
 LITE0, LARGE_LITE0 = (Network("efficientnet_lite0", size, stages=True) for size in (128, 224))
 PRICES = {
-    VIT: Price(0.02, 3e8),
+    VIT: Price(0.02, 2.7e8),
     LARGE_VIT: Price(0.05, 1.1e9),
-    LITE0: Price(0.04, 3.1e8),
+    LITE0: Price(0.04, 2.5e8),
     LARGE_LITE0: Price(0.1, 7.7e8),
 }
 
@@ -88,6 +88,7 @@ def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypa
     networks = priced()
     machine = Machine(monkeypatch, networks, seconds=seconds, slower=slower)
     assert networks.slow() == [LARGE_LITE0, LARGE_VIT]
+    assert {*networks.quick()} == {LITE0, VIT}
     found = plan.compute_features(networks, networks.quick(), machine.budget)
     assert found == (chosen, slower)
     assert machine.now == pytest.approx(slower * networks.cost(chosen))
@@ -97,15 +98,14 @@ def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypa
 @pytest.mark.parametrize(
     ("accuracy", "images", "trained"),
     [
-        ({"vit_stem_16": 0.75, "efficientnet_lite0": 0.8}, 2_000, ["efficientnet_lite0", "vit_stem_16"]),
-        ({"vit_stem_16": 0.85, "efficientnet_lite0": 0.8}, 2_000, ["vit_stem_16", "efficientnet_lite0"]),
+        ({"vit_stem_16": 0.75, "efficientnet_lite0": 0.8}, 2_000, ["vit_stem_16", "efficientnet_lite0"]),
         ({"vit_stem_16": 0.75, "efficientnet_lite0": 0.8}, 200, ["vit_stem_16"]),  # Lite0 was not measured on so few
         ({"vit_stem_16": 0.3, "efficientnet_lite0": 0.8}, 2_000, ["efficientnet_lite0"]),  # too far behind
         ({"vit_stem_16": 0.75, "efficientnet_lite0": 0.98}, 2_000, []),
         ({}, 200, ["vit_stem_16"]),  # too few images to judge by
     ],
 )
-def test_the_network_that_is_best_frozen_is_trained_first_where_it_can_gain(accuracy, images, trained):
+def test_networks_are_trained_that_can_gain_the_vit_first(accuracy, images, trained):
     assert [way.name for way in ways(accuracy, priced(train=images), seconds=300)] == trained
 
 
@@ -131,7 +131,7 @@ def test_the_embedded_vit_is_trained_as_its_passes_allow(images, side, seconds, 
 def test_efficientnet_is_trained_by_a_recipe_of_its_own(side, size):
     way = ways({"efficientnet_lite0": 0.8}, priced([LITE0], train=2_000, side=side), seconds=300)[0]
     config = defaults.resolve(filled_in(RunConfig(), way.options))
-    assert (config.model.image_size, config.model.trainable, config.train.label_smoothing) == (size, "all", 0.1)
+    assert (config.model.image_size, config.model.trainable, config.train.start_head) == (size, "last:3", "probe")
 
 
 def way(pays, most, cost=1.0):
@@ -143,25 +143,23 @@ def way(pays, most, cost=1.0):
 def test_each_network_has_the_passes_from_which_it_pays_and_all_of_the_time_is_used(seconds, costs):
     found = [way(10, 100, costs[0]), way(5, 10, costs[1]), way(40, 100, costs[2])]
     given = list(shares(found, seconds))
-    assert given
+    assert [each for each, _ in given] == found[: len(given)]
     assert all(share >= each.seconds(each.pays) - 1e-9 for each, share in given) or len(given) == 1
-    assert sum(share for _, share in given) <= seconds + 1e-9 or len(given) == 1
-    full = all(share == pytest.approx(each.seconds(each.most)) for each, share in given)
-    assert sum(share for _, share in given) == pytest.approx(seconds) or full
+    used = sum(share for _, share in given)
+    assert used == pytest.approx(seconds) or all(each.passes(share) >= each.most - 1e-9 for each, share in given[-1:])
 
 
 @pytest.mark.parametrize(
     ("seconds", "given"),
     [
-        (10, [10]),  # the passes of neither fit
-        (20, [20]),
-        (35, [35]),  # those of one do
-        (60, [42, 18]),  # both: the rest is for the first
-        (200, [108, 23]),  # which then gains no more
+        (25, [25]),  # the passes of one
+        (40, [20, 20]),
+        (88, [28, 60]),  # the first gains no more
+        (200, [28, 108]),  # nor does the second
     ],
 )
-def test_what_is_left_over_goes_to_the_first(seconds, given):
-    assert [share for _, share in shares([way(10, 100), way(10, 15)], seconds)] == pytest.approx(given, abs=1e-9)
+def test_the_time_is_shared_in_equal_parts_and_what_one_needs_not_goes_to_the_next(seconds, given):
+    assert [share for _, share in shares([way(10, 20), way(10, 100)], seconds)] == pytest.approx(given)
 
 
 class Machine:

