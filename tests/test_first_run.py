@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from tensorboard import manager, notebook
-
-from trainers.reporting.console import epoch_line
 
 pytestmark = pytest.mark.drawn
 
@@ -66,15 +63,3 @@ def test_every_cell_of_the_notebook_runs_and_its_tensorboard_serves_the_run(tmp_
     assert len(out.out.splitlines()) < 60  # no bar that floods
     assert f"{scope['result'].test['accuracy']:.1%} of the test images are right" in out.out
     assert "\r" not in out.out + out.err
-
-
-def test_the_epoch_lines_that_it_shows_are_those_that_a_run_prints():
-    book = json.loads((DOCS / "first_run.ipynb").read_text(encoding="utf-8"))
-    streams = [output for cell in book["cells"] for output in cell.get("outputs", []) if output.get("name") == "stdout"]
-    shown = [line for output in streams for line in output["text"] if line.startswith("epoch ")]
-    assert len(shown) == 20
-    for line in shown:
-        epoch, epochs, *scores = [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?=[/% ])", line)][:6]
-        scales = {"train_loss": 1, "train_accuracy": 100, "val_loss": 1, "val_accuracy": 100}
-        row = {name: score / scale for (name, scale), score in zip(scales.items(), scores, strict=True)}
-        assert line.startswith(f"{epoch_line(row | {'epoch': int(epoch)}, int(epochs), val_images=179)}  "), line
