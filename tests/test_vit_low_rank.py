@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from trainers.engine.engines import autocast
 from vit.factory import build_model
 from vit.freezing import freeze
 from vit.low_rank import LowRank, load_merged_state, merged_state
-from vit.parts import inputs_of, parts
+from vit.parts import parts
 
 RANK = 3
 HUB = ("dinov2", "dinov3_vit", "beit", "vit", "siglip", "clip")
@@ -114,15 +112,9 @@ def test_norms_train_every_layer_norm_and_the_head_alone(name: str, tmp_path: Pa
     assert {id(p) for p in model.parameters() if p.requires_grad} == expected
 
 
-@pytest.mark.parametrize(
-    ("trainable", "message"),
-    [
-        ("lora:4", "trainable=lora:4: ResNet has no such part; all, head or last:K train it"),
-        ("norms", "trainable=norms: ResNet has no such part; all, head or last:K train it"),
-    ],
-)
-def test_a_network_without_attention_or_layer_norm_says_so(trainable: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("trainable", ["lora:4", "norms"])
+def test_a_network_without_attention_or_layer_norm_says_so(trainable: str) -> None:
+    with pytest.raises(ValueError, match=f"trainable={trainable}: ResNet"):
         build_model("resnet18", num_classes=2, weights="none", trainable=trainable)
 
 
@@ -139,26 +131,3 @@ def test_merging_changes_no_bit_in_mixed_precision_either(dtype: torch.dtype | N
     with torch.no_grad(), autocast(torch.device("cpu"), dtype):
         images = torch.randn(2, 3, 16, 16)
         assert torch.equal(model(images), plain(images))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "adapted"), [("vit_micro_2", ["qkv"]), ("hf:vit", ["q_proj", "v_proj"])])
-def test_peft_computes_the_same_from_the_same_matrices(name: str, adapted: list[str], tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="pip install peft")
-    model, plain = untrained(name, tmp_path, f"lora:{RANK}").eval(), untrained(name, tmp_path).eval()
-    stir(model)
-    parts(plain).head[0].load_state_dict(parts(model).head[0].state_dict())
-    config: Any = peft.LoraConfig(r=RANK, lora_alpha=RANK, target_modules=adapted)
-    theirs = peft.inject_adapter_in_model(config, copy.deepcopy(plain))
-    ours = [module for module in model.modules() if isinstance(module, LowRank)]
-    layers = [module for module in theirs.modules() if isinstance(module, peft.tuners.lora.Linear)]
-    for change, layer in zip(ours, layers, strict=True):
-        layer.lora_A["default"].weight.data = change.a.data.clone()
-        layer.lora_B["default"].weight.data = change.b.data.clone()
-    images = torch.randn(2, 3, 16, 16)
-    with inputs_of(parts(model).head[0]) as features, torch.no_grad():
-        logits = model(images)
-        torch.testing.assert_close(theirs(images), logits, atol=1e-5, rtol=0)
-    assert features[0].abs().sum() > 0
-    count = sum(p.numel() for name, p in theirs.named_parameters() if "lora_" in name)
-    assert count == sum(p.numel() for module in ours for p in module.parameters())

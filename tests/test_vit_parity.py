@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer as TimmViT
@@ -238,17 +237,6 @@ def test_timm_variants_that_are_the_same_function_load(options: dict[str, Any], 
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", pytest.param("vit_base_patch16_224", marks=pytest.mark.slow)])
-def test_timm_models_by_their_registered_name_load(name: str, tmp_path: Path) -> None:
-    theirs = randomised(timm.create_model(name, num_classes=11))
-    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
-    ours = Case("Ti" if "tiny" in name else "B", 16, 224, depth=12).ours().eval()
-    load_weights(ours, tmp_path / "weights.pth")
-    images = torch.randn(1, 3, 224, 224)
-    with torch.no_grad():
-        torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
-
-
 def test_a_file_that_hugging_face_saved_loads_by_its_folder(tmp_path: Path) -> None:
     case = Case("Ti", 8, 32)
     theirs = randomised(huggingface_source(case))
@@ -336,16 +324,12 @@ def test_google_positions_are_zoomed_as_the_paper_code_does(tmp_path: Path) -> N
 # --- a real trained model
 
 
-def test_the_real_mnist_vit_scores_what_it_scored_elsewhere(real_data: Path) -> None:
-    check_mnist(real_data, images=1000, right=None)
-
-
-@pytest.mark.slow
-def test_the_real_mnist_vit_scores_9588_of_10000(real_data: Path) -> None:
-    check_mnist(real_data, images=10_000, right=9588)
-
-
-def check_mnist(real_data: Path, *, images: int, right: int | None) -> None:
+@pytest.mark.parametrize(
+    ("images", "least", "most"), [(1000, 931, 1000), pytest.param(10_000, 9588, 9588, marks=pytest.mark.slow)]
+)
+def test_the_real_mnist_vit_scores_what_it_scored_elsewhere(
+    real_data: Path, images: int, least: int, most: int
+) -> None:
     """28 px, patch 2, 2 layers, 2 heads, width 64, MLP 256, representation 32; mean .1307, std .3081."""
     model = VisionTransformer(
         ViTConfig(28, 2, in_channels=1, num_classes=10, embed_dim=64, depth=2, num_heads=2, representation_size=32)
@@ -357,8 +341,7 @@ def check_mnist(real_data: Path, *, images: int, right: int | None) -> None:
     inputs = (torch.from_numpy(pixels).float() / 255 - 0.1307) / 0.3081
     with torch.no_grad():
         predicted = torch.cat([model(chunk).argmax(1) for chunk in inputs.split(250)])
-    correct = int((predicted == labels).sum())
-    assert correct == right if right is not None else correct > 0.93 * images
+    assert least <= int((predicted == labels).sum()) <= most
 
 
 def idx(path: Path, *, header: int) -> np.ndarray:

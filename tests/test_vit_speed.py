@@ -49,13 +49,6 @@ def test_attention_is_the_equation_with_its_weights_and_without(
         torch.testing.assert_close(mine.float(), theirs, atol=tolerance, rtol=tolerance)
 
 
-def test_the_fused_kernel_is_left_out_for_bfloat16_on_a_processor_and_for_weights_alone() -> None:
-    q, k, v = torch.randn(3, 2, 3, 9, 8)
-    assert attend(q, k, v)[1] is None
-    assert attend(q, k, v, need_weights=True)[1] is not None
-    assert attend(q.bfloat16(), k.bfloat16(), v.bfloat16())[1] is not None
-
-
 def test_weights_of_attention_are_those_before_dropout_and_part_of_the_graph() -> None:
     q, k, v = torch.randn(3, 2, 3, 9, 8, requires_grad=True)
     torch.testing.assert_close(attend(q, k, v, dropout=0.5, need_weights=True)[1], equation(q, k, v)[1])

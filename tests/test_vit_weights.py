@@ -37,15 +37,6 @@ def test_no_file_lies_there_without_a_name():
     assert {path.name for path in FOLDER.glob("*") if path.suffix != ".md"} == named
 
 
-@EVERY_FILE
-def test_they_give_a_model_with_a_new_zero_head_and_a_backbone_that_is_not_new(weights, model):
-    pretrained = build_model(model, num_classes=7, weights=weights)
-    torch.manual_seed(0)
-    fresh = build_model(model, num_classes=7, weights="none")
-    assert not pretrained(torch.rand(2, 3, *[pretrained.config.image_size] * 2)).any()
-    assert (pretrained.blocks[0].mlp.fc1.weight - fresh.blocks[0].mlp.fc1.weight).abs().mean() > 1e-3
-
-
 @pytest.mark.parametrize("model", ["vit_micro_4", "vit_b_16"])
 def test_another_model_is_told_whose_they_are(model):
     with pytest.raises(ValueError, match="belong to vit_nano_8, not to " + model):
@@ -120,10 +111,3 @@ def test_a_foreign_file_in_its_place_gets_one_line(tmp_path, monkeypatch):
     (tmp_path / "weights" / path.name).unlink()
     with pytest.raises(FileNotFoundError, match="no such weights file"):
         build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet")
-
-
-def test_the_embedded_vit_has_its_own_stem_and_pooling_and_refuses_others():
-    with pytest.raises(ValueError, match="vit_stem_16 has no option patch_embedding"):
-        build_model("vit_stem_16", num_classes=3, patch_embedding="stem")
-    with pytest.raises(ValueError, match="vit_stem_16 has no option pool"):
-        build_model("vit_stem_16", num_classes=3, pool="mean_norm")
