@@ -3,12 +3,14 @@
 import csv
 import gzip
 import io
+import json
 import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.io import savemat
 
@@ -65,6 +67,24 @@ def tar_bytes(target: Path, members: dict[str, bytes]) -> Path:
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return target
+
+
+def parquet(path: Path, rows: list[tuple], names: list[str] | None = None) -> None:
+    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label)."""
+    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}} | features}})}
+    columns = [arrow.array([{"bytes": data, "path": name} for data, name, _ in rows], kind), [row[2] for row in rows]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata)
+    if path.suffix == ".parquet":
+        writer.write_table(table, path)
+        return
+    with arrow.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+    for name in ("dataset_info.json", "state.json", "../dataset_dict.json"):
+        (path.parent / name).write_text("{}")
 
 
 def jpeg(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:

@@ -1,16 +1,15 @@
 """Every file that a command writes appears whole or not at all: yesterday's stays until today's is complete."""
 
 import os
-import resource
 import stat
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import matplotlib.figure
 import pytest
+from full_disk import full_disk
 from small_run import labelled_photos, make_run, photo
 
 import main
@@ -30,17 +29,6 @@ from trainers.tools.lr_finder import draw
 pytestmark = pytest.mark.drawn
 
 YESTERDAY = "yesterday's table\n"
-
-
-@contextmanager
-def full_disk(limit=64):
-    """Like a disk that is full after `limit` bytes of each file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def a_figure():

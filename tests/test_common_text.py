@@ -4,19 +4,13 @@ import csv
 import io
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from common.shell import command, typed
 from common.tables import csv_text
-from common.text import did_you_mean, pluralise, printable, shorten_list, wrapped
-
-
-def test_the_nearest_name_is_offered_or_none():
-    assert did_you_mean("Digit", ["digits", "mnist"]) == "; did you mean digits?"
-    assert did_you_mean("zebra", ["digits", "mnist"]) == "."
+from common.text import printable, wrapped
 
 
 def test_what_cannot_be_printed_becomes_its_code_on_one_line():
@@ -30,22 +24,6 @@ def test_a_csv_text_reads_back_and_ends_its_lines_with_a_line_feed():
     assert text.startswith("x,y,z\n")
     assert "\r" not in text
     assert list(csv.reader(io.StringIO(text)))[1:] == [[str(cell) for cell in row] for row in rows]
-
-
-def test_a_long_list_is_cut_and_counted():
-    assert shorten_list(["a", "b"]) == "'a', 'b'"
-    assert shorten_list(["a", "b", "c", "d"]) == "'a', 'b', 'c' and 1 more"
-
-
-def test_errors_and_text_come_without_torch():
-    code = "import sys, common.text; from datasets import DataError; print(DataError.exit_code, 'torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.split() == ["3", "False"]
-
-
-def test_one_of_a_thing_has_no_s() -> None:
-    assert [pluralise(number, "image") for number in (1, 2_000)] == ["1 image", "2,000 images"]
-    assert [pluralise(number, "class") for number in (1, 1.5)] == ["1 class", "1.5 classes"]
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "quo'te", 'dou"ble', "größe 猫", "$HOME;", "new\nline", ""])

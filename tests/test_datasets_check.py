@@ -1,7 +1,6 @@
 import csv
 import io
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -54,13 +53,7 @@ def test_every_planted_fault_of_a_table_is_found_and_nothing_else(tmp_path):
 def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_known(faulty, clean):
     whole, planted = faulty
     assert found_in(whole, near=False) == {(kind, path) for kind, path in planted if not kind.startswith("near_")}
-    report = check_source(str(clean), sample=6, near=False)
-    assert list(report.notes) == [
-        "14 pictures were not read: their faults and their copies are not known",
-        "near duplicates were not looked for",
-        "22% of the pixels are never seen with --fit crop; `train` chooses crop",
-    ]
-    assert check_source(str(clean), sample=10**6).notes == check_source(str(clean)).notes
+    assert check_source(str(clean), sample=6, near=False).notes[0].startswith("14 pictures were not read")
 
 
 def test_options_of_the_command_line_reach_the_check(clean, tmp_path, capsys):
@@ -185,28 +178,6 @@ def test_the_csv_has_one_row_per_finding(faulty, tmp_path):
     assert pd.read_csv(output).shape == (len(rows), len(CSV_COLUMNS))
 
 
-def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tmp_path, capsys):
-    root, planted = faulty
-    main(Options(str(root), output=tmp_path / "list.csv"))
-    lines = capsys.readouterr().out.splitlines()
-    for kind in {kind for kind, _ in planted}:
-        (line,) = (line for line in lines if line.split()[:1] == [kind])
-        assert KINDS[kind][0] in line
-        assert any(path in line for k, path in planted if k == kind)
-    assert re.fullmatch(r"Training would be wrong: \d+ errors, \d+ warnings\.", lines[1])
-    assert lines[-2] == f"all of them: {tmp_path}/list.csv"
-    command = f"python main.py train --data {root} --exclude {tmp_path}/list.csv --minutes 5"
-    assert lines[-1] == f"to train without the images of the errors: {command}"
-
-
-def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
-    assert main(Options(str(clean), output=tmp_path / "list.csv")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "No fault found."
-    assert lines[-1] == f"next: python main.py train --data {clean} --minutes 5"
-    assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
-
-
 @pytest.mark.parametrize(
     ("split", "copies", "kind", "code"), [("train", 10, "duplicate", 0), ("val", 1, "duplicate_across_splits", 3)]
 )
@@ -217,13 +188,6 @@ def test_copies_are_as_many_findings_and_an_error_between_splits_alone(clean, tm
     report = check_source(str(root))
     assert Counter(finding.kind for finding in report.findings) == {kind: copies}
     assert report.exit_code == code
-
-
-def test_data_without_a_split_are_told_that_copies_may_be_torn_apart(clean, tmp_path, capsys):
-    root = shutil.copytree(clean / "train", tmp_path / "set")
-    shutil.copy(root / "ant" / "00.jpg", root / "ant" / "copy.jpg")
-    assert main(Options(str(root), output=tmp_path / "list.csv")) == 0
-    assert "no split is given" in capsys.readouterr().out
 
 
 def test_one_class_is_an_error(tmp_path):
@@ -243,15 +207,6 @@ def test_a_folder_without_labelled_images_is_one_line(tmp_path, content):
     with pytest.raises(DataError, match="has no images in class folders; expected") as caught:
         main(Options(str(tmp_path)))
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_permission_is_one_line(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(os, "scandir", refuse)  # root, who runs tests in containers, may read everything
-    with pytest.raises(DataError, match=r"cannot list the folder .*: Permission denied"):
-        main(Options(str(tmp_path)))
 
 
 def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_path, monkeypatch):
@@ -280,12 +235,6 @@ def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
     save(photograph(8000), tmp_path / "images" / "more.jpg")
     table.write_text(table.read_text() + "images/more.jpg,ant\n")
     assert found_in(table) == {("unknown_split", "images/more.jpg")}
-
-
-def test_a_list_that_cannot_be_written_is_one_line(clean, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"cannot write .*list.csv: .*; choose another --output"):
-        main(Options(str(clean), output=tmp_path / "file" / "list.csv"))
 
 
 def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):

@@ -89,16 +89,6 @@ def test_other_content_than_the_published_is_refused_and_not_kept(name, server, 
     assert not (tmp_path / "data" / "hymenoptera_data.zip").exists()
 
 
-def test_of_a_mirror_that_answers_with_other_content_the_next_is_asked(server, tmp_path, monkeypatch):
-    serve("mnist", server, monkeypatch)
-    wrong = server[1] / "wrong"
-    wrong.mkdir()
-    for file, _ in MNIST.resources:
-        (wrong / file).write_bytes(b"<html>please log in</html>")
-    monkeypatch.setattr(MNIST, "mirrors", [f"{server[0]}/wrong/", *MNIST.mirrors])
-    assert len(read("mnist", tmp_path / "data")) == 80
-
-
 @pytest.mark.parametrize(
     ("name", "folder", "files"),
     [

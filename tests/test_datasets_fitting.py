@@ -3,27 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from fake_sets import Spec, picture, save
+from fake_sets import Spec, picture
 from PIL import Image, ImageOps
 
-from datasets import DataConfig, build_dataloaders
 from datasets.augmentation import padded_crop, train_pipeline
-from datasets.description import describe
 from datasets.fitting import choose, never_seen, resized_size, seen_by_crop, view_of
 from datasets.images import read_image, to_array, to_mode
 from datasets.transforms import Pipeline, preprocess
 
 SIZES = [(40, 30), (30, 40), (97, 31), (33, 200), (64, 64), (300, 1)]
-
-
-@pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("crop_fraction", [1.0, 0.875, 0.9])
-def test_crop_is_resized_as_torchvision_does(width, height, crop_fraction):
-    from torchvision.transforms import v2
-
-    spec = Spec(image_size=32, crop_fraction=crop_fraction)
-    expected = v2.functional.resize(Image.new("L", (width, height)), [round(32 / crop_fraction)])
-    assert resized_size(width, height, spec) == expected.size
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -168,35 +156,3 @@ def test_a_jpeg_that_is_much_larger_is_decoded_smaller_and_looks_the_same(tmp_pa
     for name in ("a.jpg", "turned.jpg"):
         full = Pipeline(spec).store(read_image(tmp_path / name)).astype(int)
         assert np.abs(scaled.store(read_image(tmp_path / name, least=scaled.least)) - full).mean() < 0.6
-
-
-@pytest.mark.parametrize("how", ["crop", "pad", "squash"])
-@pytest.mark.parametrize("preset", ["none", "light", "standard"])
-@pytest.mark.parametrize("size", [(1200, 900), (900, 1200), (2000, 500), (130, 129)])
-def test_scaled_decoding_leaves_twice_the_pixels_that_are_stored(tmp_path, how, preset, size):
-    picture(0, size).save(tmp_path / "a.jpg")
-    pipeline = train_pipeline(preset, Spec(image_size=64, fit=how, decoding="scaled"))
-    needed = pipeline.resized_size(*size)
-    decoded = read_image(tmp_path / "a.jpg", least=pipeline.least).size
-    assert all(there >= min(full, 2 * least) for there, full, least in zip(decoded, size, needed, strict=True))
-    assert (
-        pipeline.store(read_image(tmp_path / "a.jpg", least=pipeline.least)).shape[1:]
-        == (pipeline.stored_size(*size)[::-1])
-    )
-
-
-@pytest.mark.parametrize(("size", "how", "expected"), [
-    ((40, 40), "crop", None),
-    ((80, 40), "crop", "fit crop: 50% of the average picture is cut off; --fit pad or squash shows whole pictures"),
-    ((80, 40), "squash", "fit squash: whole pictures; crop would cut 50% off the average one"),
-])  # fmt: skip
-def test_the_description_of_a_set_says_what_the_fit_does_to_its_pictures(tmp_path, size, how, expected):
-    for name in ("a", "b"):
-        for number in range(6):
-            save(tmp_path / "set" / name / f"{number}.png", seed=number, size=size)
-    config = DataConfig(source=str(tmp_path / "set"), root=tmp_path, workers=0)
-    lines = describe(build_dataloaders(config, Spec(fit=how)))
-    said = [line for line in lines if line.startswith("fit ")]
-    assert len(said) == (expected is not None)
-    assert all(line.startswith(expected) for line in said)
-    assert f"image sizes: {size[0]} x {size[1]} px" in lines

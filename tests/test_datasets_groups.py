@@ -8,7 +8,7 @@ import pytest
 from fake_sets import Spec, save, write_table
 from PIL import Image
 
-from commands import check, pack
+from commands import pack
 from commands.arguments import parse
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
@@ -81,16 +81,6 @@ def test_folders_below_classes_are_groups_where_a_class_is_called_train(tmp_path
             folder = tmp_path / "set" / label / (f"p{number % 3}" if label != "train" and number else "")
             save(folder / f"{number}.png", seed=10 * at + number)
     assert set(read_samples(config(tmp_path / "set", tmp_path, group="folder")).group_names) == {"p0", "p1", "p2"}
-
-
-def test_the_screen_says_how_many_groups_there_are_and_how_large(tmp_path):
-    source = patients(tmp_path / "set")
-    save(source / "ill" / "p01_9.png", seed=500)
-    save(source / "ill" / "stray.png", seed=501)
-    words = said(source, tmp_path, group=r"p\d+")
-    assert (
-        r"groups: 12 by the pattern 'p\d+', 4 to 5 images each; each stays in one part; 1 image stands alone" in words
-    )
 
 
 @pytest.mark.parametrize(
@@ -249,25 +239,6 @@ def test_packed_groups_are_read_back(tmp_path, capsys):
     assert "groups: 12 of the shards, 4 images each" in said(target, tmp_path)
     regrouped = read_samples(config(target, tmp_path, group="p0|p1"))
     assert sorted(regrouped.group_names) == ["p0", "p1"]
-
-
-def test_check_says_the_groups_and_hands_the_option_on_to_train(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    source = patients(tmp_path / "set")
-    options = parse(check.Options, [str(source), "--group", r"/(p\d+)_"], prog="check")
-    assert check.main(options) == 0
-    out = capsys.readouterr().out
-    assert r"groups: 12 by the pattern '/(p\d+)_', 4 images each" in out
-    assert r"--group '/(p\d+)_'" in out
-
-
-def test_split_csv_has_the_groups(tmp_path):
-    from datasets import write_split
-
-    bundle = build_dataloaders(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"), Spec())
-    write_split(tmp_path / "split.csv", bundle)
-    assert "group" in (tmp_path / "split.csv").read_text().splitlines()[0]
-    assert bundle.samples.groups is not None
 
 
 def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):

@@ -171,8 +171,3 @@ def test_tables_with_the_needed_columns_alone_are_read_and_changed_contents_are_
     rows.assign(content_hash=["0" * 16, *rows["content_hash"][1:]]).to_csv(table, index=False)
     with pytest.raises(DataError, match="1 image changed since that split was made"):
         split_of(folder, split=table)
-
-
-def test_grow_needs_a_table():
-    with pytest.raises(ValueError, match="name its table with split"):
-        DataConfig(grow=True)

@@ -8,11 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from fake_sets import parquet
+from small_images import image_folder
 
 from common.errors import DataError, MissingPackage
 from common.files import NO_DOWNLOADS
 from datasets.sources.own_data import read_source
-from tests.test_datasets_shards import folder, parquet  # noqa: F401 - a fixture
 
 COMMIT = "a" * 40
 
@@ -73,13 +74,18 @@ def hub(tmp_path, monkeypatch):
     server.server_close()
 
 
-def fill(root, folder, subset):  # noqa: F811
+@pytest.fixture
+def folder(tmp_path):
+    return image_folder(tmp_path / "pets", train=(7, 6), val=(4, 5))
+
+
+def fill(root, folder, subset):
     for split in ("train", "val"):
         rows = [(file.read_bytes(), file.name, file.parent.name) for file in sorted((folder / split).glob("*/*"))]
         parquet(root / subset / {"val": "validation"}.get(split, split) / "0000.parquet", rows)
 
 
-def test_a_set_of_the_hub_is_the_set_that_was_put_there_and_is_fetched_once(tmp_path, folder, hub):  # noqa: F811
+def test_a_set_of_the_hub_is_the_set_that_was_put_there_and_is_fetched_once(tmp_path, folder, hub):
     fill(hub, folder, "default")
     Hub.broken = "validation"
     with pytest.raises(FileNotFoundError, match=r"hf:org/photos cannot be downloaded .* and put it at .*org--photos$"):
@@ -103,7 +109,7 @@ def test_a_hub_out_of_reach_is_asked_once(tmp_path, hub, monkeypatch):
         read_source("hf:org/photos", tmp_path)
 
 
-def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub, monkeypatch):  # noqa: F811
+def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub, monkeypatch):
     for subset in ("large", "small"):
         fill(hub, folder, subset)
     for source in ("hf:org/photos", "hf:org/photos/tiny"):

@@ -136,12 +136,6 @@ def test_fit_equals_torchvisions_resize_and_centre_crop(size, interpolation, sho
     assert np.array_equal(pipeline.store(image), to_array(oracle(image)))
 
 
-def test_to_array_is_channels_first():
-    array = to_array(Image.fromarray(COLOURS))
-    assert array.shape == (3, 2, 2)
-    assert torch.equal(torch.from_numpy(array), v2.functional.pil_to_tensor(Image.fromarray(COLOURS)))
-
-
 def test_no_plugin_but_those_of_the_promised_formats_is_ever_asked(tmp_path, monkeypatch):
     """For PostScript Pillow starts Ghostscript, whatever the file is called."""
     Image.init()

@@ -198,22 +198,6 @@ def test_mirror_follows_the_set_unless_told_otherwise():
     assert flips(mirror="yes") == "CropFlip"
 
 
-def test_classes_that_are_letters_are_told_that_they_are_mirrored(tmp_path, folder):
-    class_folders(tmp_path, {"b": 8, "d": 8})
-    told = "note: classes are letters or digits: where a mirrored one is another, add --mirror no"
-    assert told in describe(build(tmp_path))
-    for mirror in ("yes", "no"):
-        assert told not in describe(build(tmp_path, mirror=mirror))
-    assert told not in describe(build(folder)) + describe(build("digits", Spec(image_size=8)))
-
-
-def test_one_channel_models_get_one_channel(folder):
-    spec = Spec(in_channels=1, mean=(0.5,), std=(0.5,))
-    for source in (folder, "digits"):
-        images, _ = batches(build(source, spec))[0]
-        assert images.shape[1] == 1
-
-
 def test_small_sets_need_no_loader_processes(folder):
     def workers(source, **options):
         return build(source, **{"workers": None, **options}).dataloaders["train"].num_workers

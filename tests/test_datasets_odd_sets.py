@@ -249,9 +249,3 @@ def test_classes_two_levels_down_are_named_where_the_pictures_beside_them_are_ma
     found = [one for one in check_source(str(tmp_path / "top")).findings if one.kind == "folder_of_folders"]
     assert [one.label for one in found] == ["dataset"]
     assert found[0].detail.endswith(f"if these are the classes: {tmp_path / 'top' / 'dataset' / 'cats'}")
-
-
-def test_a_class_of_one_image_each_cannot_be_validated(tmp_path):
-    table = write_table(tmp_path / "t.csv", [(save(tmp_path / f"{i}.png", seed=i).name, f"kind {i}") for i in range(9)])
-    report = check_source(str(table))
-    assert (report.exit_code, report.kinds()[0][1].detail) == (3, "9 classes of one image each")

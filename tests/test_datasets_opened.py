@@ -1,10 +1,6 @@
 """The images of a command are listed, identified and split once."""
 
-import json
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +12,6 @@ from datasets import opened
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
 from datasets.opened import LISTING, SPLITTING, OpenedImages, labelled_samples
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -107,59 +101,3 @@ def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
     data = ["--data", str(folder), "--data-root", str(tmp_path / "data"), "--workers", "0", "--tb", "scalars"]
     assert main.main([*words, *data, "--device", "cpu", "--output-dir", str(tmp_path / "runs")]) == 0
     assert calls.count("open_samples") == 1
-
-
-COUNTER = """
-import glob, hashlib, json, os, sys
-from collections import Counter
-folder, out = os.path.realpath(sys.argv[1]), sys.argv[2]
-seen = {"listed": Counter(), "hashed": Counter(), "opened": Counter(), "digests": Counter()}
-
-def functions(frame):
-    while frame:
-        yield frame.f_code.co_name
-        frame = frame.f_back
-
-def count(event, args):
-    if event not in ("os.scandir", "os.listdir", "open") or not isinstance(args[0], str | os.PathLike):
-        return
-    path = os.path.realpath(args[0])
-    if path == folder or path.startswith(folder + os.sep):
-        if event != "open":
-            seen["listed"][path] += 1
-        else:
-            seen["opened"][path] += 1
-            seen["hashed"][path] += "content_digest" in functions(sys._getframe(1))
-
-hash_bytes, contents = hashlib.blake2b, {open(path, "rb").read(): path for path in glob.glob(folder + "/*/*")}
-
-def counted(data=b"", **options):
-    if isinstance(data, bytes) and data in contents:
-        seen["digests"][contents[data]] += 1
-    return hash_bytes(data, **options)
-
-hashlib.blake2b = counted
-sys.addaudithook(count)
-import main
-code = main.main(sys.argv[3:])
-with open(out, "w") as file:
-    json.dump(seen, file)
-os._exit(code)
-"""
-
-
-@pytest.mark.slow
-def test_a_planned_run_lists_each_class_folder_once_and_reads_each_image_once_to_hash_it(folder, tmp_path):
-    """Counted by the interpreter itself, over all that the command does: ranking, planning, measuring, both runs."""
-    out, classes = tmp_path / "counted.json", {str(folder / name) for name in ("cats", "dogs")}
-    words = ["train", "--data", folder, "--minutes", "2", "--workers", "0", "--device", "cpu", "--output-dir", tmp_path]
-    argv = [sys.executable, "-c", COUNTER, folder, out, *words, "--data-root", tmp_path / "data"]
-    done = subprocess.run([*map(str, argv)], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(out.read_text())
-    listed = {path: times for path, times in seen["listed"].items() if path in classes}
-    assert listed == dict.fromkeys(classes, 1)
-    images = {str(path) for path in folder.glob("*/*")}
-    assert {path: times for path, times in seen["hashed"].items() if path in images} == dict.fromkeys(images, 1)
-    assert {path: seen["digests"][path] for path in images} == dict.fromkeys(images, 1), "hashed by whoever reads them"
-    assert min(seen["opened"][path] for path in images) > 1  # decoded, too: the counter sees every opening

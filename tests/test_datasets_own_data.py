@@ -48,12 +48,6 @@ def test_split_folders_are_kept_and_the_class_map_comes_from_train(tmp_path):
     assert any("1 of 3 classes have no val image: 'b'" in line for line in describe(bundle))
 
 
-def test_without_a_val_folder_train_is_split_and_the_test_folder_kept(tmp_path):
-    class_folders(tmp_path / "set" / "train", {"a": 20, "b": 20})
-    class_folders(tmp_path / "set" / "test", {"a": 2, "b": 3})
-    assert build(tmp_path / "set", tmp_path).dataset_sizes == {"train": 36, "val": 4, "test": 5}
-
-
 def test_hidden_folders_and_other_files_are_no_classes_and_no_images(tmp_path):
     root = class_folders(tmp_path / "set", {"a": 8, "b": 8})
     (root / ".ipynb_checkpoints").mkdir()
@@ -100,15 +94,6 @@ def test_another_archive_of_the_same_name_is_not_mistaken(tmp_path):
         class_folders(tmp_path / "set", {"a": count, "b": 8})
         archive = zip_folder(tmp_path / "set", tmp_path / "set.zip")
         assert len(read_source(str(archive), tmp_path / "data").usable()) == count + 8
-
-
-def test_folders_named_like_odd_classes_work(tmp_path):
-    names = {"it's": 4, 'quo"te': 4, "a, b": 4, "猫": 4, " lead": 4, "new\nline": 4, "%s {x}": 4}
-    bundle = build(class_folders(tmp_path / "set", names), tmp_path)
-    assert set(bundle.class_names) == set(names)
-    for loader in bundle.dataloaders.values():
-        for images, labels in loader:
-            assert len(images) == len(labels)
 
 
 def splits(*names, classes=("cats", "dogs"), count=6):
@@ -372,27 +357,11 @@ def hugging_face(root):
     return root
 
 
-def deep_parquet(root):
-    (root / "data").mkdir(parents=True)
-    (root / "data" / "train-0.parquet").write_bytes(b"")
-    (root / "docs").mkdir()
-    return root
-
-
-def other_columns(root):
-    save(root / "images" / "0.jpg")
-    write_table(root / "train.csv", [("0.jpg", "a")], ("photo", "coarse_label"))
-    (root / "docs").mkdir()
-    return root
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (kaggle, "'files/train.csv'"),
         (hugging_face, "there is 'train/metadata.csv'"),
-        (deep_parquet, "there is 'data/train-0.parquet'"),
-        (other_columns, "--path-column"),
     ],
 )
 def test_a_folder_without_classes_is_refused_with_what_else_lies_in_it(tmp_path, make, words):

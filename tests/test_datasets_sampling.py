@@ -27,20 +27,6 @@ def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own():
     assert first != second
 
 
-def test_set_position_continues_in_mid_epoch():
-    whole = EpochBatchSampler(LABELS, 16, seed=3)
-    whole.set_position(2)
-    assert {key.epoch for key in whole} == {2}
-    whole.set_position(2)
-    expected = batches(whole)
-    resumed = EpochBatchSampler(LABELS, 16, seed=3)
-    resumed.set_position(2, 3)
-    assert batches(resumed) == expected[3:]
-    assert batches(resumed) == batches(whole)  # both now at epoch 3, from its start
-    resumed.set_position(2, 5)
-    assert batches(resumed) == []
-
-
 def test_calling_iter_without_drawing_does_not_skip_an_epoch():
     sampler = EpochBatchSampler(LABELS, 16)
     iter(sampler)
@@ -52,13 +38,6 @@ def test_a_position_outside_the_epoch_is_refused():
         EpochBatchSampler(LABELS, 16).set_position(0, 6)
     with pytest.raises(ValueError, match="epoch=-1"):
         EpochBatchSampler(LABELS, 16).set_position(-1)
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_the_slices_of_all_processes_make_up_the_global_batch(world):
-    alone = batches(EpochBatchSampler(LABELS, 16))
-    ranks = [batches(EpochBatchSampler(LABELS, 16, share=Share(rank, world))) for rank in range(world)]
-    assert [flat(parts) for parts in zip(*ranks, strict=True)] == alone
 
 
 def test_a_last_batch_too_small_for_all_processes_is_left_out_by_all():

@@ -1,16 +1,13 @@
 """Shards: read where they lie, and the very set that the folder is from which they were made."""
 
 import io
-import json
 import sys
 import tarfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fake_sets import save
-from killed_runs import Crash, assert_same_content, crash_after, demanding_config, run_content
+from fake_sets import parquet, save
 from small_images import image_folder
 from small_run import call
 
@@ -25,9 +22,6 @@ from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
-from trainers.resume import resume
-from trainers.run import train
-from vit.config import ModelConfig
 
 SPEC = ImageSpec(image_size=16)
 
@@ -99,20 +93,6 @@ def test_batches_from_shards_are_those_from_the_folder_to_the_bit(tmp_path, fold
     for (images, labels), (others, other_labels) in zip(*batches, strict=True):
         assert torch.equal(images, others)
         assert torch.equal(labels, other_labels)
-
-
-@pytest.mark.slow
-def test_a_run_on_shards_killed_in_mid_epoch_ends_in_the_bits_of_the_run_on_the_folder(tmp_path, folder):
-    def config(source, place):
-        data = DataConfig(source=str(source), batch_size=4, workers=3, augment="standard")
-        model = ModelConfig(name="vit_micro_2", image_size=16, dropout=0.1)
-        return replace(demanding_config(place), data=data, model=model)
-
-    whole = run_content(train(config(folder, tmp_path / "folder")).run_dir)
-    shards = shards_of(folder, tmp_path / "shards")
-    with pytest.raises(Crash):
-        train(config(shards, tmp_path / "runs"), handlers=[crash_after(6)])  # an epoch has four
-    assert_same_content(whole, run_content(resume(tmp_path / "runs" / "shards" / "r").run_dir))
 
 
 def test_numbers_are_classes_in_the_order_of_numbers(tmp_path, folder):
@@ -286,24 +266,6 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     code, _, error = call(capsys, "pack", folder, broken)
     assert (code, error) == (3, f"error: {broken} is there already: name a new folder\n")
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
-
-
-def parquet(path, rows, names=None):
-    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label)."""
-    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
-    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}
-    metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}} | features}})}
-    columns = [arrow.array([{"bytes": data, "path": name} for data, name, _ in rows], kind), [row[2] for row in rows]]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata)
-    if path.suffix == ".parquet":
-        writer.write_table(table, path)
-        return
-    with arrow.ipc.new_stream(path, table.schema) as stream:
-        stream.write_table(table, max_chunksize=3)
-    for name in ("dataset_info.json", "state.json", "../dataset_dict.json"):
-        (path.parent / name).write_text("{}")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """`check` names facts of files that tell the class, and keeps quiet where there are none."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
 from fake_sets import write_table
 from PIL import Image
 from planted_faults import photograph
-from small_run import call
 
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file
@@ -74,17 +72,6 @@ def test_every_fact_is_planted_in_a_test():
     assert set(FACTS) == set(PLANTS)
 
 
-def test_a_shortcut_of_half_the_classes_is_found_among_many(tmp_path):
-    classes = tuple("abcdefgh")
-    drawn = [(label, image) for label, image in pictures(20, classes)]
-    target = tmp_path / "set"
-    for n, (label, image) in enumerate(drawn):
-        (target / label).mkdir(parents=True, exist_ok=True)
-        image.save(target / label / f"{n:03}.jpg", quality=80 if label < "e" else 90)
-    (found,) = check_source(str(target), near=False).shortcuts
-    assert found.fact == "JPEG quality"
-
-
 def test_photographs_of_one_kind_have_no_shortcut(tmp_path):
     assert not check_source(write(tmp_path / "set", pictures(40, ("a", "b", "c"))), near=False).shortcuts
 
@@ -118,19 +105,6 @@ def test_images_of_one_group_count_once(tmp_path):
     table = write_table(tmp_path / "t.csv", rows, ("path", "label", "who"))
     assert "camera" in [one.fact for one in check_source(str(table), near=False).shortcuts]
     assert not check_source(str(table), columns=Columns(None, None, "who"), near=False).shortcuts
-
-
-def test_the_command_names_the_shortcut_first_and_hands_it_on_as_json(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "set", pictures(25), "grey or colour")
-    code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near")
-    lines = out.splitlines()
-    assert code == 0
-    assert lines[1] == "A model may learn a shortcut in place of the content: 1 warning."
-    assert lines[2].startswith("shortcut: grey or colour alone tells the class of 100% of the images, 50% by chance")
-    assert "next: take the shortcut (grey or colour) out" in out
-    code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near", "--json")
-    assert [one["fact"] for one in json.loads(out)["shortcuts"]] == ["grey or colour"]
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])

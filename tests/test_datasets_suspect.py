@@ -6,7 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
-from fake_sets import Spec, class_folders, save, write_table
+from fake_sets import Spec, save, write_table
 
 import main
 from datasets import DataConfig, build_dataloaders, describe
@@ -139,10 +139,6 @@ def test_check_and_train_name_the_option_and_it_works_as_typed(tmp_path, capsys,
     assert "groups: 16 by the pattern" in out
     assert "groups_in_names" not in out
     assert "suggest" not in said(source, tmp_path, group=typed[1])
-
-
-def test_a_set_without_groups_is_not_spoken_to(tmp_path):
-    assert "suggest" not in said(class_folders(tmp_path / "small", {"a": 20, "b": 20}), tmp_path)
 
 
 def test_a_column_of_a_table_that_looks_like_groups_is_named_unless_its_splits_keep_them(tmp_path):

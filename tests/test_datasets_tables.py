@@ -14,13 +14,9 @@ from common.errors import DataError, OptionError
 from common.tables import csv_lines, frame_of, frame_text
 from common.tables import read_table as read_own
 from common.text import read_text
-from comparison.results import analyse
-from comparison.runs import Comparison, Condition
-from comparison.table import table_frame
 from datasets import DataConfig, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
-from datasets.split_csv import read_split
 from inference.classifier import read_class_names
 from trainers.config import load_config
 from trainers.storage.run_folder import read_json, write_json
@@ -59,38 +55,12 @@ def test_a_table_that_cannot_be_read_is_one_line(tmp_path, text, said):
         assert "\n" not in str(error.value)
 
 
-def test_a_split_of_windows_has_slashes_and_an_image_comes_once(tmp_path):
-    path = tmp_path / "split.csv"
-    path.write_text("path;label;split\ncat\\1.png;cat;train\ncat\\2.png;cat;val\n")
-    assert [row.path for row in read_split(path)] == ["cat/1.png", "cat/2.png"]
-    path.write_text("path,label,split\na,cat,train\na,cat,val\n")
-    with pytest.raises(DataError, match="'a' appears more than once"):
-        read_split(path)
-
-
 def test_lines_of_a_persons_table_are_counted_as_an_editor_does(tmp_path):
     (tmp_path / "a.png").touch()
     table = tmp_path / "t.csv"
     table.write_text('# made by hand\n\npath,label\n\n"no\nsuch",cat\n  ,\na.png,cat\ngone.png,dog\n')
     found = [problem.detail for problem in read_table(table).problems if problem.kind == "missing_file"]
     assert found == ["line 5", "line 9"]
-
-
-def test_a_comparison_of_odd_names_has_its_table(tmp_path):
-    """pyarrow, where it is installed, holds no such text: the comparison would end in a traceback."""
-    classes = ("zebra", f"ant{ODD}")
-    arms = tuple(
-        arm_of(tmp_path, name, np.array([[True, right, True, False]]), [0, 1, 0, 1], classes=classes)
-        for name, right in (("a", True), ("b", False))
-    )
-    comparison = Comparison(data=ODD, conditions=(Condition(None, arms),), protocol=(), warnings=(), command="")
-    frame = table_frame(comparison, analyse(comparison))
-    assert frame["accuracy"].tolist() == [0.75, 0.5]
-    assert frame["worst_class"].tolist() == [f"ant{ODD}"] * 2
-    assert frame["arm"].tolist() == ["a", "b"]
-    assert np.isnan(frame["difference"][0])
-    assert frame["seeds"].dtype == np.int64
-    assert f"{ODD},,a,test," in frame_text(frame)
 
 
 def test_predictions_of_odd_names_are_a_frame(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from ignite.engine import Events
 from ignite.handlers import EarlyStopping, ProgressBar, TerminateOnNan, Timer
+from own_objects import net, options, splits, tensors
 from PIL import Image
-from test_from_python import net, options, splits, tensors
 from torch import nn
 from torch.utils.data import (
     BatchSampler,

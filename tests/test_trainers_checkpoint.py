@@ -6,9 +6,9 @@ import zipfile
 
 import pytest
 import torch
+from full_disk import full_disk
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from test_common_files import full_disk
 
 from common.errors import CheckpointError
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint, seal_of, write_checkpoint

@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from test_from_python import net, options, tensors
+from own_objects import net, options, tensors
 from torch.utils.data import Dataset
 
 from common.errors import TrainingError
