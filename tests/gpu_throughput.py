@@ -1,12 +1,10 @@
-"""Speed of training on a GPU, a line of JSON a figure: `python tests/gpu_throughput.py . eager compiled loaders`.
+"""Speed of training on a GPU, a line of JSON a figure: `python -m tests.gpu_throughput eager compiled loaders`.
 
 A step is that of the application's own engine, with bf16, AdamW and clipping, on one batch that is on the GPU already;
 the networks are ours and timm's ViT-B/16 at 224 px, eager and compiled, in one process. Loaders read JPEG pictures of
 500 x 375 pixels that are made first, and their batches are counted where they arrive: on the GPU, as normalised floats.
-The other tests import nothing from here, and this file nothing of theirs: it also measures an earlier tree.
 """
 
-import dataclasses
 import json
 import sys
 import tempfile
@@ -20,6 +18,13 @@ from ignite.engine import Events
 from PIL import Image
 from torch import nn
 
+from datasets import DataConfig, build_dataloaders
+from datasets.loaders import on_device
+from trainers.engine.engines import StepOptions, create_trainer
+from trainers.engine.optim import build_optimizer
+from vit import Blueprint, ImageSpec, ModelConfig
+from vit.param_groups import param_groups
+
 WARM_UP, STEPS = 4, 12
 PICTURES = 3_000
 
@@ -29,27 +34,15 @@ def say(**figures):
     return figures
 
 
-def step_options(amp_dtype, *, look_every=50):
-    """Options of a step as a run has them, where losses are looked at every so many steps."""
-    from trainers.engine.engines import StepOptions
-
-    known = {field.name for field in dataclasses.fields(StepOptions)}
-    return StepOptions(amp_dtype, **({"look_every": look_every} if "look_every" in known else {}))
-
-
 def step_speed(name, model, *, batch, size=224, compiled=False):
     """Images a second and peak memory in GB of steps of the engine."""
-    from trainers.engine.engines import create_trainer
-    from trainers.engine.optim import build_optimizer
-    from vit.param_groups import param_groups
-
     device = torch.device("cuda")
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     model = model.to(device)
     optimizer = build_optimizer(param_groups(model, weight_decay=0.05), name="adamw", lr=1e-4)
     forward = torch.compile(model, dynamic=False) if compiled else model
-    options = step_options(torch.bfloat16)
+    options = StepOptions(torch.bfloat16, look_every=50)
     trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), device, options=options, forward=forward)
     images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
     marks = [time.perf_counter()]
@@ -69,30 +62,7 @@ def step_speed(name, model, *, batch, size=224, compiled=False):
     )  # fmt: skip
 
 
-def bare_speed(name, model, *, batch, size=224):
-    """The same of a plain loop without a clock, a check or an engine: what the engine may reach at most."""
-    device = torch.device("cuda")
-    model = model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
-    for step in range(WARM_UP + STEPS):
-        if step == WARM_UP:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = nn.functional.cross_entropy(model(images).float(), labels)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-    torch.cuda.synchronize()
-    seconds = (time.perf_counter() - start) / STEPS
-    return say(what=f"{name}, plain loop", images_per_s=round(batch / seconds), step_ms=round(1e3 * seconds, 2))
-
-
 def ours(name):
-    from vit import Blueprint, ModelConfig
-
     names = tuple(map(str, range(1000)))
     return Blueprint(ModelConfig(name=name, weights="none")).build(num_classes=1000, class_names=names)
 
@@ -108,10 +78,8 @@ def eager(batch=256):
     return [
         step_speed("our ViT-B/16", ours("vit_base_16"), batch=batch),
         step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), batch=batch),
-        bare_speed("our ViT-B/16", ours("vit_base_16"), batch=batch),
         step_speed("our ViT-Ti/16", ours("vit_tiny_16"), batch=batch),
         step_speed("our ViT-Ti/16, 32 images", ours("vit_tiny_16"), batch=32),
-        bare_speed("our ViT-Ti/16, 32 images", ours("vit_tiny_16"), batch=32),
     ]
 
 
@@ -143,20 +111,12 @@ def photographs(folder, count=PICTURES):
 
 def loader_speed(folder, *, workers, augment, batch=256, device="cuda"):
     """Pictures a second of the training loader, without the time in which its processes start."""
-    from datasets import DataConfig, build_dataloaders
-    from vit import ImageSpec
-
     config = DataConfig(
         source=str(folder), val_fraction=0.05, test_fraction=0, cache="off", workers=workers, augment=augment,
         batch_size=batch,
     )  # fmt: skip
-    bundle, place = build_dataloaders(config, ImageSpec()), torch.device(device)
-    try:
-        from datasets.loaders import on_device
-
-        bundle = on_device(bundle, place)
-    except ImportError:  # an earlier tree
-        pass
+    place = torch.device(device)
+    bundle = on_device(build_dataloaders(config, ImageSpec()), place)
     loader = bundle.dataloaders["train"]
     for _ in range(2):  # the second epoch finds the processes running
         start = time.perf_counter()
@@ -185,9 +145,7 @@ def loaders(workers=(8, 15), device="cuda"):
 
 
 if __name__ == "__main__":
-    _, tree, *parts = sys.argv
-    sys.path.insert(0, str(Path(tree).resolve()))
-    say(what="machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, tree=tree)
+    say(what="machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__)
     torch.set_float32_matmul_precision("high")
-    for part in parts:
+    for part in sys.argv[1:]:
         {"eager": eager, "compiled": compiled, "loaders": loaders}[part]()

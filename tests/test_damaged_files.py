@@ -75,27 +75,6 @@ def test_a_damaged_json_of_a_run_is_one_line(run, photos, tmp_path, capsys, name
         assert len(err.splitlines()) == (code > 0), err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [(name, key) for name, keys in (("meta", ("requested", "versions", "processes", "git", "class_names")),
-     ("summary", ("status", "best", "seconds", "parameters", "images_seen"))) for key in keys],
-)  # fmt: skip
-def test_a_value_of_another_type_in_a_trained_run_is_one_line(tmp_path, capsys, name, key):
-    words = ["--labels-per-class", "5", "--model", "vit_micro_2", "--workers", "0", "--tb", "scalars", "--epochs", "1"]
-    assert main.main(["train", *words, "--output-dir", str(tmp_path), "--run-name", "good", "--device", "cpu"]) == 0
-    good, run = tmp_path / "digits" / "good", tmp_path / "digits" / "run"
-    for value in ("gone", 7, [], {"a": 1}, "x"):
-        shutil.rmtree(run, ignore_errors=True)
-        values = json.loads((shutil.copytree(good, run) / f"{name}.json").read_text()) | {key: value}
-        write_json(run / f"{name}.json", {k: v for k, v in values.items() if (k, v) != (key, "gone")})
-        for command in (["resume", run, "--epochs", "2"], ["compare", run, good, "--output-dir", tmp_path / "out"]):
-            capsys.readouterr()
-            code = main.main([str(word) for word in command])
-            err = capsys.readouterr().err
-            assert (code in (0, 2, 3), "Traceback" in err) == (True, False), err
-
-
 def with_facts(run, **facts):
     content = read_checkpoint(best_of(run))
     del content["sha256"]

@@ -134,18 +134,6 @@ def test_training_batches_are_a_function_of_seed_epoch_and_sample(name, build):
     assert torch.equal(alone[0], within[1])
 
 
-@pytest.mark.parametrize("name", ["mnist", "oxford_pets"])
-@pytest.mark.parametrize("augment", ["light", pytest.param("standard", marks=pytest.mark.slow), "strong"])
-def test_loader_processes_change_nothing(name, augment, build):
-    alone, shared = build(name, augment=augment), build(name, augment=augment, workers=2)
-    for split in ("train", "val", "train"):  # the second time: another epoch, from the cache
-        for (images, labels), (expected, expected_labels) in zip(
-            shared.dataloaders[split], alone.dataloaders[split], strict=True
-        ):
-            assert torch.equal(images, expected)
-            assert torch.equal(labels, expected_labels)
-
-
 @pytest.mark.parametrize(("name", "kind"), [("mnist", MNIST), ("fashion_mnist", FashionMNIST)])
 def test_mnist_packed_or_not_equals_torchvisions(name, kind, roots):
     samples = read_samples(DataConfig(source=name, root=roots[name]))

@@ -7,7 +7,7 @@ from fake_sets import Spec, picture
 from PIL import Image, ImageOps
 
 from datasets.augmentation import padded_crop, train_pipeline
-from datasets.fitting import choose, never_seen, resized_size, seen_by_crop, view_of
+from datasets.fitting import choose, resized_size, seen_by_crop, view_of
 from datasets.images import read_image, to_array, to_mode
 from datasets.transforms import Pipeline, preprocess
 
@@ -129,15 +129,6 @@ def sizes(*shapes):
 )
 def test_auto_shows_whole_pictures_where_a_crop_would_cut_much_off_many(shapes, fit):
     assert choose(shapes) == fit
-
-
-def test_what_is_never_seen_is_said_with_the_classes_it_hits():
-    line = never_seen([(100, 100)] * 9 + [(300, 100)], ["cat"] * 9 + ["train"])
-    assert line == ("7% of the pixels are never seen with --fit crop, most of 'train' (67%); `train` chooses crop")
-    line = never_seen([(1920, 1080)] * 4, ["a", "b", "a", "b"])
-    assert line.startswith("44% of the pixels are never seen with --fit crop, most of 'a' (44%), 'b' (44%)")
-    assert line.endswith("`train` chooses squash, which shows whole pictures")
-    assert never_seen([(32, 32)] * 4, ["a"] * 4) == ""
 
 
 def test_a_jpeg_that_is_much_larger_is_decoded_smaller_and_looks_the_same(tmp_path):

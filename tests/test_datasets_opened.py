@@ -88,13 +88,13 @@ def test_one_class_whose_images_lie_in_folders_is_scored_next_to_an_empty_folder
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "--minutes", "0.05"],
+        pytest.param(["train", "--minutes", "0.05"], marks=pytest.mark.slow),
         ["train", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1"],
         ["train", "--seeds", "2", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1", "--jobs", "1"],
         ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--image-size", "32", "--images-seen", "64",
          "--seeds", "1", "--tune-lr", "off"],
     ],
-    ids=lambda words: " ".join(words[:3]),
+    ids=["minutes", "one run", "seeds", "comparison"],
 )  # fmt: skip
 def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
     calls = counted(monkeypatch)

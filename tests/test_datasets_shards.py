@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from fake_sets import parquet, save
+from fake_sets import parquet
 from small_images import image_folder
 from small_run import call
 
@@ -18,8 +18,6 @@ from datasets import build_dataloaders, packing
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.identity import identified
-from datasets.images import read_image, to_array
-from datasets.loaders import read_samples
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
 
@@ -249,15 +247,6 @@ def test_keys_are_single_and_have_no_dot(tmp_path, folder, capsys):
     assert list(samples.paths)[:5] == [f"all-000000.tar/{name}" for name in names]
 
 
-@pytest.mark.slow
-def test_pixels_in_memory_are_packed_without_loss(tmp_path, capsys):
-    packed(capsys, "digits", tmp_path / "digits")
-    samples, digits = read_source(str(tmp_path / "digits"), tmp_path).usable(), read_samples(DataConfig())
-    assert samples.labels.tolist() == digits.labels.tolist()
-    for row in (0, 900, 1796):
-        assert (to_array(read_image(samples.file(row), channels=1))[0] == digits.pixels[row, :, :, 0]).all()
-
-
 def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     broken = image_folder(tmp_path / "broken")
     (broken / "val" / "dog" / "9.jpg").symlink_to(tmp_path / "nowhere")
@@ -309,16 +298,6 @@ def test_a_row_of_parquet_without_a_picture_is_an_empty_file_to_check(tmp_path):
     assert [finding.path for finding in findings if finding.kind == "zero_bytes"] == [
         f"all-{tmp_path.name}.tar/00000000.jpg"
     ]
-
-
-def test_pictures_of_one_name_in_parquet_suggest_no_groups(tmp_path):
-    files = [save(tmp_path / f"{row}.png", seed=row % 20, size=(40, 30 + row // 20)) for row in range(60)]
-    rows = [(file.read_bytes(), f"{row % 20:03}.png", "abc"[row // 20]) for row, file in enumerate(files)]
-    parquet(tmp_path / "set" / "all.parquet", rows)
-    report = check_source(str(tmp_path / "set"), data_root=tmp_path, near=False)
-    assert report.reading.splits == [""]
-    assert len({*report.reading.samples.paths}) == 60
-    assert "groups_in_names" not in {finding.kind for finding in report.findings}
 
 
 @pytest.mark.parametrize(("words", "refused"), [(("train", "test"), True), (("train",), False), ((0, 1), False)])

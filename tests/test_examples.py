@@ -1,7 +1,5 @@
 """The examples run, and the exercises can be solved."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -75,6 +73,8 @@ def history_of_the_engine(config: ViTConfig, epochs: int) -> list[dict[str, floa
 
 
 def test_the_example_and_the_engine_have_one_history(monkeypatch):
+    every = train_vit.load_images
+    monkeypatch.setattr(train_vit, "load_images", lambda: tuple(part[:320] for part in every()))
     with torch.random.fork_rng():
         config, by_hand = history_of_the_example(monkeypatch, epochs=2)
         by_engine = history_of_the_engine(config, epochs=2)
@@ -145,21 +145,6 @@ def test_each_image_comes_with_what_the_teacher_says_of_it(teacher, tmp_path):
     with torch.no_grad():
         expected = teacher.network.forward_features(with_features.prepared(pixels))[:, 0]
     torch.testing.assert_close(found.float(), expected, atol=2e-3, rtol=2e-3)
-
-
-def test_the_distance_is_nothing_where_the_student_says_what_the_teacher_says():
-    head, features = torch.nn.Linear(4, 3), torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-    wanted = (3 * features + 7).numpy()
-    loss = distill.DistillationLoss(head, wanted, weight=1.0)
-    spread = features.std(0, correction=0)
-    with torch.no_grad():
-        loss.projection.weight.copy_(torch.diag(1 / spread))
-        loss.projection.bias.copy_(-features.mean(0) / spread)
-        labels = torch.zeros(8, dtype=torch.int64)
-        assert loss(head(features), labels, torch.from_numpy(wanted)).abs() < 1e-5
-        loss.projection.weight.neg_()
-        loss.projection.bias.neg_()
-        assert loss(head(features), labels, torch.from_numpy(wanted)).item() == pytest.approx(2 * math.log(3))
 
 
 def test_an_onnx_file_teaches_by_its_features_and_the_student_is_a_start(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from ignite.engine import Engine
 from small_run import few_digits
 
 import main
@@ -38,6 +37,7 @@ def variables_now() -> set[tuple[str, str]]:
     return {(name, value) for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
 
 
+@pytest.mark.slow
 def test_importing_every_file_changes_no_log_no_warning_and_no_variable():
     program = """if True:
         import importlib, json, logging, os, sys, warnings
@@ -77,13 +77,6 @@ def test_a_run_leaves_logging_and_variables_as_they_were(tmp_path, caplog):
         assert variables_now() ^ variables == set()
     finally:
         logging.getLogger("vit").removeHandler(mine)
-
-
-def test_an_engine_of_ones_own_still_logs_what_stopped_it(caplog):
-    engine = Engine(lambda engine, batch: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        engine.run([1])
-    assert "terminating due to exception" in caplog.text
 
 
 def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):

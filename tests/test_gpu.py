@@ -18,7 +18,7 @@ from torch import nn
 
 from trainers.config import load_config
 from trainers.engine.arithmetic import set_precision
-from trainers.engine.engines import create_trainer
+from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import read_result
@@ -50,7 +50,7 @@ def losses(amp_dtype=None, *, model="vit_tiny_16", compiled=False, data=None, re
     model = model.to(GPU)
     optimizer = build_optimizer([{"params": list(model.parameters())}], name="adamw", lr=3e-4)
     forward = torch.compile(model, dynamic=False) if compiled else model
-    options = gpu_throughput.step_options(amp_dtype)
+    options = StepOptions(amp_dtype, look_every=50)
     trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), GPU, options=options, forward=forward)
     seen = []
     if read:

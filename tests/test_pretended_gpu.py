@@ -8,14 +8,13 @@ import pytest
 import torch
 from fake_sets import class_folders
 from ignite.engine import Events
-from pretended_gpu import OnGpu, needs_its_torch, pretended_gpu
+from pretended_gpu import needs_its_torch, pretended_gpu
 from small_run import call
 
 from datasets import build_dataloaders
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from trainers.budget import plan, ways
-from trainers.budget.pace import seconds_of_forward
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.optim import build_optimizer
@@ -48,17 +47,6 @@ def losses(device, name="adamw", mix=None):
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: seen.append(engine.state.output["loss"]))
     trainer.run(batches(), max_epochs=1)
     return [float(loss) for loss in seen]
-
-
-def test_the_pretended_device_is_strict():
-    with pretended_gpu():
-        x = torch.zeros(3, device="cuda")
-        assert isinstance(x, OnGpu)
-        assert x.device == torch.device("cuda", 0)
-        with pytest.raises(RuntimeError, match="same device"):
-            x + torch.ones(3)
-        with pytest.raises(TypeError, match="to numpy"):
-            x.numpy()
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
@@ -121,14 +109,6 @@ def test_pixels_of_one_byte_become_the_same_floats_on_either_device():
         assert all(images.device.type == labels.device.type == "cuda" for images, labels in found)
         assert loader.dataset.__getitems__(next(iter(loader.batch_sampler)))[0].dtype is torch.uint8
     assert all(torch.equal(images.inner, same) for (images, _), same in zip(found, expected, strict=True))
-
-
-def test_a_network_is_timed_with_as_many_images_as_it_will_see():
-    with pretended_gpu():
-        setup, seen = prepare(RunConfig(ModelConfig(name="vit_micro_2"), train=TrainConfig(device="cuda"))), []
-        setup.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-        seconds_of_forward(setup, 100)
-    assert set(seen) == {setup.config.data.batch_size}
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from common.image_spec import ImageSpec
 from trainers.storage.checkpoint_file import write_checkpoint
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
-from vit.factory import build_model
 from vit.model import VisionTransformer
 from vit.torchvision_models import fetch
 from vit.weight_files import read_weights
@@ -158,19 +157,6 @@ def test_a_network_is_found_in_what_trainers_write_and_what_is_left_is_named(nam
     for report in reports:
         assert said in report
         assert ("left out" in report or "and not" in report) == bool(said)
-
-
-@pytest.mark.usefixtures("two_layers")
-@pytest.mark.parametrize("name", ["vit_micro_2", "vit_b_16", "resnet18"])
-def test_any_model_is_found_below_a_prefix_beside_other_tensors(name: str, tmp_path: Path) -> None:
-    size = {"vit_micro_2": 8}.get(name, 32)
-    source, target = (build_model(name, num_classes=3, weights="none", image_size=size).eval() for _ in range(2))
-    with torch.no_grad():
-        for parameter in source.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    torch.save({"state_dict": under("lit.net.", source.state_dict()) | LOSS}, tmp_path / "last.ckpt")
-    assert "left out: 'loss.weight'" in load_weights(target, tmp_path / "last.ckpt")
-    torch.testing.assert_close(target(pictures(side=size)), source(pictures(side=size)), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("prefixes", [("student.", "teacher."), ("model.", "ema_model.module.")])

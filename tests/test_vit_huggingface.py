@@ -154,19 +154,6 @@ def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:
     torch.testing.assert_close(model(pictures(24)), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_other_classes_get_a_new_zero_head_and_freezing_works(folder: Path) -> None:
-    model = build_model(f"hf:{folder}", num_classes=2, trainable="head")
-    assert not model(pictures()).any()
-    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 2 * 16 + 2
-    model = build_model(f"hf:{folder}", num_classes=2, trainable="last:1")
-    found = parts(model)
-    assert len(found.blocks) == 3
-    assert [any(p.requires_grad for p in block.parameters()) for block in found.blocks] == [False, False, True]
-    assert found.norms[0].weight.requires_grad
-    groups = param_groups(build_model(f"hf:{folder}", num_classes=2), weight_decay=0.1, layer_decay=0.5)
-    assert {group["lr_scale"] for group in groups} == {1, 0.5, 0.25, 0.125, 0.0625}
-
-
 def test_dropout_reaches_the_model_and_weights_none_starts_anew(folder: Path) -> None:
     model = build_model(f"hf:{folder}", num_classes=5, dropout=0.2, attention_dropout=0.3, weights="none")
     assert model.model.config.hidden_dropout_prob == 0.2
