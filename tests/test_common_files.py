@@ -70,24 +70,6 @@ def test_a_disk_that_fills_up_keeps_the_file_of_yesterday_and_leaves_nothing_els
     assert not lost
 
 
-def test_predict_keeps_the_table_of_yesterday_until_the_new_one_is_whole(tmp_path, monkeypatch):
-    import inference.predict
-
-    run, pictures, table = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos"), tmp_path / "table.csv"
-    table.write_text(YESTERDAY)
-    whole, seen = inference.predict.predict, []
-
-    def watched(*args, **options):
-        for result in whole(*args, **options):
-            seen.append(table.read_text())
-            yield result
-
-    monkeypatch.setattr(inference.predict, "predict", watched)
-    assert main.main(["predict", str(run), str(pictures), "--output", str(table)]) == 0
-    assert set(seen) == {YESTERDAY}
-    assert len(table.read_text().splitlines()) == 13
-
-
 def test_a_table_that_does_not_fit_is_refused_in_one_line_and_the_old_one_stays(tmp_path, capsys):
     run, pictures, table = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos"), tmp_path / "table.csv"
     photo(pictures / "ant" / "copy.png", seed=0)

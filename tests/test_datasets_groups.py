@@ -216,16 +216,6 @@ def test_fewer_groups_than_parts_or_folds_are_refused_before_anything_is_drawn(t
     assert "refused: set has 2 groups for 5 folds" in said(source, tmp_path, group=r"p\d+", folds=5, fold=1)
 
 
-def test_groups_with_most_of_a_class_are_named(tmp_path):
-    source = patients(tmp_path / "set")
-    for image in range(4, 44):
-        save(source / "well" / f"p12_{image}.png", seed=900 + image)
-    for image in range(6):
-        save(source / "rare" / f"p99_{image}.png", seed=800 + image)
-    words = said(source, tmp_path, group=r"p\d+")
-    assert "'p99' has 6 of the 6 images of class 'rare', group 'p12' has 44 of the 64 images of class 'well'" in words
-
-
 def test_packed_groups_are_read_back(tmp_path, capsys):
     source = patients(tmp_path / "set")
     target = tmp_path / "packed"

@@ -189,27 +189,6 @@ def kaggle_folder(root):
     return write_table(root / "labels.csv", rows, ("id", "breed")).parent
 
 
-def names_without_extension(root):
-    rows = [
-        (str(save(root / "pics" / f"{i}.png", seed=i).with_suffix("").relative_to(root)), "ab"[i % 2])
-        for i in range(16)
-    ]
-    return write_table(root / "t.csv", rows)
-
-
-def kaggle_with_examples(root):
-    rows = [(save(root / "train_images" / f"{i}.png", seed=i).name, "ab"[i % 2]) for i in range(16)]
-    save(root / "examples" / "x.png", seed=99)
-    write_table(root / "train.csv", rows, ("filename", "category"))
-    return root
-
-
-def with_a_missing_file(root):
-    table = names_without_extension(root)
-    table.write_text(table.read_text() + "pics/gone,a\n")
-    return table
-
-
 def an_empty_val_folder(root):
     class_folders(root / "train", {"a": 9, "b": 8})
     (root / "val").mkdir()
@@ -225,9 +204,7 @@ def a_link_in_a_circle(root):
     ("make", "classes", "images"),
     [
         (kaggle_folder, 2, 24),
-        (kaggle_with_examples, 2, 16),
         (an_empty_val_folder, 2, 17),
-        (with_a_missing_file, None, "'pics/gone': the table names a file that is not there"),
         (a_link_in_a_circle, None, "'loop': a link that leads nowhere, or in a circle"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Splits: in proportion, seeded, saved and reused, cut into folds."""
+"""Splits: in proportion, seeded, saved and reused, cut into folds, shared by the runs of a comparison."""
 
 import numpy as np
 import pandas as pd
@@ -8,6 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.shared_split import copies_of_training_images, have_seen, shared_split
 from datasets.split import assign_splits, require_complete, subset_training
 
 
@@ -59,11 +60,6 @@ def test_sets_with_a_test_split_keep_it_and_give_val_from_train():
     assert sum(sizes(samples, "val")) == 6
 
 
-def test_sets_with_train_and_val_stay_as_they_are():
-    given = made([10, 10], splits=[0, 1] * 10)
-    assert np.array_equal(assign_splits(given, DataConfig(val_fraction=0.5)).splits, given.splits)
-
-
 def test_folds_partition_the_images_like_scikit_learns():
     counts = [23, 17, 10]
     folds = [assign_splits(made(counts), DataConfig(folds=5, fold=k, test_fraction=0.2)) for k in range(1, 6)]
@@ -77,11 +73,6 @@ def test_folds_partition_the_images_like_scikit_learns():
         assert not set(fold.indices("val")) & set(fold.indices("train"))
         assert len(fold.indices("val")) in {len(labels) // 5, -(-len(labels) // 5)}
         assert (np.abs(np.array(sizes(fold, "val")) - np.mean(oracle, axis=0)) < 1).all()
-
-
-def test_folds_pool_train_and_val_of_a_set_that_brings_them():
-    samples = assign_splits(made([10, 10], splits=[0, 1] * 10), DataConfig(folds=4, fold=2))
-    assert sizes(samples, "val") in ([2, 3], [3, 2])
 
 
 def test_folds_need_a_fold_and_enough_images():
@@ -209,3 +200,35 @@ def test_a_split_is_known_by_its_own_images_whatever_the_others_are():
     same = {split: fingerprint(few, split) == fingerprint(more, split) for split in few.dataloaders}
     assert same == {"train": False, "val": True, "test": True}
     assert len({fingerprint(few, split) for split in few.dataloaders}) == 3
+
+
+def test_a_set_with_test_images_keeps_its_split():
+    split = shared_split(DataConfig(source="digits"))
+    assert not split.halved
+    assert (split.size("train"), split.size("val"), split.size("test")) == (1258, 179, 360)
+
+
+def test_half_of_val_is_held_out_where_there_is_no_test_and_each_class_keeps_its_share(tmp_path):
+    data = class_folders(tmp_path, {"train/a": 6, "train/b": 6, "val/a": 8, "val/b": 4})
+    split = shared_split(DataConfig(source=str(data)))
+    assert split.halved
+    counts = {part: np.bincount(split.samples.labels[split.samples.indices(part)]).tolist() for part in ("val", "test")}
+    assert counts == {"val": [4, 2], "test": [4, 2]}
+    again = shared_split(DataConfig(source=str(data)))
+    assert np.array_equal(again.samples.splits, split.samples.splits)
+
+
+@pytest.mark.parametrize("twin", ["train", "val"])
+def test_a_test_image_that_is_also_a_training_image_is_named(tmp_path, twin):
+    data = class_folders(tmp_path, {f"{split}/{name}": 4 for split in ("train", "val", "test") for name in "ab"})
+    source = sorted((data / twin / "a").iterdir())[0]
+    (data / "test" / "a" / "copy.png").write_bytes(source.read_bytes())
+    found = copies_of_training_images(shared_split(DataConfig(source=str(data))).samples)
+    assert found == (["test/a/copy.png"] if twin == "train" else [])
+
+
+def test_weights_are_known_to_have_seen_what_they_were_trained_on():
+    pairs = [("fashion_mnist", "fashion_mnist"), ("imagenet", "hymenoptera"), ("imagenet", "fashion_mnist"),
+             ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder"),
+             ("none", "hymenoptera"), (None, "hymenoptera"), ("tiny_imagenet", "fashion_mnist")]  # fmt: skip
+    assert [have_seen(*pair) for pair in pairs] == [True, True, *5 * [False], True, False]

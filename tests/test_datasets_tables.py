@@ -1,11 +1,9 @@
 """Tables as pandas reads and gives them, where names and numbers are odd."""
 
 import json
-import math
 import unicodedata
 
 import numpy as np
-import pandas as pd
 import pytest
 from fake_sets import Spec, class_folders, save
 from small_comparison import arm_of
@@ -74,15 +72,6 @@ def test_predictions_of_odd_names_are_a_frame(tmp_path):
     frame = RunResult(run, 0, scores, None, []).predictions("test")
     assert frame.loc[0].tolist() == [f"x{ODD}.png", "zebra", f"ant{ODD}", 0.25, 0.5, 0.25]
     assert frame[f"p(ant{ODD})"].dtype == np.float64
-
-
-def test_a_history_is_numbers_alone(tmp_path):
-    rows = [{"epoch": 0, "loss": None, "memory_mb": None}, {"epoch": 1, "loss": math.pi, "memory_mb": None}]
-    history = RunResult(tmp_path, 1, {}, None, rows).history
-    assert history["epoch"].dtype == np.int64
-    assert history["loss"].tolist()[1] == math.pi
-    assert history["memory_mb"].isna().all()
-    assert pd.api.types.is_float_dtype(history["memory_mb"])
 
 
 def people_table(folder, *, header="image,label", line="{file},{label}", name="{number:03}.png", count=16, **how):

@@ -90,24 +90,6 @@ def test_each_class_is_in_each_part_where_it_has_groups_enough(options):
             assert (drawn.counts(split) > 0).all()
 
 
-def test_folds_of_groups_partition_the_images():
-    groups = [f"g{i // 7}" for i in range(420)]
-    labels = [i // 7 % 3 for i in range(420)]
-    samples = made(labels, groups)
-    folds = [assign_splits(samples, DataConfig(folds=4, fold=k, test_fraction=0.2)) for k in range(1, 5)]
-    together = np.concatenate([fold.indices("val") for fold in folds] + [folds[0].indices("test")])
-    assert sorted(together) == list(range(420))
-    assert all((parts_of_groups(fold) == 1).all() for fold in folds)
-
-
-def test_groups_that_are_too_large_for_their_shares_are_said():
-    labels, groups = [0] * 120 + [1] * 120, [f"a{i // 40}" for i in range(120)] + [f"b{i}" for i in range(120)]
-    samples = assign_splits(made(labels, groups), DataConfig())
-    assert (parts_of_groups(samples) == 1).all()
-    assert any("groups are too large for even shares" in note for note in samples.notes)
-    assert samples.counts("val")[0] == samples.counts("test")[0] == 40  # one of three groups each, not none
-
-
 def variants(folder, *, groups=40, near, seed=0):
     """Groups of 12 variants of one picture, a label drawn per group: byte copies, or crops and re-encodings."""
     random = np.random.default_rng(seed)

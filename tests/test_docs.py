@@ -44,7 +44,7 @@ def test_no_snippet_escapes_the_check() -> None:
     for page in DOCS.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert page.name in {"walkthrough.md", "training.md"} or ">>>" not in text
-        # Run by tests/test_use_the_result.py and tests/test_from_python.py.
+        # Run by tests/test_readme.py and tests/test_from_python.py.
         runnable = {"python"} if page.name in {"use-the-result.md", "from_python.md"} else set()
         assert set(re.findall(r"^```(\w+)$", text, flags=re.MULTILINE)) <= {"pycon", "text"} | runnable
 

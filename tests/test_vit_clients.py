@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
-from torchvision.models.feature_extraction import create_feature_extractor
 
 from vit.config import ViTConfig
 from vit.factory import build_model
@@ -84,19 +83,6 @@ def test_a_batch_may_be_empty(options, images):
 def test_the_model_is_traced_with_gradients_on_and_takes_other_batches(options):
     model = model_of(**options)
     near(torch.jit.trace(model, pictures())(pictures(7)), model(pictures(7)))
-
-
-@EVERY_KIND
-def test_features_of_any_part_are_extracted_with_all_tokens(options):
-    model = model_of(**options)
-    extracted = create_feature_extractor(model, ["embedding", "blocks.1", "blocks.2", "head"])(pictures())
-    tokens = model.embedding(pictures())
-    near(extracted["embedding"], tokens)
-    for number, block in enumerate(model.blocks):
-        tokens = block(tokens)
-        if number:
-            near(extracted[f"blocks.{number}"], tokens)
-    near(extracted["head"], model(pictures()))
 
 
 def in_a_pickle(model: nn.Module) -> nn.Module:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from datasets.transforms import Pipeline
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import ModelConfig
 from vit.factory import build_model, image_spec
-from vit.hub import hub_answers
 from vit.param_groups import param_groups
 from vit.parts import inputs_of, parts
 
@@ -223,17 +220,6 @@ def test_a_hub_out_of_reach_is_asked_once(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the library waits to try again"))
     with pytest.raises(WeightsError, match="neither in the cache nor to be had from https://huggingface.co/"):
         build_model(name, num_classes=2)
-
-
-def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler, bind_and_activate=False) as server:
-        server.server_bind()
-        url = f"http://127.0.0.1:{server.server_port}"
-        assert not hub_answers(url, minute=1)
-        server.server_activate()
-        Thread(target=server.handle_request).start()
-        assert not hub_answers(url, minute=1)
-        assert hub_answers(url, minute=2)
 
 
 def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
