@@ -69,15 +69,16 @@ def tar_bytes(target: Path, members: dict[str, bytes]) -> Path:
     return target
 
 
-def parquet(path: Path, rows: list[tuple], names: list[str] | None = None) -> None:
-    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label)."""
+def parquet(path: Path, rows: list[tuple], names: list[str] | None = None, **more: list) -> None:
+    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label); `more`: other columns."""
     arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
     kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}
     metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}} | features}})}
     columns = [arrow.array([{"bytes": data, "path": name} for data, name, _ in rows], kind), [row[2] for row in rows]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata)
+    columns += more.values()
+    table = arrow.table(columns, names=["image", "label", *more]).replace_schema_metadata(metadata)
     if path.suffix == ".parquet":
         writer.write_table(table, path)
         return

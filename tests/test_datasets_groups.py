@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from fake_sets import Spec, save, write_table
+from fake_sets import Spec, parquet, save, write_table
 from PIL import Image
 
 from commands import pack
@@ -279,16 +279,9 @@ def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path):
 
 
 def test_a_column_of_parquet_names_groups_too(tmp_path):
-    files = sorted(patients(tmp_path / "files").rglob("*.png"))
-    rows = [(file.read_bytes(), f"{number:03}", file.parent.name, file.name[:3]) for number, file in enumerate(files)]
-    arrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    images = arrow.array([{"bytes": data, "path": f"{key}.png"} for data, key, _, _ in rows], kind)
-    columns = [images, [row[2] for row in rows], [row[3] for row in rows]]
-    source = tmp_path / "parts" / "all.parquet"
-    source.parent.mkdir()
-    table = arrow.table(columns, names=["image", "label", "Patient"])
-    pytest.importorskip("pyarrow.parquet").write_table(table, source)
+    files, source = sorted(patients(tmp_path / "files").rglob("*.png")), tmp_path / "parts" / "all.parquet"
+    rows = [(file.read_bytes(), f"{number:03}.png", file.parent.name) for number, file in enumerate(files)]
+    parquet(source, rows, Patient=[file.name[:3] for file in files])
     samples = read_samples(config(source, tmp_path, group="Patient"))
     assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
     assert "groups: 12 by the column 'patient', 4 images each" in said(source, tmp_path, group="Patient")

@@ -1,11 +1,9 @@
 """Sets that are not what classification needs, or not where a person pointed: said in words, in check and in train."""
 
-import csv
 import re
 
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
-from PIL import Image
 
 from commands.arguments import parse
 from commands.check import Options, main
@@ -40,14 +38,6 @@ def numbers(root):
     return table_of_labels(root, [f"{1.5 + 0.31 * i:.2f}" for i in range(30)])
 
 
-def unequal(root):
-    return class_folders(root, {"common": 66, "rare": 6})
-
-
-def two_of_each(root):
-    return class_folders(root, dict.fromkeys(("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"), 2))
-
-
 def nested(root):
     class_folders(root / "Dataset", {"zero": 7, "one": 7, "two": 7})
     save(root / "Examples" / "a" / "x.png")
@@ -60,8 +50,6 @@ def nested(root):
     [
         (several_labels, "multi_label", r"'\|' joins 6 labels into 6 combinations, such as 'daisy\|white'"),
         (numbers, "regression", "30 different decimal numbers, 1.5 to 10.49"),
-        (unequal, "imbalance", "66 images of common, 6 of rare: 11 to 1"),
-        (two_of_each, "few_images", "2 images; 5 or more help"),
         (nested, "folder_of_folders", r"3 folders of images \('one', 'two', 'zero'\).*set/Dataset"),
     ],
 )
@@ -73,12 +61,6 @@ def test_what_kind_of_problem_it_is_is_said_in_check_and_before_the_first_step(t
 
 def rows_of(folder, *, path=str, label="ab", count=16):
     return [(path(save(folder / f"{i:02}.jpg", seed=i)), label[i % 2]) for i in range(count)]
-
-
-def write_text(path, rows, header, *, delimiter=",", encoding="utf-8"):
-    with open(path, "w", newline="", encoding=encoding) as file:
-        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
-    return path
 
 
 def table_without_extensions(root):
@@ -133,27 +115,6 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     assert "2 images left out, as" in words
     assert "found.csv" in words
     assert "no list of images to exclude" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
-
-
-def test_a_class_of_pictures_that_are_not_read_is_named_with_how_many_and_what_converts_them(tmp_path):
-    root = class_folders(tmp_path / "set", {"a": 8, "b": 8})
-    (root / "sea").mkdir()
-    for number in range(12):
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(root / "sea" / f"{number}.gif")
-    words = check_says(root)
-    assert "empty_class 'sea'" in words
-    assert "it holds 12 files of a kind that is not read" in words
-    assert "(.gif; to convert: magick mogrify -format png *.gif)" in words
-    assert "it holds 12 files of a kind that is not read" in train_says(root, tmp_path)
-
-
-def test_a_table_without_a_header_or_with_a_column_for_each_class_is_told_what_was_found(tmp_path):
-    rows = rows_of(tmp_path / "set", path=lambda path: path.name)
-    table = write_text(tmp_path / "set" / "t.csv", rows[1:], rows[0])
-    assert re.search("no path column: found 00.jpg, a; .*write path,label above it", train_says(table, tmp_path))
-    one_hot = [(image, int(label == "a"), int(label == "b")) for image, label in rows]
-    table = write_table(tmp_path / "set" / "t.csv", one_hot, ("image", "forest", "sea"))
-    assert "no label column: found image, forest, sea" in train_says(table, tmp_path)
 
 
 def test_classes_whose_images_are_all_left_out_drop_out_with_a_note(tmp_path):

@@ -302,10 +302,8 @@ def test_a_row_of_parquet_without_a_picture_is_an_empty_file_to_check(tmp_path):
 
 @pytest.mark.parametrize(("words", "refused"), [(("train", "test"), True), (("train",), False), ((0, 1), False)])
 def test_a_column_of_parquet_that_says_the_split_is_refused(tmp_path, words, refused):
-    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
-    pictures = [{"bytes": b"1", "path": f"{i}.jpg"} for i in range(8)]
-    columns = [pictures, [i % 2 for i in range(8)], [words[i % len(words)] for i in range(8)]]
-    writer.write_table(arrow.table(columns, names=["image", "label", "part"]), tmp_path / "all.parquet")
+    rows = [(b"1", f"{i}.jpg", "ab"[i % 2]) for i in range(8)]
+    parquet(tmp_path / "all.parquet", rows, part=[words[i % len(words)] for i in range(8)])
     if refused:
         with pytest.raises(DataError, match="'part'"):
             read_source(str(tmp_path / "all.parquet"), tmp_path)

@@ -62,17 +62,11 @@ class Rows(Dataset):
         ([tensors(6, 0), tensors(6, 0)], "dataloaders=a list: give a mapping"),
         (DataLoader(tensors(6, 0)), "dataloaders=a DataLoader: give a mapping"),
         ({"train": Stream(), "val": tensors(6, 0)}, "the train Dataset Stream has no images by number"),
-        ({"train": DataLoader(Stream()), "val": tensors(6, 0)}, "the train Dataset Stream has no images by number"),
         (
             {"train": Rows({"image": torch.zeros(1, 8, 8), "label": 0}), "val": tensors(6, 0)},
             r"the train Dataset Rows gives no \(image, label\) but a dict: wrap it",
         ),
-        (
-            {"train": tensors(6, 0), "val": Rows((torch.zeros(1, 8, 8), 0, "name"))},
-            r"the val Dataset Rows gives no \(image, label\) but a tuple of 3",
-        ),
         ({"train": tensors(6, 0)}, "dataloaders=train: give a mapping with train and val"),
-        ({"train": tensors(6, 0), "val": tensors(6, 0), "dev": tensors(6, 0)}, "dataloaders=train, val, dev"),
         (
             {"train": TensorDataset(torch.zeros(4, 1, 8, 8)), "val": tensors(6, 0)},
             "train Dataset TensorDataset gives no",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import pickle
 import re
@@ -67,25 +69,18 @@ def test_every_kind_of_file_gives_the_same_model(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
-    spec = {
-        "image_size": 16,
-        "mean": [0.1307],
-        "std": [0.3081],
-        "interpolation": "bicubic",
-        "in_channels": 1,
-        "crop_fraction": 0.9,
-    }
+    spec = ImageSpec(16, (0.1307,), (0.3081,), "bicubic", 1, 0.9)
     checkpoint = {
         "format_version": 3,
         "model": model(in_channels=1).state_dict(),
         "class_names": ["a", "b"],
-        "image_spec": spec,
+        "image_spec": json.loads(json.dumps(dataclasses.asdict(spec))),
         "config": {"model": {"layer_norm_eps": 1e-12}},
     }
     write_checkpoint(tmp_path / "run" / "checkpoints" / "best.safetensors", checkpoint)
     target = fresh(in_channels=1)
     load_weights(target, tmp_path / "run")  # a run directory means its best checkpoint
-    assert read_weights(tmp_path / "run").image_spec == ImageSpec(16, (0.1307,), (0.3081,), "bicubic", 1, 0.9)
+    assert read_weights(tmp_path / "run").image_spec == spec
     assert {module.eps for module in target.modules() if isinstance(module, nn.LayerNorm)} == {1e-12}
 
 
