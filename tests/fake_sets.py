@@ -70,7 +70,7 @@ def tar_bytes(target: Path, members: dict[str, bytes]) -> Path:
 
 
 def parquet(path: Path, rows: list[tuple], names: list[str] | None = None, **more: list) -> None:
-    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label); `more`: other columns."""
+    """Write (bytes, path, label) and other columns as Hugging Face's `datasets` does, as parquet or as Arrow."""
     arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
     kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}

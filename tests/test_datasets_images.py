@@ -54,14 +54,6 @@ def test_transparent_pixels_are_laid_over_white(tmp_path, mode):
     assert np.asarray(read_image(path))[0].tolist() == [[255, 255, 255], [10, 10, 10]]
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [("png", np.uint16), ("tif", np.uint16), ("tif", np.float32)])
-def test_16_bits_and_floats_are_scaled_and_not_clipped(tmp_path, suffix, kind):
-    values = np.array([[0, 257, 32768, 65535]]) / (65535 if kind == np.float32 else 1)
-    path = saved(Image.fromarray(values.astype(kind)), tmp_path / f"deep.{suffix}")
-    assert np.asarray(read_image(path, channels=1)).tolist() == [[0, 1, 128, 255]]
-    assert np.asarray(read_image(path))[0, 2].tolist() == [128, 128, 128]
-
-
 def test_cmyk_is_converted(tmp_path):
     path = saved(Image.new("RGB", (16, 16), (255, 0, 0)).convert("CMYK"), tmp_path / "c.jpg", quality=95)
     assert np.asarray(read_image(path)).reshape(-1, 3).mean(axis=0) == pytest.approx([254, 0, 0], abs=4)
@@ -88,25 +80,16 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("content", "reason"),
     [
-        ("empty.jpg", b"", "not an image, or an empty file"),
-        ("text.png", b"<html>404</html>", "not an image"),
-        ("lfs.jpg", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n", "Git LFS pointer"),
-        ("cut.jpg", None, "truncated"),
+        (b"", "not an image, or an empty file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n", "Git LFS pointer"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, name, content, reason):
-    if content is None:
-        buffer = io.BytesIO()
-        picture(0, (200, 200)).save(buffer, "JPEG")
-        content = buffer.getvalue()[:1500]
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=reason) as caught:
-        read_image(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_file_that_holds_no_picture_is_named(tmp_path, content, reason):
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(DataError, match=rf"a\.jpg.*{reason}"):
+        read_image(tmp_path / "a.jpg")
 
 
 def test_a_long_text_in_a_png_is_in_nobodys_way(tmp_path):

@@ -80,17 +80,6 @@ def test_the_cache_changes_nothing(folder, cache, augment):
     assert same(batches(cached, "val"), batches(expected, "val"))
 
 
-def test_the_second_epoch_reads_no_file(folder, tmp_path):
-    import shutil
-
-    shutil.copytree(folder, tmp_path / "copy")
-    bundle = build(tmp_path / "copy")
-    batches(bundle), batches(bundle, "val")
-    shutil.rmtree(tmp_path / "copy")
-    assert len(batches(bundle)) == 3
-    assert len(batches(bundle, "val")) == 2
-
-
 def reachable(root) -> int:
     """Python objects behind `root`, but for code: a loader process that counts one more reference copies its page."""
     code = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
@@ -187,14 +176,6 @@ def test_a_balanced_epoch_has_as_many_images_of_each_class_and_copies_differ(fol
     assert abs(int(counts[0] - counts[1])) <= 1
     flat = torch.cat(images).flatten(1)
     assert len(torch.unique(flat, dim=0)) >= 18  # 3-4 bees come twice, augmented differently
-
-
-def test_mirror_follows_the_set_unless_told_otherwise():
-    def flips(**options):
-        return type(build("digits", Spec(image_size=8), **options).dataloaders["train"].dataset.pipeline).__name__
-
-    assert flips() == "SmallAffine"
-    assert flips(mirror="yes") == "CropFlip"
 
 
 def test_small_sets_need_no_loader_processes(folder):

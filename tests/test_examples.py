@@ -8,7 +8,6 @@ from small_run import few_digits
 from torch.nn import functional as F
 
 from datasets import DataConfig, build_dataloaders
-from datasets.bundle import BatchKey
 from examples import distill, exercises, solutions, train_vit
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine import handlers, optim
@@ -123,18 +122,6 @@ def test_a_teacher_without_weight_changes_nothing_of_a_run(teacher, tmp_path):
     assert len(plain) == len(history) == 2
     for ours, theirs in zip(history, plain, strict=True):
         assert ours == pytest.approx({name: theirs[name] for name in ours}, abs=1e-6)
-
-
-def test_each_image_comes_with_what_the_teacher_says_of_it(teacher, tmp_path):
-    data = few_digits(augment="none", labels_per_class=6)
-    bundle = build_dataloaders(data, teacher.spec)
-    features = distill.teacher_features(teacher, bundle, data, tmp_path / "kept.npy")
-    with_features = distill.WithFeatures(bundle.dataloaders["train"].dataset, features)
-    pixels, labels, found = with_features.__getitems__(BatchKey(3, np.array([41, 3, 17])))
-    assert len(labels) == 3
-    with torch.no_grad():
-        expected = teacher.network.forward_features(with_features.prepared(pixels))[:, 0]
-    torch.testing.assert_close(found.float(), expected, atol=2e-3, rtol=2e-3)
 
 
 def test_an_onnx_file_teaches_by_its_features_and_the_student_is_a_start(tmp_path, monkeypatch):
