@@ -251,3 +251,12 @@ def test_a_set_of_blank_pictures_alone_is_an_error(tmp_path, background):
     assert report.exit_code == 3
     save(photograph(0), tmp_path / "set" / "a" / "9.png")
     assert "all_blank" not in {kind for kind, _ in found_in(tmp_path / "set")}
+
+
+def test_a_folder_without_permission_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root, who runs tests in containers, may read everything
+    with pytest.raises(DataError, match=r"cannot list the folder .*: Permission denied"):
+        main(Options(str(tmp_path)))

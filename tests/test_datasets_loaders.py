@@ -211,6 +211,7 @@ def test_wrong_options_are_refused_in_the_config():
         ({"fold": 1}, "needs folds"),
         ({"workers": -1}, "workers=-1"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"grow": True}, "name its table with split"),
     ):
         with pytest.raises(ValueError, match=message):
             DataConfig(**options)
@@ -270,3 +271,11 @@ for part in ("train", "val"):
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
+
+
+def test_mirror_follows_the_set_unless_told_otherwise():
+    def flips(**options):
+        return type(build("digits", Spec(image_size=8), **options).dataloaders["train"].dataset.pipeline).__name__
+
+    assert flips() == "SmallAffine"
+    assert flips(mirror="yes") == "CropFlip"

@@ -18,6 +18,8 @@ from datasets import build_dataloaders, packing
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.identity import identified
+from datasets.images import read_image, to_array
+from datasets.loaders import read_samples
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
 
@@ -335,3 +337,12 @@ def test_a_place_that_cannot_be_written_to_is_named_before_any_parquet_is_read(t
     (tmp_path / "unpacked").write_text("a file")
     with pytest.raises(DataError, match="unpacked"):
         read_source(str(tmp_path / "words.parquet"), tmp_path)
+
+
+@pytest.mark.slow
+def test_pixels_in_memory_are_packed_without_loss(tmp_path, capsys):
+    packed(capsys, "digits", tmp_path / "digits")
+    samples, digits = read_source(str(tmp_path / "digits"), tmp_path).usable(), read_samples(DataConfig())
+    assert samples.labels.tolist() == digits.labels.tolist()
+    for row in (0, 900, 1796):
+        assert (to_array(read_image(samples.file(row), channels=1))[0] == digits.pixels[row, :, :, 0]).all()

@@ -288,3 +288,9 @@ def test_a_list_to_exclude_of_which_no_row_is_here_is_an_error(tmp_path):
         used(root, tmp_path, exclude=tmp_path / "list.csv")
     (tmp_path / "list.csv").write_text("path,severity\nant/000.png,warning\n")
     assert any("severity" in line for line in used(root, tmp_path, exclude=tmp_path / "list.csv")[1])
+
+
+def test_a_history_is_numbers_alone(tmp_path):
+    rows = [{"epoch": 0, "loss": None, "memory_mb": None}, {"epoch": 1, "loss": 0.5, "memory_mb": None}]
+    history = RunResult(tmp_path, 1, {}, None, rows).history
+    assert [kind.name for kind in history.dtypes] == ["int64", "float64", "float64"]

@@ -168,6 +168,11 @@ class TestBatchMix:
             assert targets[0, 0].item() == pytest.approx(own[0].float().mean().item(), abs=1e-6)
             assert torch.equal(images[:, :, ~own[0]], self.images.roll(1, 0)[:, :, ~own[0]])
 
+    def test_both_are_used_when_both_are_on(self):
+        shares = [self.mixed(seed, mixup_alpha=0.8, cutmix_alpha=1.0)[0] for seed in range(20)]
+        own_or_others = [((each == self.images) | (each == self.images.roll(1, 0))).all() for each in shares]
+        assert {bool(cut) for cut in own_or_others} == {True, False}
+
     def test_without_mixing_the_targets_are_one_hot(self):
         images, targets = self.mixed()
         assert torch.equal(images, self.images)

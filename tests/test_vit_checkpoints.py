@@ -326,6 +326,8 @@ def test_names_that_do_not_tell_their_family_or_belong_to_another_are_refused(
         ({"embed_dim": 32}, "embedding.class_token is (1, 1, 32); expected (1, 1, 16)"),
         ({"depth": 3}, "missing nothing; left over 'blocks.2.norm1.weight', "),
         ({"mlp_ratio": 2}, "blocks.0.mlp.fc1.weight is (32, 16); expected (64, 16)"),
+        ({"depth": 1}, "missing 'blocks.1.norm1.weight', "),
+        ({"representation_size": 16}, "left over 'pre_logits.weight', 'pre_logits.bias'"),
         ({"patch_embedding": "stem"}, "'embedding.patches.convolutions.0.weight'"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from vit.config import ViTConfig
 from vit.factory import build_model
@@ -130,3 +131,16 @@ def test_a_model_that_computes_activations_again_compiles_as_one_graph(training)
     near(compiled(images), expected)
     compiled(images).sum().backward()
     assert model.blocks[0].mlp.fc1.weight.grad.any()
+
+
+@EVERY_KIND
+def test_features_of_any_part_are_extracted_with_all_tokens(options):
+    model = model_of(**options)
+    extracted = create_feature_extractor(model, ["embedding", "blocks.1", "blocks.2", "head"])(pictures())
+    tokens = model.embedding(pictures())
+    near(extracted["embedding"], tokens)
+    for number, block in enumerate(model.blocks):
+        tokens = block(tokens)
+        if number:
+            near(extracted[f"blocks.{number}"], tokens)
+    near(extracted["head"], model(pictures()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from datasets.transforms import Pipeline
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import ModelConfig
 from vit.factory import build_model, image_spec
+from vit.hub import hub_answers
 from vit.param_groups import param_groups
 from vit.parts import inputs_of, parts
 
@@ -227,3 +230,14 @@ def test_without_transformers_one_line_says_what_to_install(folder: Path, monkey
     for call in (lambda: build_model(f"hf:{folder}", num_classes=5), lambda: image_spec(ModelConfig(f"hf:{folder}"))):
         with pytest.raises(ValueError, match="need the package transformers: pip install transformers"):
             call()
+
+
+def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler, bind_and_activate=False) as server:
+        server.server_bind()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert not hub_answers(url, minute=1)
+        server.server_activate()
+        Thread(target=server.handle_request).start()
+        assert not hub_answers(url, minute=1)
+        assert hub_answers(url, minute=2)

@@ -439,3 +439,18 @@ def test_an_adapter_in_the_last_block_is_called_and_a_parametrised_weight_is_rea
     nn.utils.parametrizations.spectral_norm(model.blocks[-1].attention.qkv)  # as LoRA: another weight
     assert tokens_of_the_last_block(model, images) == 1
     torch.testing.assert_close(model(images), model.forward_with_attention(images)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_a_block_that_somebody_wrapped_is_called_with_its_tokens_alone() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: Tensor) -> Any:
+            return self.block(x)
+
+    model, images = trained(), pictures()
+    expected = model(images)
+    model.blocks[-1] = Wrapped(model.blocks[-1])
+    torch.testing.assert_close(model(images), expected, atol=1e-6, rtol=1e-5)

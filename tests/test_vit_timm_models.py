@@ -317,3 +317,13 @@ def test_a_network_with_quick_convolutions_is_the_same_network() -> None:
             parameter.zero_()
         torch.testing.assert_close(ours(images), plain(images))
         assert not copied(images).any()
+
+
+def test_the_epsilon_of_a_model_of_timm_is_the_one_asked_for() -> None:
+    changed, plain = (
+        {part.eps for part in build_model("timm:test_vit", num_classes=3, weights="none", **options).modules()
+         if isinstance(part, torch.nn.LayerNorm)}
+        for options in ({"layer_norm_eps": 1e-3}, {})
+    )  # fmt: skip
+    assert changed == {1e-3}
+    assert plain == {1e-6}  # timm's own
