@@ -100,13 +100,12 @@ def taught(teacher: distill.Teacher, folder, **options):
         return distill.distill(data, STUDENT, teacher, kept=folder / "kept.npy", amp_dtype=None, **options)
 
 
-@pytest.mark.parametrize("weight", [0.5, 1.0])
-def test_a_student_learns_from_labels_and_teacher(teacher, tmp_path, weight):
-    _, names, history = taught(teacher, tmp_path, epochs=3, weight=weight)
+def test_a_student_learns_from_labels_and_teacher(teacher, tmp_path):
+    _, names, history = taught(teacher, tmp_path, epochs=3, weight=0.5)
     assert names == tuple("0123456789")
     assert history[-1]["train_loss"] < history[0]["train_loss"] - 0.1
     unseen = teacher._replace(network=torch.nn.Identity())  # the features that are kept are enough
-    assert taught(unseen, tmp_path, epochs=3, weight=weight)[2] == history
+    assert taught(unseen, tmp_path, epochs=3, weight=0.5)[2] == history
 
 
 def test_a_teacher_without_weight_changes_nothing_of_a_run(teacher, tmp_path):

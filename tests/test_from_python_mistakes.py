@@ -31,11 +31,14 @@ from torchvision.transforms import Compose, ToTensor
 from common.errors import DataError, OptionError
 from datasets.config import DataConfig
 from datasets.own_dataset import own_dataloaders
+from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import prepare
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_result import RunResult
+from trainers.user_objects import UserObjects
 
 
 class Stream(IterableDataset):
@@ -467,3 +470,8 @@ def test_a_result_is_short_in_a_shell_and_is_drawn(tmp_path):
     assert result.scores.loc["test", "accuracy"] == 0.75
     loss, _ = result.plot().axes
     assert [line.get_xydata().tolist() for line in loss.lines if line.get_label() == "val"] == [[[0, 1.1], [1, 0.7]]]
+
+
+def test_a_step_is_timed_with_no_image_alone(tmp_path):
+    config = options(tmp_path, epochs=1, accumulate=2)
+    assert measure(prepare(config, given=UserObjects(pooled(), splits())), seconds=0.1).step > 0
