@@ -7,18 +7,15 @@ import sys
 import traceback
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import NoReturn
 
 import commands
 from common.errors import Interrupted, exit_code, first_line, out_of_memory
-from common.shell import PROGRAM, command
+from common.shell import NAME, PROGRAM, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
 from trainers.version import VERSION
-
-if TYPE_CHECKING:
-    from commands.arguments import Command
 
 COMMANDS = {
     "train": "train one model, from scratch or from pretrained weights",
@@ -42,7 +39,7 @@ ALONE = {
     "COMMAND --debug": "shows the traceback of an error",
     "--version": "names the program's version and its libraries",
     "--completion": "prints the completion for bash and zsh:",
-    "": 'eval "$(vit-train --completion)"',
+    "": f'eval "$({NAME} --completion)"',
 }
 """Rows below the commands in the help."""
 
@@ -100,12 +97,13 @@ def answer(argv: list[str]) -> int:
         from importlib.metadata import version
 
         libraries = ("torch", "torchvision", "pytorch-ignite", "tensorboard")
-        print(", ".join((f"vit-train {VERSION}", *(f"{name} {version(name)}" for name in libraries))))
+        print(", ".join((f"{NAME} {VERSION}", *(f"{name} {version(name)}" for name in libraries))))
         return 0
     if argv == ["--completion"]:
-        from commands.completion import script
+        from commands.parser import completion
 
-        print(script({name: module_of(name) for name in COMMANDS}))
+        modules = {name: import_module(f"{commands.__name__}.{name}") for name in COMMANDS}
+        print("\n".join(completion({name: module.Options for name, module in modules.items()})))
         return 0
     if not argv:
         from commands.compare import STORY
@@ -117,15 +115,11 @@ def answer(argv: list[str]) -> int:
         from common.text import did_you_mean
 
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
-    from commands.arguments import options_of
+    from commands.parser import parse
 
-    module = module_of(name)
-    return module.main(options_of(module, argv[1:], prog=command(name)))
-
-
-def module_of(name: str) -> "Command":
-    """The module of a row of `COMMANDS`."""
-    return cast("Command", import_module(f"{commands.__name__}.{name}"))
+    module = import_module(f"{commands.__name__}.{name}")
+    code: int = module.main(parse(module.Options, argv[1:], prog=command(name)))
+    return code
 
 
 def reason(error: Exception) -> str:
@@ -150,7 +144,8 @@ def readable(error: OSError) -> bool:
 
 
 def complain(message: str, code: int) -> int:
-    print(f"error: {printable(message)}", file=sys.stderr)
+    below = "\n" if code > 128 and sys.stderr.isatty() else ""  # the terminal has put ^C on this line
+    print(f"{below}error: {printable(message)}", file=sys.stderr)
     return code
 
 

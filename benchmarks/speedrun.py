@@ -21,26 +21,28 @@ from typing import Any
 
 from benchmarks.environment import RESULTS, describe
 
-ARMS = {
-    "recipe": [],
-    "light decay": ["--weight-decay", "0.05"],
-    "AdamW": ["--optimizer", "adamw", "--lr", "0.002", "--batch-size", "64", "--weight-decay", "0.05"],
-    "no norms": ["--patch-embedding", "stem"],
-    "patches": ["--patch-embedding", "conv"],
-    "no augmentation": ["--augment", "none"],
-    "no smoothing": ["--label-smoothing", "0"],
-    "cooldown": ["--schedule", "cooldown"],
+ARMS: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "light decay": {"weight-decay": 0.05},
+    "AdamW": {"optimizer": "adamw", "lr": 0.002, "batch-size": 64, "weight-decay": 0.05},
+    "no norms": {"patch-embedding": "stem"},
+    "patches": {"patch-embedding": "conv"},
+    "no augmentation": {"augment": "none"},
+    "no smoothing": {"label-smoothing": 0},
+    "cooldown": {"schedule": "cooldown"},
 }
-ARMS["AdamW, no norms"] = [*ARMS["AdamW"], *ARMS["no norms"]]
+ARMS["AdamW, no norms"] = ARMS["AdamW"] | ARMS["no norms"]
 """Each is the recipe but for these options; the last is what the recipe was before."""
 MINUTES = 7.0
 
 
 def run(arm: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train once in a process of its own; what it reached, and its processor seconds."""
-    length = ["--max-minutes", str(MINUTES), "--epochs", str(options.epochs)]
+    length = {"max-minutes": MINUTES, "epochs": options.epochs}
     if options.images_seen:
-        length = ["--epochs", str(options.images_seen / 45_000)]
+        length = {"epochs": options.images_seen / 45_000}
+    file = folder / f"{arm}_{seed}.json"
+    file.write_text(json.dumps(ARMS[arm] | length))
     words = [
         "train",
         "--data",
@@ -52,7 +54,7 @@ def run(arm: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[
         "--tb",
         "scalars",
     ]
-    words += [*length, "--seed", str(seed), "--output-dir", str(folder), "--run-name", f"{arm}_{seed}", *ARMS[arm]]
+    words += ["--config", str(file), "--seed", str(seed), "--output-dir", str(folder), "--run-name", f"{arm}_{seed}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "main.py", *words], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands import arguments
-from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
+from commands.parser import UsageError
 from common.options import operand
 from common.shell import command
 from common.tables import csv_text

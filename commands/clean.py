@@ -5,10 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from commands.arguments import ImagesOptions
-from common.options import require, require_finite
+from common.options import Arg, Positional, require, require_finite
 from common.shell import command
 from datasets.config import named_set
 from trainers.config import OutputConfig, RunConfig
@@ -22,7 +20,7 @@ class Options(ImagesOptions):
     are, and so do the labels of the test images. Given again, it takes the decisions from suspects.csv.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH|RUN")]
+    data: Annotated[str, Positional, Arg(metavar="NAME|PATH|RUN")]
     """A folder, a CSV or TSV table, a zip, a built-in set; or a run of `train --folds K`, for its own predictions."""
     review: bool = False
     """Decide on a page of this machine, by keys: keep, relabel, drop, undo, enlarge; with pictures to compare with."""

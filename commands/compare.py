@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import tyro
-
-from commands import arguments
-from commands.arguments import SeveralRuns, UsageError, flags, sections
-from commands.first_screen import FirstScreen
+from commands.arguments import SeveralRuns, sections
 from commands.json_output import JsonOption, json_document
-from common.options import Shared, flag, require, require_counts, require_finite
+from commands.parser import ManyOptions, UsageError, filled, read
+from common.options import Arg, NoWord, Option, Positional, Shared, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
-from datasets.config import DATASETS, DataConfig
-from trainers.config import RunConfig, TrainConfig, run_options
-from vit.config import ModelConfig
+from datasets.config import DATASETS
+from trainers.config import RunConfig, load_config, run_options
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport
     from comparison.plan import Request
 
-ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"}
-ARM_OPTIONS -= {"--model", *(option.flag for option in run_options(Shared))}  # an arm begins with its model
+ARM_OPTIONS = {
+    option.flag.removeprefix("--"): option
+    for option in run_options()
+    if (option.section in ("model", "train") or option.name in ("augment", "batch_size"))
+    and option.kind is not bool
+    and not {Shared, NoWord} & {*option.marks}
+}
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
+OF_ALL = {"image-size", "augment", "batch-size"}
+"""Options that may differ, and that the command line may set for all arms; others are set in a file."""
 
 STORY = (
     "--data", "digits", "--labels-per-class", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off",
@@ -36,53 +40,50 @@ STORY = (
 
 
 @dataclass(frozen=True)
-class SharedData(DataConfig):
-    """Options of the images that all arms share; `--labels-per-class` is an option of the comparison itself."""
+class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
+    """Train several models under one protocol: which is better, and how sure is that?
 
-    labels_per_class: Annotated[int | None, tyro.conf.Fixed, tyro.conf.arg(name="fixed-labels")] = None
-
-
-@dataclass(frozen=True)
-class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
-    """Train several models on the same split, with the same budget and several seeds each: which is better, by how
-    much, and how sure is that?
-
-    Finished run directories are compared as they are. A stopped comparison continues when the command is repeated.
+    All share the split, the budget and the seeds. Finished run directories are compared as they are. A stopped
+    comparison continues when the command is repeated.
     """
 
     FIRST = (
-        "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "images-seen", "tune-lr",
-        "image-size", "group", "jobs", "device", "output-dir", "run-name",
+        "runs", "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "config", "output-dir",
     )  # fmt: skip
     EXAMPLES = (
-        ("--data path/to/images", "A small ViT from scratch against the same one pretrained."),
-        ("--data path/to/images --arms resnet18 vit_b_16", "Two models; with --minutes 60, in an hour."),
-        ("runs/photos/resnet18_s0 runs/photos/vit_b_16_s0", "Runs that are finished."),
+        "--data path/to/images",
+        "--data path/to/images --arms resnet18 vit_b_16",
+        "runs/photos/resnet18_s0 runs/photos/vit_b_16_s0",
     )
-    PAGE = "docs/compare.md"
+    IN_FILES = frozenset(
+        {f"--{name}" for name in ARM_OPTIONS.keys() - OF_ALL}
+        | {"--compile", "--deterministic", "--folds", "--fold", "--grow", "--balance", "--mirror", "--patience"}
+        | {"--select", "--log-every", "--tracker", "--auto-resume"}
+    )
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
-    """Finished run directories to compare, instead of training new ones."""
-    arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ARM")] = ()
-    """Models to compare (the arms), each as MODEL[,option=value...], such as "vit_b_16,weights=none,trainable=last:4".
-    Default: one architecture from scratch and pretrained."""
+    runs: Annotated[tuple[str, ...], Positional, Arg(metavar="RUN")] = ()
+    """Compare finished run directories, and train nothing."""
+    arms: Annotated[tuple[str, ...], Arg(metavar="ARM")] = ()
+    """Compare these models, each as MODEL[,option=value...]. Such as "vit_b_16,weights=none,trainable=last:4". Default:
+    one architecture from scratch and pretrained."""
+    config: Path | None = None
+    """Read shared options from a file, TOML or JSON. The command line overrides it."""
     seeds: int = 3
-    """Runs per arm, with --seed and the numbers that follow it."""
-    data: SharedData = field(default_factory=SharedData)
-    labels: Annotated[tuple[str, ...], tyro.conf.arg(name="labels-per-class", metavar="N|all")] = ()
-    """Labelled training images per class; of several numbers each is compared. all: every training image."""
+    """Train each arm with this many seeds. The first is --seed."""
+    labels: Annotated[tuple[str, ...], Arg(name="labels-per-class", metavar="N")] = ()
+    """Train on so many images of each class. Of several numbers each is compared; all: every training image."""
     minutes: float | None = None
-    """Time budget in minutes for all runs together. Measures the speed of each arm first, then sets the epochs."""
+    """Plan all runs together for this many minutes. The speed of each arm is measured first; then the epochs are
+    set."""
     images_seen: tuple[int, ...] = ()
-    """Training images that every run sees, which sets its epochs; or such a number for each of --labels-per-class.
-    Default: what the arm that takes most of them asks for."""
+    """Show this many training images to every run. One number, or one for each of --labels-per-class; it sets the
+    epochs. Default: what the arm that takes most of them asks for."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
-    """Choose each arm's learning rate on the validation images, from the same grid. auto: if the time allows it."""
+    """Choose each arm's learning rate on validation images. All arms have one grid. auto: if the time allows it."""
     lr_grid: tuple[float, ...] | None = None
-    """Learning rates of that grid. Default: three, by the size of the models."""
-
+    """Choose among these learning rates. Default: three, by the size of the models."""
     plan_only: bool = False
-    """Train nothing: write a config for each run, and a list of commands for any scheduler. When they are done, the
+    """Write a config for each run and a list of commands, and train nothing. For any scheduler. When they are done, the
     same command without this option collects the runs; with it, it lists those that are left."""
 
     def __post_init__(self) -> None:
@@ -105,20 +106,17 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
             raise UsageError(f"{images} is not a run directory; to train models on images: compare --data {images}")
         if len(self.runs) == 1:
             raise UsageError(f"one run, {self.runs[0]}: there is nothing to compare it with")
-        if self.runs and (idle := ", ".join(without_effect(self))):
-            raise UsageError(f"runs that are there are compared as they are: leave out {idle}")
 
-
-def without_effect(options: Options) -> Iterator[str]:
-    """The options that differ from their default and mean nothing for runs that are there, as flags."""
-    heeded = {"runs", "output_dir", "run_name", "json"}
-    default = Options()
-    pairs = [(options, default), *((getattr(options, part), getattr(default, part)) for part in sections(options))]
-    for given, usual in pairs:
-        for each in fields(given):
-            name, value = each.name, getattr(given, each.name)
-            if name not in heeded and not is_dataclass(value) and value != getattr(usual, name):
-                yield f"--{flag(type(given), name)}"
+    @classmethod
+    def from_given(cls, given: Mapping[Option, Any]) -> Self:
+        """Fill all: defaults < `--config FILE` < command line. Refuse what finished runs leave without effect."""
+        options = filled(cls, given)
+        heeded = {"--runs", "--output-dir", "--run-name", "--json"}
+        if options.runs and (idle := [option.flag for option in given if option.flag not in heeded]):
+            raise UsageError(f"runs that are there are compared as they are: leave out {', '.join(idle)}")
+        if options.config is None:
+            return options
+        return filled(cls, given, cls(**sections(load_config(options.config))))
 
 
 def names_images(word: str) -> bool:
@@ -198,10 +196,9 @@ def as_json(report: ComparisonReport) -> dict[str, Any]:
 def request_of(options: Options) -> Request:
     from comparison.plan import Request, default_arms
 
-    data = DataConfig(**{each.name: getattr(options.data, each.name) for each in fields(DataConfig)})
-    base = replace(RunConfig(**sections(options)), data=data)
+    base = RunConfig(**sections(options))
     if base.model.name != "auto":
-        raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
+        raise UsageError(f"model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     labels = (None if word == "all" else int(word) for word in options.labels)
     return Request(
@@ -219,16 +216,15 @@ def request_of(options: Options) -> Request:
 def parse_arm(text: str, base: RunConfig) -> RunConfig:
     """The options of one arm: `base` with what `text` changes."""
     model, *changes = [part.strip() for part in text.split(",")]
-    words = ["--model", model]
-    for change in changes:
-        key, equals, value = change.partition("=")
-        option = f"--{key.replace('_', '-')}"
-        if not equals or option not in ARM_OPTIONS:
-            known = ", ".join(sorted(name.removeprefix("--") for name in ARM_OPTIONS))
-            raise UsageError(f"arm {text!r}: {change!r} is not option=value with an option of {known}")
-        words += [option, value]
+    given: dict[Option, Any] = {ARM_OPTIONS["model"]: model}
     try:
-        config: RunConfig = arguments.parse(RunConfig, words, prog="arm", default=base)
-    except UsageError as error:
+        for change in changes:
+            key, equals, value = change.partition("=")
+            option = ARM_OPTIONS.get(key.replace("_", "-"))
+            if not equals or option is None:
+                raise UsageError(f"{change!r} is not option=value with an option of {', '.join(sorted(ARM_OPTIONS))}")
+            given[option] = read(option, value)
+        config: RunConfig = filled(RunConfig, given, base)
+    except (UsageError, argparse.ArgumentTypeError) as error:
         raise UsageError(f"arm {text!r}: {error}") from None
     return config

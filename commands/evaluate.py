@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
-
-from commands.arguments import ModelOptions, UsageError
+from commands.arguments import ModelOptions
 from commands.json_output import JsonOption, json_document
+from commands.parser import UsageError
 from commands.train import score_lines
+from common.options import Arg
 from common.text import pluralise, wrapped
 from datasets.config import DataConfig, Group, Name
 
@@ -33,7 +33,7 @@ class Options(JsonOption, ModelOptions):
 
     split: Literal["train", "val", "test"] | None = None
     """Split to score. Default: val of the run's own data; every image of --data."""
-    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH")] = None
+    data: Annotated[str | None, Arg(metavar="NAME|PATH")] = None
     """Other labelled images to score: a built-in set, folder, table or zip. Classes are matched by name."""
     path_column: Name = None
     """Column of a table that names the image files, as for train."""

@@ -6,10 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from commands.arguments import ModelOptions, UsageError
-from common.options import require_counts
+from commands.arguments import ModelOptions
+from commands.parser import UsageError
+from common.options import Arg, Positional, require_counts
 from common.shell import command
 from common.text import pluralise, printable, wrapped
 from datasets.config import Name
@@ -28,11 +27,11 @@ class Options(ModelOptions):
     Two runs stand side by side; without images it shows a few of the run's own validation images.
     """
 
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
+    images: Annotated[tuple[str, ...], Positional, Arg(metavar="IMAGE")] = ()
     """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
-    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
+    method: Annotated[str, Arg(metavar="NAME")] = "auto"
     """Method of the maps: auto, integrated-attnlrp, rollout, attention, integrated-layercam or occlusion."""
     target: Name = None
     """Class that the heat map is about. Default: the predicted one."""
@@ -49,7 +48,7 @@ class Options(ModelOptions):
         if self.page and (self.target, self.layer, self.method) != (None, None, "auto"):
             raise UsageError("target, layer and method are chosen in the page: leave them out, or --page")
         if not self.images and not self.page:
-            raise UsageError(f"no images named: {command('explain', 'latest', 'path/to/image.jpg')}")
+            raise UsageError(f"no images named: {command('explain', self.run, 'path/to/image.jpg')}")
         if self.head is not None and self.layer is None:
             raise UsageError(f"head={self.head} needs --layer: heads belong to a layer")
         require_counts(self, "limit")

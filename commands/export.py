@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from commands import arguments
 from commands.arguments import WeightsOptions
+from commands.parser import UsageError
+from common.options import Arg
 from common.text import pluralise
 
 if TYPE_CHECKING:
@@ -31,22 +30,22 @@ class Options(WeightsOptions):
     """Input of an onnx file. picture: uint8 RGB of any size; resizing, normalising and the temperature are in the file,
     which gives probabilities and the name of the class. tensor: batches of normalised images, as the other formats do.
     Default: picture."""
-    images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGE")] = ()
+    images: Annotated[tuple[str, ...], Arg(metavar="IMAGE")] = ()
     """Images or folders on which file and model are compared. Default: the run's own validation images."""
 
     def __post_init__(self) -> None:
         if self.input is not None and self.format != "onnx":
-            raise arguments.UsageError(f"--input {self.input} is for --format onnx; {self.format} files take tensors")
+            raise UsageError(f"--input {self.input} is for --format onnx; {self.format} files take tensors")
 
 
 def main(options: Options) -> int:
     from inference.export import export
 
     if options.run.endswith(".onnx"):
-        raise arguments.UsageError(f"{options.run} is an export itself; export the run or the weights it came from")
+        raise UsageError(f"{options.run} is an export itself; export the run or the weights it came from")
     suffix = f".{options.format}"
     if options.output is not None and options.output.suffix != suffix:
-        raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
+        raise UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
     classifier = options.open(device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     pictures = options.format == "onnx" and options.input != "tensor"

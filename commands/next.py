@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from commands.arguments import UsageError
-from common.options import require, require_counts
+from commands.parser import UsageError
+from common.options import Arg, Positional, require, require_counts
 from common.shell import command
 from common.text import wrapped
 from datasets.config import Name
@@ -23,19 +21,19 @@ class Options:
     again, it takes the labels from picks.csv and, when all its pictures are decided, chooses the next ones.
     """
 
-    pool: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
+    pool: Annotated[str, Positional, Arg(metavar="NAME|PATH")]
     """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, a zip, or a built-in set."""
-    number: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 40
+    number: Annotated[int, Arg(short="-n")] = 40
     """Number of pictures to choose."""
     run: Name = None
     """A run whose model looks at the pictures, or `latest`. Default: the pretrained networks on this machine, and the
     labels so far."""
-    labelled: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|PATH")] = ()
+    labelled: Annotated[tuple[str, ...], Arg(metavar="NAME|PATH")] = ()
     """Labelled sets, as train reads them: their pictures and copies of these are not asked about, the model learns from
     them, and labels.csv contains them."""
     review: bool = False
     """Label the pictures on a page of this machine, by keys."""
-    classes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ()
+    classes: Annotated[tuple[str, ...], Arg(metavar="NAME")] = ()
     """Names of classes that have no label yet, for their keys on the page; others are typed there."""
     anew: bool = False
     """Choose anew although pictures of the last choice have no label yet."""

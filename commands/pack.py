@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from commands.arguments import ImagesOptions
+from common.options import Arg, Positional
 from common.shell import command
 from common.text import pluralise
 
@@ -17,7 +16,7 @@ class Options(ImagesOptions):
     Nothing is decoded. `--data FOLDER` then reads them where they lie: the same order, the same split, the same run.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    folder: Annotated[Path, Positional, Arg(metavar="FOLDER")]
     """A new folder: train-000000.tar, val-000000.tar, ..., or all-000000.tar where the set brings no split."""
 
 

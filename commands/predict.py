@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
-
-from commands.arguments import ModelOptions, UsageError, output_file
+from commands.arguments import ModelOptions, output_file
 from commands.json_output import JsonOption, json_document
-from common.options import require_counts
+from commands.parser import UsageError
+from common.options import Arg, Positional, require_counts
 from common.shell import command
 from common.text import wrapped
 
@@ -32,7 +31,7 @@ class Options(JsonOption, ModelOptions):
     name of a class, that is taken as its true label.
     """
 
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
+    paths: Annotated[tuple[str, ...], Positional, Arg(metavar="IMAGE")] = ()
     """Image files, folders or globs; `-` reads names from standard input."""
     top: int = 1
     """Number of classes per image, the most probable first."""
@@ -53,7 +52,7 @@ class Options(JsonOption, ModelOptions):
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise UsageError(f"no images named: {command('predict', 'latest', 'path/to/images')}")
+            raise UsageError(f"no images named: {command('predict', self.run, 'path/to/images')}")
         require_counts(self, "top", "grid_images", "batch_size")
 
 

@@ -5,11 +5,10 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
 from common.errors import WeightsError
+from common.options import Arg, Positional
 from common.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, MIXTURE, VIT_SHAPES, ModelConfig, Network
@@ -26,10 +25,10 @@ class Options(ImagesOptions):
     Exit code 3: a model could not be had; the others are ranked.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")] = "digits"
+    data: Annotated[str, Positional, Arg(metavar="NAME|PATH")] = "digits"
     """Images: a folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
     _: KW_ONLY
-    models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
+    models: Annotated[tuple[str, ...], Arg(metavar="MODEL")] = ()
     """Backbones to rank: a run directory, the name of weights that come with the application, or an arm of compare,
     such as vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
     exclude: Path | None = None

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from commands.arguments import ModelOptions
-from common.options import require, require_counts, require_finite
+from common.options import Arg, require, require_counts, require_finite
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Options(ModelOptions):
 
     port: int = 7860
     """TCP port; 0 takes a free one."""
-    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
+    host: Annotated[str, Arg(metavar="ADDRESS")] = "127.0.0.1"
     """Address to listen on. Any other than the default lets other machines in, without a password."""
     max_megabytes: float = 20.0
     """Largest file that is accepted, in megabytes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commands.arguments import UsageError
+from commands.parser import UsageError
 from common.text import format_table
 from vit.config import WHAT_THEY_ARE, ModelConfig
 

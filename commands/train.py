@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from commands.arguments import TrainOptions, UsageError, parse_train_options
+from commands.arguments import TrainOptions
+from commands.parser import UsageError
 from common.options import InPlans
 from common.shell import command, typed
 from common.text import pluralise, printable, wrapped
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from trainers.storage.run_result import RunResult
 
 
-parse = parse_train_options
+Options = TrainOptions
 
 DEFAULT_MINUTES = 15.0
 """Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""

@@ -1,18 +1,22 @@
-"""Marks of options, checks of their values, and their names on the command line. No torch."""
+"""Marks of options, the list of a class's options, and checks of their values. No torch."""
 
+import dataclasses
 import math
 import typing
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import tyro
 
 from common.errors import OptionError
 
 # What is special about an option stands in its type: `seed: Annotated[int, InPlans, Shared] = 0`.
-InFiles = tyro.conf.Fixed
-"""Set from Python or in a file for `--config`, never on a command line: builders of models need it."""
+Positional = "positional"
+"""Given by its place on the command line, without a name."""
+InFiles = "in files"
+"""Set from Python or in a file for `--config`; on the command line only where a command reads no such file."""
+NoWord = "no word"
+"""Never set on a command line: no word says its value."""
 InPlans = "in plans"
 """Obeyed by a plan of `train --minutes`. Other options of the model and its training switch the plan off."""
 Hparam = "hparam"
@@ -23,6 +27,66 @@ Incidental = "incidental"
 """Does not tell runs apart: with another value a command still asks for the same run."""
 Shared = "shared"
 """Is the same in all arms of a comparison, or its result would mean nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arg:
+    """Name, short name, word for the value, and help of an option, where its field does not say them."""
+
+    name: str = ""
+    short: str = ""
+    metavar: str = ""
+    help: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of a class, or of one of its sections."""
+
+    owner: type
+    """The class that has the field."""
+    section: str
+    """The section of options that it stands in; empty for an option of the command itself."""
+    name: str
+    flag: str
+    """Its name on the command line, such as `--lr`."""
+    kind: Any
+    """Its type without marks."""
+    marks: tuple[Any, ...]
+    default: Any
+    """MISSING where it must be given."""
+
+    @property
+    def arg(self) -> Arg:
+        return next((mark for mark in self.marks if isinstance(mark, Arg)), Arg())
+
+    def of(self, config: Any) -> Any:
+        """Return its value in the options of a run."""
+        return getattr(getattr(config, self.section), self.name)
+
+
+@cache
+def options_of(options_class: type, section: str = "", defaults: Any = None) -> tuple[Option, ...]:
+    """List the options of a class, then those of its sections; `defaults` has other values than the class.
+
+    An option of the class hides one of the same flag in a section.
+    """
+    hints = typing.get_type_hints(options_class, include_extras=True)
+    own: list[Option] = []
+    of_sections: list[Option] = []
+    for field in dataclasses.fields(options_class):
+        hint = hints[field.name]
+        kind, *marks = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+        if dataclasses.is_dataclass(kind):
+            factory = typing.cast(Callable[[], Any], field.default_factory)
+            of_sections += options_of(typing.cast(type, kind), field.name, factory())
+        else:
+            named = next((mark.name for mark in marks if isinstance(mark, Arg) and mark.name), field.name)
+            default = field.default if defaults is None else getattr(defaults, field.name)
+            flag = f"--{named.replace('_', '-')}"
+            own.append(Option(options_class, section, field.name, flag, kind, tuple(marks), default))
+    taken = {option.flag for option in own}
+    return (*own, *(option for option in of_sections if option.flag not in taken))
 
 
 def require_finite(config: Any) -> None:
@@ -44,13 +108,6 @@ def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str
 def require_counts(config: Any, *fields: str) -> None:
     """Refuse options that count something and are below 1."""
     require(config, "be at least 1", lambda count: count >= 1, *fields)
-
-
-def flag(config_class: type, name: str) -> str:
-    """Return the command-line name of a field: its tyro name where it has one, else the field's own."""
-    hint = typing.get_type_hints(config_class, include_extras=True)[name]
-    named = (extra.name for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "name", None))
-    return next(named, name.replace("_", "-"))
 
 
 def operand(text: str) -> str | Path:

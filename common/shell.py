@@ -5,9 +5,11 @@ import shlex
 
 INSTALLED = __name__ != "common.shell"
 """True in the package that pip installs, where every name has `vit_train.` before it."""
-PROGRAM = "vit-train" if INSTALLED else "python main.py"
+NAME = "vit-train"
+"""The name of the program and of its package."""
+PROGRAM = NAME if INSTALLED else "python main.py"
 """Words that start this application."""
-EXTRAS = "pip install 'vit-train[all]'" if INSTALLED else "pip install -r requirements-extras.txt"
+EXTRAS = f"pip install '{NAME}[all]'" if INSTALLED else "pip install -r requirements-extras.txt"
 """Words that install the optional packages."""
 
 

@@ -21,7 +21,7 @@ __all__ = ["DataError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name at first use (PEP 562), so that the command line begins without torch and tyro."""
+    """Import a name at first use (PEP 562), so that the command line begins without torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

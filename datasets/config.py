@@ -1,17 +1,14 @@
 """Options of the images: their source, their splits, and how they are fed. No torch here: `python main.py --help`
 imports this file."""
 
-import dataclasses
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-import tyro
-
 from common.errors import OptionError
-from common.options import Hparam, Movable, flag, operand, require, require_counts
+from common.options import Arg, Hparam, InFiles, Movable, operand, options_of, require, require_counts
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -35,9 +32,9 @@ class Columns(NamedTuple):
 USUAL_COLUMNS = Columns()
 FOLDER = "folder"
 """The value of `--group` that takes folders for groups."""
-Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+Name = Annotated[str | None, Arg(metavar="NAME")]
 """The type of an option that names something; `--help` shows the word."""
-Group = Annotated[str | None, tyro.conf.arg(metavar="COLUMN|folder|REGEX")]
+Group = Annotated[str | None, Arg(metavar="RULE")]
 """The type of the option that says which images belong together."""
 
 
@@ -72,59 +69,62 @@ def data_place(source: str) -> str:
 class DataConfig:
     """A labelled set of images."""
 
-    source: Annotated[str, Hparam, Movable, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
-    """Images: a built-in set, or the path of your own: a folder of class folders, a CSV table (path,label[,split]), a
-    zip of either, tar shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub."""
-    root: Annotated[Path, Movable, tyro.conf.arg(name="data-root")] = Path("data")
-    """Folder where built-in sets are found, or downloaded to."""
+    source: Annotated[str, Hparam, Movable, Arg(name="data", metavar="NAME|PATH")] = "digits"
+    """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a CSV table
+    (path,label[,split]), a zip of either, tar shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub."""
+    root: Annotated[Path, Movable, Arg(name="data-root")] = Path("data")
+    """Find built-in sets in this folder, or download them to it."""
     path_column: Name = None
-    """Column of a table that names the image files. Default: the usual names, such as path, id, image or filename."""
+    """Name the column of a table with the image files. Default: the usual names, such as path, id, image or
+    filename."""
     label_column: Name = None
-    """Column of a table that names the classes. Default: the usual names, such as label, class, breed or category."""
+    """Name the column of a table with the classes. Default: the usual names, such as label, class, breed or
+    category."""
     group: Group = None
-    """Keep images that belong together, such as those of one patient, animal or video, in one part (train, val, test or
-    fold). COLUMN of a table; `folder`, the one below the class or above it; or a REGEX that finds the group's name in
-    the path, such as '(p[0-9]+)_': its first parenthesis, else all that it matches."""
+    """Keep images of one group, such as a patient, in one part. COLUMN of a table; `folder`, the one below the
+    class or above it; or a REGEX that finds the group's name in the path, such as '(p[0-9]+)_': its first parenthesis,
+    else all that it matches. Parts are train, val, test, and folds."""
     exclude: Annotated[Path | None, Movable] = None
-    """CSV file; the images in its `path` column are left out, such as the errors that `check` found."""
+    """Leave out the images that this CSV file lists. Its column is `path`; `check` writes such a file."""
     split: Annotated[Path | None, Movable] = None
-    """Reuse the split in this `split.csv`, of an earlier run or your own, instead of drawing one."""
+    """Use the split of this `split.csv`, of an earlier run or your own. Else one is drawn."""
     grow: bool = False
-    """With --split: add images that the table does not have, each to the part of its group or where images are missing.
-    Without it they are left out."""
-    split_seed: int = 0
-    """Seed of the split, if the set brings none; independent of --seed."""
+    """Add images that the table of --split does not have. Each goes to the part of its group or where images are
+    missing. Without it they are left out."""
+    split_seed: Annotated[int, InFiles] = 0
+    """Seed the split, if the set brings none. Independent of --seed."""
     val_fraction: float | None = None
-    """Share of the images held out for validation, if the set has no validation split. Default: 0.1 for digits and for
-    sets with a test split, else 0.15."""
+    """Hold out this share of the images for validation. If the set has no validation split. Default: 0.1 for digits and
+    for sets with a test split, else 0.15."""
     test_fraction: float | None = None
-    """Share of the images held out for the test, if the set has no split. Default: 0.2 for digits, else 0.15."""
+    """Hold out this share of the images for the test. If the set has no split. Default: 0.2 for digits, else 0.15."""
     folds: int | None = None
-    """Cross-validation: cut all images but the test split into this many folds, and hold out each in turn."""
+    """Cross-validate: cut all but the test images into this many folds. Each is held out in turn."""
     fold: int | None = None
-    """Train only this one of the folds, 1 to --folds: it is the validation split, the others train."""
+    """Train only this one of the folds, 1 to --folds. It is the validation split, the others train."""
     labels_per_class: int | None = None
-    """Train on at most this many images of each class; validation and test stay whole."""
-    fraction: float | None = None
-    """Train on this share of each class; validation and test stay whole."""
+    """Train on at most this many images of each class. Validation and test stay whole."""
+    fraction: Annotated[float | None, InFiles] = None
+    """Train on this share of each class. Validation and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
-    """Class imbalance: sampler draws every class equally often; loss weights each class by 1 / its size."""
-    augment: Annotated[Literal["auto", "none", "light", "standard", "strong"], Hparam] = "auto"
-    """Data augmentation preset. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and CutMix.
-    strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
+    """Balance the classes: sampler draws each equally often, loss weights each. The weights are 1 / the size of a
+    class."""
+    augment: Annotated[Literal["auto", "none", "light", "standard", "strong"], Hparam, Arg(metavar="PRESET")] = "auto"
+    """Choose a preset of data augmentation. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and
+    CutMix. strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Mirror training images at random (horizontal flips). auto: not for digits and mnist, yes for all others."""
     allow_seen: bool = False
-    """Also score validation and test images that the starting weights were trained on, and say so in every report.
-    Default: they are left out of the scores."""
+    """Score validation and test images that the starting weights were trained on. Every report says so. Default: they
+    are left out of the scores."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """Unreadable images: fail names the first and stops; skip finds and leaves them out before training."""
-    cache: Literal["auto", "on", "off"] = "auto"
+    """Stop at an unreadable image (fail) or leave it out (skip). Both before training."""
+    cache: Annotated[Literal["auto", "on", "off"], InFiles] = "auto"
     """Keep decoded images in memory. auto: if they fit into a third of the free memory."""
     batch_size: Annotated[int | None, Hparam] = None
-    """Images per optimizer step. Default: the model's own."""
+    """Take this many images for each optimizer step. Default: the model's own."""
     workers: Annotated[int | None, Movable] = None
-    """Loader processes. Default: chosen from the data and the processor."""
+    """Load images with this many processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:
         for name in ("root", "exclude", "split"):
@@ -162,18 +162,16 @@ def words(data: DataConfig) -> list[object]:
     """Return the options that name these images as words of the command line: the set, and what differs from the
     defaults."""
     given: list[object] = []
-    for field in dataclasses.fields(data):
-        value, option = getattr(data, field.name), f"--{flag(DataConfig, field.name)}"
-        if field.name == "source":
-            value = operand(data.source)
-        elif value == field.default:
-            continue
-        if value is True:
-            given.append(option)
+    for option in options_of(DataConfig):
+        value = getattr(data, option.name)
+        if option.name == "source":
+            given += [option.flag, operand(data.source)]
+        elif value is True:
+            given.append(option.flag)
         elif isinstance(value, str) and value.startswith("-"):
-            given.append(f"{option}={value}")
-        else:
-            given += [option, value]
+            given.append(f"{option.flag}={value}")
+        elif value != option.default:
+            given += [option.flag, value]
     return given
 
 

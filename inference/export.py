@@ -14,7 +14,7 @@ from torch import Tensor
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
-from common.shell import EXTRAS
+from common.shell import EXTRAS, NAME
 from common.text import printable
 from datasets.bundle import BatchKey, ImageSet, image_set
 from datasets.images import picture_of, read_image, to_mode
@@ -106,7 +106,7 @@ def metadata_of(classifier: Classifier, temperature: float | None) -> dict[str, 
     """Return what the file says of itself; a `temperature` where it takes pictures."""
     assert classifier.config is not None
     options = {"model": to_dict(classifier.config)}
-    versions = {"vit-train": VERSION, "torch": str(torch.__version__)}
+    versions = {NAME: VERSION, "torch": str(torch.__version__)}
     metadata = describe(classifier.spec, classifier.class_names, options, versions=versions)
     return metadata if temperature is None else metadata | {"temperature": f"{temperature:.9g}"}
 

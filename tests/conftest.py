@@ -5,7 +5,6 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +119,6 @@ def one_processor() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharing, "cpu_count", lambda: 1)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sources_are_read_once_for_their_docstrings() -> Iterator[None]:
-    """tyro parses the sources of a command's options for each command line, to say what a missing word is."""
-    from tyro._docstrings import _ClassTokenization
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ClassTokenization, "make", staticmethod(cache(_ClassTokenization.make)))
         yield
 
 

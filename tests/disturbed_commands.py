@@ -39,7 +39,8 @@ CALLS = (
 )
 SMALL = ["--data", "digits", "--labels-per-class", "5", "--batch-size", "5", "--device", "cpu", "--workers", "0",
          "--tb", "scalars", "--output-dir", "{}"]  # fmt: skip
-TRAIN = [*SMALL, "--model", "vit_micro_2", "--save-every", "5", "--mixup", "0.2", "--ema-decay", "0.9", "--auto-resume"]
+ROOT = Path(__file__).resolve().parent.parent
+TRAIN = [*SMALL, "--model", "vit_micro_2", "--config", str(ROOT / "tests" / "disturbed.toml"), "--auto-resume"]
 ARMS = ["vit_micro_2", "vit_micro_2,pool=mean"]
 COMMANDS: dict[str, list[str]] = {
     "train": ["train", *TRAIN, "--epochs", "2", "--patience", "9", "--run-name", "r"],
@@ -49,7 +50,6 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["export", "{}/digits/r", "--format", "safetensors"],
 }  # fmt: skip
 FAULTS = ("KILL", "ENOSPC", "EIO")
-ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 900  # seconds until a command counts as hanging: on a busy machine three minutes were too few
 
 

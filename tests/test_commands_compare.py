@@ -19,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 import main
-from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
+from commands.parser import parse
 from comparison import plan
 from comparison.plan import ComparisonPlan, default_arms, measure_arms
 from comparison.verdict import known_problems
@@ -206,15 +206,16 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
         (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
         (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "belong to vit_nano_8"),
-        (["--model", "resnet18"], 2, "compare takes its models from --arms"),
-        (["--max-minutes", "1"], 2, "leave out --max-minutes"),
-        (["--patience", "3"], 2, "leave out --patience"),
+        (["--model", "resnet18"], 2, "here it is --arms"),
+        (["--config", "{}/model.toml"], 2, "compare takes its models from --arms"),
+        (["--config", "{}/time.toml"], 2, "leave out --max-minutes"),
+        (["--config", "{}/patience.toml"], 2, "leave out --patience"),
         (["--arms", "vit_nano_8", "vit_nano_8,select=loss"], 2, "'select=loss' is not option=value"),
         (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
         (["--labels", "5"], 2, "unknown option --labels; here it is --labels-per-class."),
         (["--labels-per-class", "ten"], 2, "labels=('ten',) must be numbers of training labels per class, or all"),
-        (["--folds", "3"], 2, "leave out --folds"),
-        (["--labels-per-class", "5", "--fraction", "0.1"], 2, "--fraction and --labels-per-class"),
+        (["--config", "{}/folds.toml"], 2, "leave out --folds"),
+        (["--labels-per-class", "5", "--config", "{}/fraction.toml"], 2, "--fraction and --labels-per-class"),
         (["--lr-grid", "0"], 2, "rates greater than 0"),
         (["runs/absent"], 2, "nothing to compare it with"),
         (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
@@ -224,7 +225,11 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
     capsys, tmp_path, argv, code, message
 ):
-    exit_code, _, err = call(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
+    files = {"model": "model = 'resnet18'", "time": "max-minutes = 1", "patience": "patience = 3", "folds": "folds = 3"}
+    for name, content in (files | {"fraction": "fraction = 0.1"}).items():
+        (tmp_path / f"{name}.toml").write_text(content)
+    words = [word.format(tmp_path) for word in argv]
+    exit_code, _, err = call(capsys, "compare", *words, "--output-dir", tmp_path / "runs", "--device", "cpu")
     assert exit_code == code, err
     assert message in err
     assert err.count("\n") == 1
@@ -234,7 +239,7 @@ def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_w
 @pytest.mark.parametrize(
     "words",
     ["--minutes 5", "--labels-per-class 10", "--images-seen 500", "--tune-lr on", "--lr-grid 0.1", "--seeds 7",
-     "--jobs 3", "--on slurm", "--data fashion_mnist", "--epochs 3", "--model vit_micro_2", "--max-minutes 3"],
+     "--jobs 3", "--on slurm", "--data fashion_mnist", "--epochs 3"],
 )  # fmt: skip
 def test_an_option_that_means_nothing_for_finished_runs_is_refused_by_name(finished, capsys, tmp_path, words):
     runs = sorted((finished / "runs" / "pets").rglob("s1"))
@@ -246,8 +251,8 @@ def test_an_option_that_means_nothing_for_finished_runs_is_refused_by_name(finis
 
 
 def test_all_options_that_mean_nothing_for_finished_runs_are_named_at_once(capsys):
-    code, _, error = call(capsys, "compare", "a", "b", "--jobs", 2, "--lr", 0.1)
-    assert (code, error) == (2, "error: runs that are there are compared as they are: leave out --jobs, --lr\n")
+    code, _, error = call(capsys, "compare", "a", "b", "--jobs", 2, "--epochs", 1)
+    assert (code, error) == (2, "error: runs that are there are compared as they are: leave out --jobs, --epochs\n")
 
 
 def test_runs_that_are_not_there_are_named(capsys):

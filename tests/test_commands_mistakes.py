@@ -38,8 +38,10 @@ def folder(tmp_path_factory):
         output = vars(OutputConfig(output_dir=folder, run_name=name, tb="scalars"))
         train(config.changed(model=model, output=output))
     Image.fromarray(np.full((9, 9, 3), 70, np.uint8)).save(folder / "a.png")
-    (folder / "folds.toml").write_text("[data]\nfolds = 1\n")
-    (folder / "mean.toml").write_text("mean = [0.1, 0.2]\n")
+    files = {"folds": "[data]\nfolds = 1", "mean": "mean = [0.1, 0.2]", "dropout": "dropout = 0.1"}
+    files |= {"warmup": "warmup-epochs = 5", "fraction": "data.fraction = 0.5"}
+    for name, content in files.items():
+        (folder / f"{name}.toml").write_text(content)
     (folder / "empty").mkdir()
     return folder
 
@@ -51,19 +53,20 @@ MISTAKES = [
     (TRAIN + "--image-size 7", "image_size=7 is not divisible by patch_size=2; nearest: 6, 8"),
     (TRAIN + "--image-size 99999999999", "image_size=99999999999 must be at least 1 pixel, at most 4096"),
     (TRAIN + "--config {folder}/mean.toml", "mean has 2 values; in_channels=3 needs as many, or one"),
-    (TRAIN + "--layer-norm-eps 1e-5", "unknown option --layer-norm-eps"),
+    (TRAIN + "--layer-norm-eps 1e-5", "--config FILE with the line model.layer_norm_eps = VALUE"),
     (TRAIN + "--weights fashion_mnist",
      "weights 'fashion_mnist' belong to vit_nano_8, not to vit_micro_2; use --model vit_nano_8"),
     (OPEN + "--model timm:nonsense", "timm"),
-    (OPEN + "--model resnet18 --weights none --dropout 0.1",
+    (OPEN + "--model resnet18 --weights none --config {folder}/dropout.toml",
      "resnet18 has no option dropout (got 0.1); the scratch ViTs do"),
     (OPEN + "--model vit_b_16 --image-size 30 --weights none",
      "image_size=30 is not divisible by patch_size=16; nearest: 16, 32"),
-    (TRAIN + "--warmup-epochs 5", "warmup_epochs=5 leaves nothing of a run of epochs=1"),
+    (TRAIN + "--config {folder}/warmup.toml", "warmup_epochs=5 leaves nothing of a run of epochs=1"),
     (TRAIN + "--accumulate 1000",
      "a step of batch_size=64 images cannot be cut into 1000 parts (1 processes x accumulate=1000)"),
     (TRAIN + "--folds 100000 --fold 1", "digits has 1437 images for 100000 folds; use fewer folds"),
-    (TRAIN + "--fraction 0.5", "fraction and labels_per_class both choose the training images; give one of them"),
+    (TRAIN + "--config {folder}/fraction.toml",
+     "fraction and labels_per_class both choose the training images; give one of them"),
     (TRAIN + "--val-fraction 0.5 --test-fraction 0.5",
      "val_fraction=0.5 + test_fraction=0.5 leave nothing to train on"),
     (TRAIN + "--val-fraction 1e-9", "digits has no val images"),
@@ -80,7 +83,7 @@ MISTAKES = [
      "{folder}/empty has no images in class folders; expected {folder}/empty/<class>/<image>"),
     ("evaluate {folder}/a.png",
      "{folder}/a.png is not a run directory: it is a file; name a folder below runs/, or latest"),
-    ("predict {folder}/digits/vit", "no images named: python main.py predict latest path/to/images"),
+    ("predict {folder}/digits/vit", "no images named: python main.py predict {folder}/digits/vit path/to/images"),
     ("predict {folder}/digits/vit {folder}/a.png --top 0", "top=0 must be at least 1"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 99", "layer=99: this model has layers 0 to 3"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 0 --head 99", "head=99: this model has heads 0 to 3"),

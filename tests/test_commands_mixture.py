@@ -36,7 +36,7 @@ def photos(tmp_path_factory):
 
 def train(photos, folder, name, *words):
     common = ["--data", str(photos), "--output-dir", str(folder), "--run-name", name, "--device", "cpu"]
-    assert main.main(["train", *common, "--workers", "0", "--threads", "1", "--tb", "scalars", *words]) == 0
+    assert main.main(["train", *common, "--workers", "0", "--tb", "scalars", *words]) == 0
     return folder / "photos" / name
 
 
@@ -230,7 +230,7 @@ def test_a_plan_of_a_named_model_starts_from_the_weights_that_come_with_it(photo
     assert not none.with_name("none_frozen").exists()
 
 
-@pytest.mark.parametrize(("words", "said"), [([], True), (["--weights", "none"], False), (["--pool", "mean"], False)])
+@pytest.mark.parametrize(("words", "said"), [([], True), (["--weights", "none"], False)])
 def test_an_ordinary_run_says_which_weights_are_at_hand_and_leaves_them(photos, tmp_path, capsys, words, said):
     run = train(photos, tmp_path, "run", "--model", "vit_nano_8", "--epochs", "1", *words)
     printed = capsys.readouterr()

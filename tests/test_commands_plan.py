@@ -5,41 +5,39 @@ from __future__ import annotations
 import json
 import re
 import signal
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import get_args
 
 import pytest
 from small_run import call
 
 from commands import train
-from commands.arguments import TrainOptions, flags, parse_train_options
-from commands.help import bare
+from commands.arguments import TrainOptions
+from commands.parser import kinds, on_line, parse
 from common.errors import Interrupted
+from common.options import Option
 from datasets.opened import OpenedImages
-from trainers.config import SECTIONS, RunConfig, run_options
+from trainers.config import RunConfig
 
-FIELDS = {flag: (section, name) for section, name, flag in run_options()}
 WORDS = {
-    "--model": "resnet18", "--weights": "none", "--weights-source": "timm", "--trainable": "head",
-    "--device": "cpu", "--folds": "3", "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder",
-    "--test-fraction": "0.3", "--recipe": "linear-probe", "--config": "options.toml", "--on": "slurm",
-    "--slurm": "time=1", "--data": "photos", "--with": "timm:resnet18@64", "--stochastic-depth": "0.1",
+    "--model": "resnet18", "--weights": "none", "--trainable": "head", "--device": "cpu", "--folds": "3",
+    "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder", "--test-fraction": "0.3",
+    "--recipe": "linear-probe", "--config": "options.toml", "--on": "slurm", "--slurm": "time=1", "--data": "photos",
+    "--with": "timm:resnet18@64",
 }  # fmt: skip
 """Words of a command line after options whose types do not say which would do."""
 OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--with", "--jobs", "--on", "--slurm", "--config")
 
 
-def words_of(option: str) -> str:
+def words_of(option: Option) -> str:
     """The option with a value that is not its default."""
-    if option in WORDS:
-        return f"{option} {WORDS[option]}"
-    section, name = FIELDS.get(option, ("", option[2:].replace("-", "_")))
-    owner = SECTIONS.get(section, TrainOptions)
-    hint, default = bare(get_type_hints(owner, include_extras=True)[name]), getattr(owner, name, None)
-    literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
-    if choices := [choice for part in literals for choice in get_args(part) if choice != default]:
-        return f"{option} {choices[0]}"
-    kinds = {hint, *get_args(hint)}
-    return option if bool in kinds else f"{option} {'2' if int in kinds else '0.3' if float in kinds else 'x'}"
+    if option.kind is bool and option.flag not in WORDS:
+        return option.flag
+    if option.flag in WORDS:
+        return f"{option.flag} {WORDS[option.flag]}"
+    values = [
+        value for kind in kinds(option.kind) for value in get_args(kind) or ({int: "2", float: "0.3"}.get(kind, "x"),)
+    ]
+    return f"{option.flag} {next(value for value in values if value != option.default)}"
 
 
 @pytest.fixture
@@ -55,34 +53,31 @@ def began(monkeypatch, tmp_path):
     return done
 
 
-@pytest.mark.parametrize("option", [name for name in flags(TrainOptions) if name != "--images"])
+@pytest.mark.parametrize("option", on_line(TrainOptions), ids=lambda option: option.flag)
 def test_every_option_is_obeyed_by_the_plan_or_turns_it_off_aloud_or_is_refused(option, began, capsys):
     words = words_of(option).split()
-    code, out, err = call(capsys, "train", *([] if option == "--data" else ["photos"]), *words)
+    code, out, err = call(capsys, "train", *([] if option.flag == "--data" else ["photos"]), *words)
     if code:
         assert code == 2
-        assert option in err
+        assert option.flag in err
         assert not began
         return
     what, config = began[0]
     if what != "plan":
-        assert re.search(rf"plan +none.*{option}", " ".join(out.split()))
-    if option in FIELDS:
-        section, name = FIELDS[option]
-        given = parse_train_options(["photos", *words], prog="train") if option != "--data" else TrainOptions()
-        if option not in ("--output-dir", "--data"):
-            assert getattr(getattr(config, section), name) == getattr(getattr(given, section), name)
-            assert getattr(getattr(config, section), name) != getattr(getattr(RunConfig(), section), name)
-    else:
-        assert option in OWN or what != "plan"
+        assert re.search(rf"plan +none.*{option.flag}", " ".join(out.split()))
+    if not option.section:
+        assert option.flag in (*OWN, "--data") or what != "plan"
+    elif option.flag != "--output-dir":
+        given = parse(TrainOptions, ["photos", *words], prog="train")
+        assert option.of(config) == option.of(given) != option.default
 
 
 @pytest.mark.parametrize(
     ("words", "plans"),
     [
-        ("--log-every 10", True), ("--amp off --patience 3 --save-every 5 --workers 0", True), ("--model auto", True),
-        ("--seed 3 --augment none --threads 1 --batch-size 8", True), ("--seeds 1", True),
-        ("--epochs 3", False), ("--optimizer adamw", False), ("--max-minutes 3", False), ("--weights none", False),
+        ("--log-every 10", True), ("--amp off --patience 3 --workers 0", True), ("--model auto", True),
+        ("--seed 3 --augment none --batch-size 8", True), ("--seeds 1", True),
+        ("--epochs 3", False), ("--optimizer adamw", False), ("--weights none", False),
         ("--folds 5", False), ("--seeds 2", False), ("--recipe scratch-small", False),
     ],
 )  # fmt: skip
@@ -94,8 +89,8 @@ def test_a_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys
 @pytest.mark.parametrize(
     ("content", "plans"),
     [
-        ('label-column = "kind"\nsave_every = 5\n', True), ("[data]\nbatch_size = 8\n", True),
-        ("[train]\nlr = 0.1\n", False), ('optimizer = "adamw"\n', False),
+        ('label-column = "kind"\nsave_every = 5\nthreads = 1\n', True), ("[data]\nbatch_size = 8\n", True),
+        ("[train]\nlr = 0.1\n", False), ("max-minutes = 3", False), ('optimizer = "adamw"\n', False),
     ],
 )  # fmt: skip
 def test_a_file_counts_by_what_it_sets(content, plans, began, capsys, tmp_path):

@@ -10,8 +10,8 @@ import torch
 from hub_backbones import saved_backbone
 from small_run import call, few_digits, labelled_photos, make_run
 
-from commands.arguments import parse
 from commands.compare import Options, parse_arm
+from commands.parser import parse
 from commands.rank import arm_of, local_backbones
 from common.shell import PROGRAM
 from common.tables import read_rows

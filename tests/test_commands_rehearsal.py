@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from fake_sets import class_folders
 from ignite.handlers import FastaiLRFinder
@@ -49,9 +51,9 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
         dry_run, "dry_run", lambda config, **options: tried.append(config) or rehearsed(config, **options)
     )
     data = class_folders(tmp_path / "pets", {"a": 36, "b": 36})
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in KEPT.items()]
+    (tmp_path / "kept.json").write_text(json.dumps({"train": KEPT}))
     code, out, err = call(
-        capsys, "train", data, "--dry-run", *given, "--fit", "pad",
+        capsys, "train", data, "--dry-run", "--config", tmp_path / "kept.json", "--fit", "pad",
         "--augment", "light", "--batch-size", "8", "--workers", "0", "--device", "cpu",
         "--output-dir", tmp_path / "runs",
     )  # fmt: skip

@@ -11,7 +11,8 @@ from fake_sets import class_folders
 from PIL import Image
 
 import main
-from commands.arguments import UsageError, options_of
+from commands.arguments import TrainOptions
+from commands.parser import UsageError, parse
 from common.errors import DataError, OptionError
 from datasets.checking.inspection import inspect_file
 from datasets.images import read_image
@@ -20,14 +21,6 @@ from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def help_of(name, capsys, word="--help"):
-    import importlib
-
-    with pytest.raises(SystemExit):
-        options_of(importlib.import_module(f"commands.{name}"), [word], prog="main.py")
-    return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_version_names_the_application_and_what_it_stands_on(capsys):
@@ -42,17 +35,6 @@ def test_a_python_without_the_libraries_is_told_which_one_has_them(words):
     assert process.returncode == 2
     (line,) = process.stderr.splitlines()
     assert line.endswith("has no torch; try .venv/bin/python main.py, which `make run` sets up")
-
-
-def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
-    words = help_of("train", capsys)
-    assert "[NAME|PATH]" in words
-    assert "--weights NAME|PATH|RUN" in words
-    assert "--trainable all|head|norms|last:K|lora:R" in words
-    assert all(name in help_of("train", capsys, "--help-all") for name in MODEL_NAMES)
-    assert " RUN " in help_of("evaluate", capsys)
-    assert " IMAGE" in help_of("predict", capsys)
-    assert [name for name in main.COMMANDS if "STR" in help_of(name, capsys)] == []
 
 
 def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
@@ -71,9 +53,7 @@ def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
     assert "2 seeds: mean (standard deviation)" in out
     assert {path.name for path in (tmp_path / "runs" / "set").iterdir()} >= {"vit_micro_2_s3", "vit_micro_2_s4"}
     with pytest.raises(UsageError, match="seeds=0 must be at least 1"):
-        from commands.train import parse
-
-        parse(["--seeds", "0"], prog="train")
+        parse(TrainOptions, ["--seeds", "0"], prog="train")
 
 
 def test_a_dry_run_names_no_folder_that_is_gone(capsys, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from small_run import call
 
 WORDS = "compare --data digits --labels-per-class 4 --arms vit_micro_2 vit_micro_4 --epochs 1 --seeds 2"
-WORDS += " --device cpu --workers 0 --threads 1 --tb scalars --output-dir"
+WORDS += " --device cpu --workers 0 --tb scalars --output-dir"
 
 
 def compare(capsys, folder: Path, *more: str) -> str:

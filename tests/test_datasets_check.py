@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from planted_faults import photograph, save
 
-from commands.arguments import parse
 from commands.check import CSV_COLUMNS, Options, main, printable
+from commands.parser import parse
 from common.errors import DataError
 from common.tables import read_rows
 from datasets.checking.check import check_source

@@ -9,7 +9,7 @@ from fake_sets import Spec, parquet, save, write_table
 from PIL import Image
 
 from commands import pack
-from commands.arguments import parse
+from commands.parser import parse
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.config import Columns

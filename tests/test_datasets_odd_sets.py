@@ -5,8 +5,8 @@ import re
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
 
-from commands.arguments import parse
 from commands.check import Options, main
+from commands.parser import parse
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 

@@ -120,12 +120,13 @@ def commands(tmp_path_factory):
     """The folder of some runs, which train at the same time, and the exit code and the output of each."""
     folder = tmp_path_factory.mktemp("runs")
     convnet = TRAIN.replace("vit_tiny_16", "resnet18 --weights none")
+    (folder / "ema.toml").write_text("ema-decay = 0.99")
     words = {
         "a": f"{TRAIN} --deterministic",
         "b": f"{TRAIN} --deterministic",
         "c": f"{convnet} --deterministic",
         "d": f"{convnet} --deterministic",
-        "fp16": f"{TRAIN} --amp fp16 --accumulate 2 --ema-decay 0.99 --mixup 0.8 --cutmix 1",
+        "fp16": f"{TRAIN} --amp fp16 --accumulate 2 --augment strong --config {folder}/ema.toml",
         "compiled": f"{TRAIN} --compile".replace("vit_tiny_16", "vit_micro_4"),
         "probe": TRAIN.replace(
             "vit_tiny_16", "vit_nano_8 --weights fashion_mnist --trainable head --augment none --start-head fit"

@@ -14,7 +14,7 @@ from trainers.storage.finished_run import read_result
 PICTURES, COPIES = 6, 4
 TINY = (
     "--model", "vit_micro_4", "--weights", "none", "--image-size", "32", "--epochs", "1", "--batch-size", "8",
-    "--augment", "none", "--threads", "1", "--workers", "0", "--device", "cpu", "--tb", "scalars",
+    "--augment", "none", "--workers", "0", "--device", "cpu", "--tb", "scalars",
 )  # fmt: skip
 
 

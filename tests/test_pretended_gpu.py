@@ -140,7 +140,8 @@ def command(photos, runs, capsys):
 
 
 def test_a_run_trains_goes_on_and_is_used(command, runs):
-    mixed = "--accumulate 2 --ema-decay 0.9 --mixup 0.8 --cutmix 1 --augment standard"
+    (runs / "mixed.toml").write_text("ema-decay = 0.9\nmixup = 0.8")
+    mixed = f"--accumulate 2 --augment standard --config {runs}/mixed.toml"
     command(f"train --model vit_micro_4 --epochs 1 --batch-size 8 --amp fp16 {mixed} --run-name fp16")
     assert "after step" in command("resume {run}/fp16 --epochs 2")
     command("train --model vit_micro_4 --epochs 1 --batch-size 8 --amp bf16 --run-name bf16")

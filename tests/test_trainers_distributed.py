@@ -200,10 +200,11 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--ema-decay", "0.9"]])
+@pytest.mark.parametrize("more", ["", "ema-decay = 0.9"])
 def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path, more):
-    data = uneven_folder(tmp_path / "pets")
-    results = finish(start(2, *main_arguments(data, tmp_path, "--patch-embedding", "stem_bn", *more)), timeout=400)
+    data, options = uneven_folder(tmp_path / "pets"), tmp_path / "options.toml"
+    options.write_text(f"patch-embedding = 'stem_bn'\n{more}\n")
+    results = finish(start(2, *main_arguments(data, tmp_path, "--config", options)), timeout=400)
     assert [code for code, *_ in results] == [0, 0], results
     evaluation = evaluate_run(tmp_path / "pets" / "r", split="val")
     assert evaluation.metrics["loss"] == pytest.approx(evaluation.logged["loss"], rel=1e-5)
@@ -230,8 +231,9 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_a_time_limit_ends_all_processes_after_the_same_step(tmp_path):
-    data = uneven_folder(tmp_path / "pets")
-    processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--max-minutes", 0.03, "--tb", "scalars"))
+    data, options = uneven_folder(tmp_path / "pets"), tmp_path / "options.toml"
+    options.write_text("max-minutes = 0.03")
+    processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--config", options, "--tb", "scalars"))
     results = finish(processes)
     assert [code for code, *_ in results] == [0, 0], results
     assert "minutes of training steps are over" in results[0][1]

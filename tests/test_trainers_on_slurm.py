@@ -25,7 +25,7 @@ from trainers.storage.checkpoint_file import best_of, read_checkpoint
 
 needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ARMS = ("vit_micro_2", "vit_micro_2,dropout=0.1", "vit_micro_2,dropout=0.2")
-COMPARE = ["compare", "--data", "digits", "--labels-per-class", "10", "--arms", *ARMS, "--seeds", "1", "--threads", "1"]
+COMPARE = ["compare", "--data", "digits", "--labels-per-class", "10", "--arms", *ARMS, "--seeds", "1"]
 COMPARE += ["--epochs", "24", "--tune-lr", "off", "--device", "cpu", "--workers", "0"]
 
 
@@ -37,11 +37,14 @@ def node():
 
 
 TRAIN = ["train", "--data", "digits", "--labels-per-class", "10", "--model", "vit_micro_2", "--epochs", "2"]
-TRAIN += ["--device", "cpu", "--workers", "0", "--threads", "1"]
+TRAIN += ["--device", "cpu", "--workers", "0"]
 FOLDS = [*TRAIN, "--folds", "2", "--run-name", "cv"]
 
 
 def start(environment, output, *more, command=COMPARE):
+    options = Path(output).with_suffix(".toml")
+    options.write_text("threads = 1")
+    command = [*command, "--config", str(options)]
     return subprocess.Popen(
         [sys.executable, "main.py", *command, "--output-dir", str(output), *more],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -119,6 +122,7 @@ def test_jobs_that_a_more_urgent_one_drives_out_come_back_and_end_in_the_local_t
 @pytest.mark.slow
 @needs_slurm
 def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_of_one_process(tmp_path, node):
+    (tmp_path / "two.toml").write_text("threads = 1")
     words = [*TRAIN[1:], "--epochs", "24", "--batch-size", "48"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -126,6 +130,7 @@ def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_o
     options["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{node['PATH']}"
     script = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--gres=none", f"--output={tmp_path}/out"]
     script += ["docs/examples/slurm_nodes.sh", *words, "--output-dir", str(tmp_path / "two")]
+    script += ["--config", str(tmp_path / "two.toml")]
     done = subprocess.run(
         ["sbatch", "--parsable", *script], cwd=ROOT, env=node | options, check=True, capture_output=True, text=True
     )

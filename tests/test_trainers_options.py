@@ -329,7 +329,10 @@ def test_a_warm_up_that_would_take_every_step_leaves_one_and_says_so(tmp_path, c
     """Of 2 steps an epoch, 0.67 epochs and a warm-up of 0.6 are both one step: a traceback, and exit code 1."""
     words = f"--data {class_folders(tmp_path / 'set', {'a': 12, 'b': 12})} --batch-size 10 --val-fraction 0.2"
     words += f" --model vit_micro_2 --device cpu --workers 0 --tb scalars --output-dir {tmp_path / 'runs'}"
-    assert main.main(["train", *words.split(), "--epochs", "0.67", "--warmup-epochs", "0.6"]) == 0
+    options = tmp_path / "options.toml"
+    options.write_text("epochs = 0.67\nwarmup-epochs = 0.6")
+    assert main.main(["train", *words.split(), "--config", str(options)]) == 0
     assert "note  the warm-up of 0.6 epochs is shortened to 0 steps: the run has 1 step" in capsys.readouterr().out
-    assert main.main(["train", *words.split(), "--epochs", "2", "--warmup-epochs", "0.5"]) == 0
+    options.write_text("epochs = 2\nwarmup-epochs = 0.5")
+    assert main.main(["train", *words.split(), "--config", str(options)]) == 0
     assert "the warm-up of" not in capsys.readouterr().out

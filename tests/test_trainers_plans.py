@@ -476,7 +476,7 @@ def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_another_time(tmp_path, monkeypatch):
-    words = ["train", "--model", "vit_micro_2", "--labels-per-class", "10", "--device", "cpu", "--threads", "1"]
+    words = ["train", "--model", "vit_micro_2", "--labels-per-class", "10", "--device", "cpu"]
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([1.0, 2.0, 0.5])
     monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: next(paces))

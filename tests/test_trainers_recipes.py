@@ -5,7 +5,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from small_run import few_digits
 
 import main
-from commands.arguments import parse_train_options
+from commands import parser
+from commands.arguments import TrainOptions
 from common.errors import OptionError
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
@@ -20,7 +21,7 @@ FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
 
 
 def parse(*argv):
-    return parse_train_options(argv, prog="train")
+    return parser.parse(TrainOptions, argv, prog="train")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -73,7 +74,7 @@ def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(word
 def test_a_preset_of_augmentation_brings_its_mixing_where_none_is_given(preset, mixup, cutmix):
     resolved = defaults.resolve(parse("--augment", preset).run).train
     assert (resolved.mixup, resolved.cutmix) == (mixup, cutmix)
-    resolved = defaults.resolve(parse("--augment", preset, "--mixup", "0.5").run).train
+    resolved = defaults.resolve(parse("--augment", preset).run.changed(train={"mixup": 0.5})).train
     assert (resolved.mixup, resolved.cutmix) == (0.5, cutmix)
 
 

@@ -138,7 +138,8 @@ def test_where_too_few_are_left_the_run_is_refused_with_the_ways_out(home, first
     shutil.copytree(home / "first" / "train", everything, dirs_exist_ok=True)
     shutil.rmtree(everything / "train")
     argv = ["train", "--data", everything, "--model", "vit_micro_2", "--image-size", 8, "--weights", first]
-    argv += ["--epochs", 1, "--device", "cpu", "--output-dir", home / "runs", "--split-seed", 7]
+    argv += ["--epochs", 1, "--device", "cpu", "--output-dir", home / "runs", "--config", home / "split.toml"]
+    (home / "split.toml").write_text("split-seed = 7")
     code, _, err = call(capsys, *argv)
     assert (code, err.count("\n")) == (3, 1)
     assert "6 of 6 test images" in err

@@ -62,7 +62,7 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
     ignored = {*run_options(Incidental), *(option for option in run_options() if planned and option.flag == "--epochs")}
     then, now = meta["requested"], to_dict(config)
     try:
-        same = all(then[part][name] == now[part][name] for part, name, _ in {*run_options()} - ignored)
+        same = all(then[o.section][o.name] == now[o.section][o.name] for o in {*run_options()} - ignored)
     except (KeyError, TypeError):  # of another version, or damaged
         return False
     return same and same_source(config.data.source, meta)

@@ -11,17 +11,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
-
-import tyro
+from typing import Annotated, Any, Literal, Self
 
 from common.errors import OptionError
-from common.options import Hparam, Incidental, InPlans, Movable, Shared, flag, require, require_finite
+from common.options import (
+    Arg,
+    Hparam,
+    Incidental,
+    InFiles,
+    InPlans,
+    Movable,
+    Option,
+    Shared,
+    options_of,
+    require,
+    require_finite,
+)
 from common.text import decode_text, did_you_mean, printable
 from datasets.config import DataConfig, Name
 from vit.config import ModelConfig
 
-Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[str, Arg(metavar="DEVICE", help="Compute on auto, cpu, cuda, cuda:N or mps.")]
 
 
 @dataclass(frozen=True)
@@ -29,77 +39,77 @@ class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
     epochs: Annotated[int | float | None, Hparam, Movable, Shared] = None
-    """Passes over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the model and
-    the number of images."""
+    """Pass so often over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the
+    model and the number of images."""
     optimizer: Annotated[Literal["adamw", "sgd", "muon"], Hparam] = "adamw"
-    """Optimizer: adamw, sgd with momentum 0.9, or muon, which makes the step of each matrix below the head orthogonal
-    and leaves the rest to adamw. Muon learns more in few steps and wants a rate near 0.02."""
+    """Choose the optimizer: adamw, sgd with momentum 0.9, or muon. Muon makes the step of each matrix below the head
+    orthogonal and leaves the rest to adamw; it learns more in few steps and wants a rate near 0.02."""
     lr: Annotated[float | None, Hparam] = None
-    """Peak learning rate. Default: the model's own, from trainers/options/defaults.toml."""
+    """Set the peak learning rate. Default: the model's own, from trainers/options/defaults.toml."""
     weight_decay: Annotated[float | None, Hparam] = None
-    """Decoupled weight decay (adamw) or L2 penalty (sgd), never on biases, norms, class token and positions. Default:
-    the model's own."""
-    schedule: Annotated[Literal["cosine", "step", "constant", "cooldown"], Hparam] = "cosine"
-    """Learning rate after the warm-up: cosine to zero; step, a tenth at 60 % and again at 85 % of the run; constant; or
-    cooldown, constant with a linear fall to zero over the last 30 %."""
-    warmup_epochs: Annotated[float | None, Hparam] = None
-    """Epochs of linear warm-up of the learning rate; may be a fraction. Default: a tenth of the epochs."""
-    label_smoothing: Annotated[float | None, Hparam] = None
-    """Share of each target that is spread evenly over all classes. Default: the model's own, mostly 0.1."""
-    mixup: float | None = None
-    """Alpha of MixUp, which blends pairs of training images; 0 turns it off. Default: as the --augment preset has
+    """Set the weight decay. Decoupled with adamw, an L2 penalty with sgd; never on biases, norms, class token and
+    positions. Default: the model's own."""
+    schedule: Annotated[Literal["cosine", "step", "constant", "cooldown"], Hparam, InFiles] = "cosine"
+    """Choose the learning rate after the warm-up. cosine falls to zero; step is a tenth at 60 % and again at 85 % of
+    the run; constant stays; cooldown stays and falls to zero over the last 30 %."""
+    warmup_epochs: Annotated[float | None, Hparam, InFiles] = None
+    """Warm the learning rate up, linearly, for so many epochs. May be a fraction. Default: a tenth of the epochs."""
+    label_smoothing: Annotated[float | None, Hparam, InFiles] = None
+    """Spread this share of each target evenly over all classes. Default: the model's own, mostly 0.1."""
+    mixup: Annotated[float | None, InFiles] = None
+    """Set alpha of MixUp, which blends pairs of training images. 0 turns it off. Default: as the --augment preset has
     it."""
-    cutmix: float | None = None
-    """Alpha of CutMix, which pastes a box of another training image; 0 turns it off. With both on, each batch takes one
-    of them. Default: as the --augment preset has it."""
-    ema_decay: float = 0.0
-    """Decay of the exponential moving average (EMA) of the weights; the averaged model is validated, saved and chosen.
-    0 turns it off."""
-    clip_norm: float = 1.0
-    """Gradient clipping: largest norm of the whole gradient. 0 turns it off."""
-    layer_decay: float = 1.0
-    """Layer-wise learning-rate decay for fine-tuning: each layer below the head learns slower by this factor. 1 turns
-    it off."""
+    cutmix: Annotated[float | None, InFiles] = None
+    """Set alpha of CutMix, which pastes a box of another training image. 0 turns it off. With both on, each batch takes
+    one of them. Default: as the --augment preset has it."""
+    ema_decay: Annotated[float, InFiles] = 0.0
+    """Average the weights by an exponential moving average (EMA) with this decay. The averaged model is validated,
+    saved and chosen. 0 turns it off."""
+    clip_norm: Annotated[float, InFiles] = 1.0
+    """Clip the norm of the whole gradient to this. 0 turns it off."""
+    layer_decay: Annotated[float, InFiles] = 1.0
+    """Multiply the learning rate of each layer below the next by this. For fine-tuning: lower layers learn slower. 1
+    turns it off."""
     accumulate: Annotated[int, InPlans] = 1
-    """Gradient accumulation: micro-batches per optimizer step. Less memory, the same update."""
-    checkpoint_activations: bool = False
-    """Activation (gradient) checkpointing: less memory, slower."""
+    """Cut each batch into this many parts (gradient accumulation). Less memory, the same update."""
+    checkpoint_activations: Annotated[bool, InFiles] = False
+    """Compute activations again in the backward pass. Less memory, slower."""
     compile: bool = False
     """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
     amp: Annotated[Literal["auto", "off", "tf32", "bf16", "fp16"], InPlans, Hparam] = "auto"
-    """Mixed precision; off computes in full float32, tf32 rounds the factors of products on a GPU. auto: bf16 where the
-    device computes in it natively and the model is wide enough to gain, else tf32 on a GPU."""
+    """Set the precision of the arithmetic. off computes in full float32, tf32 rounds the factors of products on a GPU,
+    bf16 and fp16 are mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough
+    to gain, else tf32 on a GPU."""
     deterministic: Annotated[bool, InPlans] = False
-    """Use deterministic algorithms alone, so that two equal runs on one kind of GPU give equal bits; slower there. On a
-    processor they always do."""
-    cache_features: Literal["auto", "on", "off"] = "auto"
-    """With --trainable head: pass each image through the frozen backbone once and train the head on the cached
-    features. auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
-    max_minutes: Annotated[float | None, Shared] = None
-    """Time limit: stop training after this many minutes, then validate and conclude as usual. The learning rate still
-    follows --epochs; --minutes plans a whole run instead."""
+    """Give equal bits in two equal runs on one kind of GPU. Slower there; a processor always does."""
+    cache_features: Annotated[Literal["auto", "on", "off"], InFiles] = "auto"
+    """Keep the features of a frozen backbone, and train the head on them. auto: if the images stay the same, which is
+    without augmentation, MixUp and CutMix."""
+    max_minutes: Annotated[float | None, Shared, InFiles] = None
+    """Stop training after this many minutes. The run validates and concludes as usual, and the learning rate still
+    follows the epochs; --minutes plans a whole run instead."""
     patience: Annotated[int, InPlans, Shared] = 0
-    """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
+    """Stop after this many epochs without a better validation score. 0 never stops early."""
     start_head: Literal["plain", "probe", "fit"] | None = None
-    """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
-    does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
-    to the training images at once, and not trained after it. Default: probe for convolutional networks, whose batch
-    norms then keep their statistics; plain for others."""
+    """Choose how the head starts: plain, probe or fit. plain: zero, or as the weights bring it. probe: a fitted linear
+    probe, so that fine-tuning does not begin by distorting the features (LP-FT). fit, with --trainable head: chosen by
+    cross-validation, fitted to the training images at once, and not trained after it. Default: probe for convolutional
+    networks, whose batch norms then keep their statistics; plain for others."""
     select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans, Shared] = (
         "auto"
     )
-    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
-    last epoch, whatever it scores, so that chance picks none. auto: accuracy, or balanced_accuracy (mean recall) where
-    a class has over ten times the images of another."""
+    """Choose the validation metric that picks the best epoch. Ties go to the lower loss, then to the earlier epoch.
+    last keeps the last epoch, whatever it scores, so that chance picks none. auto: accuracy, or balanced_accuracy (mean
+    recall) where a class has over ten times the images of another."""
     seed: Annotated[int, InPlans, Hparam, Shared] = 0
-    """Seed of initial weights, order, augmentation and dropout; never of the split."""
-    save_every: Annotated[int | None, InPlans] = None
-    """Also save every so many optimizer steps. Default: at the end of each epoch only."""
+    """Seed initial weights, order, augmentation and dropout. Never the split."""
+    save_every: Annotated[int | None, InPlans, InFiles] = None
+    """Save also after so many optimizer steps. Default: at the end of each epoch only."""
     device: Annotated[Device, InPlans, Shared, Movable] = "auto"
-    threads: Annotated[int | None, InPlans, Shared, Incidental] = None
-    """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS."""
+    threads: Annotated[int | None, InPlans, Shared, Incidental, InFiles] = None
+    """Compute with this many threads. Default: one per processor core, or OMP_NUM_THREADS."""
     log_every: Annotated[int | None, InPlans] = None
-    """Optimizer steps between two TensorBoard points. Default: about 200 points in a run."""
+    """Log to TensorBoard after so many optimizer steps. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -118,18 +128,16 @@ class OutputConfig:
     """Options of what a run writes, and where."""
 
     output_dir: Annotated[Path, Movable] = Path("runs")
-    """Parent folder of all runs; each data set has a folder in it, which `tensorboard --logdir` shows."""
+    """Write the runs below this folder. Each data set has a folder in it, which `tensorboard --logdir` shows."""
     run_name: Annotated[Name, Movable] = None
-    """Name of the run's folder. Default: model and seed, numbered from the second on."""
+    """Name the folder of the run. Default: model and seed, numbered from the second on."""
     tb: Annotated[Literal["scalars", "standard", "full"], Movable] = "standard"
-    """Amount of detail for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
+    """Choose how much TensorBoard shows. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
     calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
     tracker: Annotated[Literal["mlflow", "wandb", "clearml"] | None, Movable] = None
-    """Experiment tracker that is also sent the options, the scores of each epoch and the final ones: MLflow, Weights &
-    Biases or ClearML, as its own settings say."""
+    """Send options and scores to MLflow, Weights & Biases or ClearML, too. As their own settings say."""
     auto_resume: Annotated[bool, Movable, Incidental] = False
-    """Continue the newest unfinished run that was started with these same options, if there is one; for schedulers that
-    repeat a command."""
+    """Continue the newest unfinished run of the same options, if there is one. For schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
         if isinstance(self.output_dir, str):
@@ -165,27 +173,10 @@ class RunConfig:
 SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "output": OutputConfig}
 
 
-class Option(NamedTuple):
-    """Place of an option among all of a run, and its name on the command line, such as `--lr`."""
-
-    section: str
-    name: str
-    flag: str
-
-    def of(self, config: RunConfig) -> Any:
-        """Return its value in the options of a run."""
-        return getattr(getattr(config, self.section), self.name)
-
-
 @cache
 def run_options(mark: str | None = None) -> tuple[Option, ...]:
     """List all options of a run, or those with a mark of `common.options` in their type."""
-    return tuple(
-        Option(section, name, f"--{flag(part, name)}")
-        for section, part in SECTIONS.items()
-        for name, hint in typing.get_type_hints(part, include_extras=True).items()
-        if mark is None or mark in getattr(hint, "__metadata__", ())
-    )
+    return tuple(option for option in options_of(RunConfig) if mark is None or mark in option.marks)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from common.files import folder_aside
+from common.shell import NAME
 from datasets.split_csv import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.setup import RunSetup
@@ -66,7 +67,7 @@ def discard(folder: Path) -> None:
 
 def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
     """Return what a run depends on beside its config: the content of meta.json."""
-    versions = {"vit-train": VERSION, "python": platform.python_version()}
+    versions = {NAME: VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
 from common.errors import OptionError
-from common.options import Hparam, InFiles, InPlans, require, require_counts, require_finite
+from common.options import Arg, Hparam, InFiles, InPlans, NoWord, require, require_counts, require_finite
 from common.text import did_you_mean
 
 
@@ -72,8 +70,8 @@ PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
 MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
 MODELS_IN_WORDS = (
-    "Model, such as vit_tiny_16, vit_b_16 or resnet18; hf:ID_OR_FOLDER or timm:NAME; auto: vit_micro_2 for digits, else"
-    f" vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
+    "Choose the model, such as vit_tiny_16 or resnet18. Also hf:ID_OR_FOLDER or timm:NAME. auto: vit_micro_2 for"
+    f" digits, else vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
 )
 DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
 WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
@@ -118,51 +116,51 @@ class Network:
 class ModelConfig:
     """Options of the model: its name, the source of its weights, and which of its parameters train."""
 
-    name: Annotated[str, Hparam, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
-    weights: Annotated[str | None, Hparam, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
-    """Starting weights: none, a file, a run, or a name: IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet
-    (the default of efficientnet_lite0), fashion_mnist (for vit_nano_8) or tiny_imagenet (for vit_stem_16; of pictures
-    for research and teaching). auto: a linear probe on the pretrained weights that suit the images best, of those that
-    need no download."""
-    weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
-    """Library whose parameter names the weights file uses. Default: recognised by the names."""
-    trainable: Annotated[str, Hparam, tyro.conf.arg(metavar="all|head|norms|last:K|lora:R")] = "all"
-    """Part that trains; the rest is frozen: all (fine-tuning), head (a linear probe), norms (head and every LayerNorm),
-    last:K (head, final norm and the last K blocks), or lora:R (head, and low-rank updates of rank R in each block's
-    attention)."""
+    name: Annotated[str, Hparam, Arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
+    weights: Annotated[str | None, Hparam, Arg(metavar="WEIGHTS")] = None
+    """Start from weights: none, a file, a run, or a name. IMAGENET1K_V1 is the default of vit_b_16 and resnet18,
+    imagenet that of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
+    research and teaching). auto: a linear probe on the pretrained weights that suit the images best, of those that need
+    no download."""
+    weights_source: Annotated[Literal["torchvision", "timm", "huggingface", "google", "ours"] | None, InFiles] = None
+    """Name the library whose parameter names the weights file uses. Default: recognised by the names."""
+    trainable: Annotated[str, Hparam, Arg(metavar="PART")] = "all"
+    """Train all, head, norms, last:K or lora:R; freeze the rest. all is fine-tuning; head a linear probe; norms head
+    and every LayerNorm; last:K head, final norm and the last K blocks; lora:R head, and low-rank updates of rank R in
+    each block's attention."""
     image_size: Annotated[int | None, Hparam] = None
-    """Side of the square input in pixels. Position embeddings are interpolated to it. Default: the model's own."""
-    in_channels: int = 3
-    """Input channels: 3 for colour, 1 for grey images. For 1, pretrained stems are summed over their channels."""
-    pool: Annotated[Literal["cls", "mean", "mean_norm"], Hparam] = "cls"
-    """Tokens that the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
-    normalised mean of the patch tokens (timm's fc_norm)."""
-    patch_embedding: Annotated[Literal["conv", "stem", "stem_bn"], Hparam] = "conv"
-    """Patch embedding: conv, a strided convolution, as in the paper; stem or stem_bn, 3 x 3 convolutions, which learn
-    faster from few images."""
+    """Resize images to squares of this side in pixels. Position embeddings are interpolated to it. Default: the model's
+    own."""
+    in_channels: Annotated[int, InFiles] = 3
+    """Take images of 3 channels (colour) or 1 (grey). For 1, pretrained stems are summed over their channels."""
+    pool: Annotated[Literal["cls", "mean", "mean_norm"], Hparam, InFiles] = "cls"
+    """Choose the tokens that the head reads. cls: the class token; mean: the mean of the normalised patch tokens;
+    mean_norm: the normalised mean of the patch tokens (timm's fc_norm)."""
+    patch_embedding: Annotated[Literal["conv", "stem", "stem_bn"], Hparam, InFiles] = "conv"
+    """Choose the patch embedding. conv: a strided convolution, as in the paper; stem or stem_bn: 3 x 3 convolutions,
+    which learn faster from few images."""
     representation_size: Annotated[int | None, InFiles] = None
-    """Width of a Tanh layer before the head. Default: no such layer."""
-    dropout: float = 0.0
-    """Dropout after the position embedding and in the MLPs."""
+    """Put a Tanh layer of this width before the head. Default: no such layer."""
+    dropout: Annotated[float, InFiles] = 0.0
+    """Drop out after the position embedding and in the MLPs, with this probability."""
     attention_dropout: Annotated[float, InFiles] = 0.0
-    """Dropout on the attention weights."""
-    stochastic_depth: float = 0.0
-    """Stochastic depth: probability that the last block is skipped in training, rising linearly from 0 at the first."""
+    """Drop out attention weights with this probability."""
+    stochastic_depth: Annotated[float, InFiles] = 0.0
+    """Skip the last block in training with this probability. It rises linearly from 0 at the first block."""
     mean: Annotated[tuple[float, ...] | None, InFiles] = None
-    """Mean subtracted from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
+    """Subtract this mean from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
     std: Annotated[tuple[float, ...] | None, InFiles] = None
-    """Standard deviation each channel is divided by. Default: the pretrained weights' own; 0.5 from scratch."""
+    """Divide each channel by this standard deviation. Default: the pretrained weights' own; 0.5 from scratch."""
     layer_norm_eps: Annotated[float | None, InFiles] = None
-    """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
+    """Set epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
     fit: Annotated[Literal["auto", "crop", "pad", "squash"], InPlans] = "auto"
-    """Way to make a picture square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
-    crop, unless it would cut much off many of the images."""
-    decoding: Annotated[Literal["auto", "full", "scaled"], InPlans] = "auto"
-    """JPEG decoding: scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it, several times as fast.
-    auto: scaled in training; with weights as they are, the weights' own."""
-    # constructor: else the command line would see an option in each field of each network
-    networks: Annotated[tuple[Network, ...], InFiles, tyro.conf.arg(constructor=str)] = ()
-    """Networks of a model that is called mixture: their features stand side by side under one linear head."""
+    """Make pictures square: crop, pad or squash. crop keeps the middle, pad adds a border, squash gives up the
+    proportions. auto: crop, unless it would cut much off many of the images."""
+    decoding: Annotated[Literal["auto", "full", "scaled"], InPlans, InFiles] = "auto"
+    """Decode JPEG files in full or scaled. scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it,
+    several times as fast. auto: scaled in training; with weights as they are, the weights' own."""
+    networks: Annotated[tuple[Network, ...], InFiles, NoWord] = ()
+    """Set these networks of a mixture. Their features are joined under one linear head."""
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -1,0 +1,278 @@
+"""The parser, the help and the completion of every command, made from its class of options. No torch here."""
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import shutil
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn, Self, cast
+
+from common.errors import OptionError
+from common.options import InFiles, NoWord, Option, Positional, Shared, options_of
+from common.shell import NAME
+from common.text import did_you_mean
+
+ASKED = {"-h", "--help", "--help-all"}
+ELSEWHERE = {
+    "--learning-rate": "--lr", "--lr0": "--lr", "--wd": "--weight-decay", "--batch": "--batch-size",
+    "--img-size": "--image-size", "--imgsz": "--image-size", "--input-size": "--image-size",
+    "--num-epochs": "--epochs", "--num-workers": "--workers", "--opt": "--optimizer", "--optim": "--optimizer",
+    "--data-dir": "--data", "--data-path": "--data", "--dataset": "--data", "--arch": "--model",
+    "--output": "--output-dir", "--project": "--output-dir", "--name": "--run-name", "--model-ema": "--ema-decay",
+    "--labels": "--labels-per-class", "--freeze": "--trainable", "--gpu": "--device", "--model": "--arms",
+    "--gpus": "torchrun, a process for each GPU (docs/cluster.md); --device takes one",
+    "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
+}  # fmt: skip
+"""Names that other training programs have for our options."""
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
+
+
+class UsageError(ValueError):
+    """A command line that cannot be understood."""
+
+    exit_code = 2
+
+
+class ManyOptions:
+    """Base of the options of a command that has too many for one screen, and reads some from files."""
+
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    """The options that most people need, in the order in which `-h` shows them."""
+    EXAMPLES: ClassVar[tuple[str, ...]] = ()
+    """Words of a command line."""
+    IN_FILES: ClassVar[frozenset[str]] = frozenset()
+    """Options that this command takes from a file alone, besides those with the mark `InFiles`."""
+
+    @classmethod
+    def from_given(cls, given: Mapping[Option, Any]) -> Self:
+        """Return all options, of which `given` stand on the command line."""
+        raise NotImplementedError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises its complaints."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(options_class: type, argv: Sequence[str], *, prog: str) -> Any:
+    """Fill `options_class` from the words of a command line.
+
+    Raises UsageError: one line that names the option, the value and what would work. SystemExit: help was asked for.
+    """
+    given = given_in(options_class, argv, prog=prog)
+    if issubclass(options_class, ManyOptions):
+        return options_class.from_given(given)
+    return filled(options_class, given)
+
+
+def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -> Any:
+    """Return the options that are given over those of `base`. Raises UsageError: a value that a class refuses."""
+    values: dict[str, dict[str, Any]] = {}
+    for option, value in given.items():
+        values.setdefault(option.section, {})[option.name] = value
+    try:
+        changes = values.pop("", {})
+        for field in dataclasses.fields(options_class):
+            if field.name in values:
+                section = cast(Any, field.default_factory)() if base is None else getattr(base, field.name)
+                changes[field.name] = dataclasses.replace(section, **values[field.name])
+        return options_class(**changes) if base is None else dataclasses.replace(base, **changes)
+    except OptionError as error:
+        raise UsageError(str(error)) from error
+
+
+def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Option, Any]:
+    """Read the options that a command line gives, and their values. Raises as `parse` does."""
+    if asked := ASKED.intersection(argv):
+        print(help_of(options_class, prog=prog, everything="--help-all" in asked), end="", flush=True)
+        raise SystemExit(0)
+    named = [word.split("=")[0] for word in argv if word.startswith("--") and word != "--"]
+    known = named_options(options_class)
+    for name in dict.fromkeys(named):
+        if name not in known:
+            raise UsageError(elsewhere(name, options_class, known, prog=prog))
+        if named.count(name) > 1 and name == "--data":
+            raise UsageError("--data is given twice: name one set of images")
+        if named.count(name) > 1:
+            print(f"note: {name} is given twice: the last one counts", file=sys.stderr)
+    found = vars(parser_of(options_class, prog=prog).parse_intermixed_args(argv))
+    given = {}
+    for option in on_line(options_class):
+        keys = (option.flag, option.name) if Positional in option.marks else (option.flag,)
+        values = [found[key] for key in keys if key in found]
+        if len(values) > 1:
+            raise UsageError(f"{values[1]} and {option.flag} {values[0]}: name one set of images")
+        if values:
+            given[option] = tuple(values[0]) if isinstance(values[0], list) else values[0]
+        elif option.flag == "--data" and option.default is dataclasses.MISSING:
+            raise UsageError(
+                f"name the images: {prog} path/to/images (a folder, table, zip, shards, or a built-in set)"
+            )
+    return given
+
+
+def screen_of(options_class: type) -> type[ManyOptions]:
+    """Return what a class says of its screen; most say nothing."""
+    return options_class if issubclass(options_class, ManyOptions) else ManyOptions
+
+
+def on_line(options_class: type) -> list[Option]:
+    """List the options that a command line may set."""
+    options = [option for option in options_of(options_class) if NoWord not in option.marks]
+    if any(option.flag == "--config" for option in options):
+        left = screen_of(options_class).IN_FILES
+        options = [option for option in options if InFiles not in option.marks and option.flag not in left]
+    return options
+
+
+def named_options(options_class: type) -> list[str]:
+    """List the options that are given by their name; of those with a place of their own `--data` may be."""
+    return [o.flag for o in on_line(options_class) if Positional not in o.marks or o.flag == "--data"]
+
+
+def elsewhere(name: str, options_class: type, known: Sequence[str], *, prog: str) -> str:
+    """Say where an option belongs that this command line does not know."""
+    ours = ELSEWHERE.get(name, name.replace("_", "-"))
+    if ours in known or " " in ours:
+        return f"unknown option {name}; here it is {ours}. See {prog} --help"
+    for option in options_of(options_class):
+        if option.section and option.flag in (name, ours):
+            of_an_arm = option.section in ("model", "train") and option.kind is not bool and Shared not in option.marks
+            arm = f" or, for one arm, --arms MODEL,{option.name}=VALUE" * (of_an_arm and "--arms" in known)
+            return f"{name} is set in a file: --config FILE with the line {option.section}.{option.name} = VALUE{arm}"
+    return f"unknown option {name}{did_you_mean(name, known)} See {prog} --help"
+
+
+def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), everything: bool = False) -> Parser:
+    """Make a parser, with help for the options that are shown, in their order."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    options = on_line(options_class)
+    places = [
+        metavar_of(option) if option.default is dataclasses.MISSING else f"[{metavar_of(option)}]"
+        for option in options
+        if Positional in option.marks
+    ]
+    paragraphs = (inspect.getdoc(options_class) or "").split("\n\n")[: None if everything else 1]
+    parser = Parser(
+        prog=prog,
+        usage=" ".join([prog, *places, "[OPTIONS]"]),
+        description="\n\n".join(textwrap.fill(" ".join(text.split()), width) for text in paragraphs),
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=width, max_help_position=26),
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    groups: dict[str, Any] = {}
+    listed = [*shown, *(option for option in options if option not in shown)]
+    for option in sorted(listed, key=lambda option: Positional not in option.marks):
+        by_place = Positional in option.marks
+        title = "arguments" if by_place else f"{option.section} options".strip() if everything else "options"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        text = text_of(option, everything=everything) if option in shown else argparse.SUPPRESS
+        several = any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
+        value = {"type": partial(read, option), "metavar": metavar_of(option)}
+        if by_place:
+            needed = option.default is dataclasses.MISSING and option.flag != "--data"
+            nargs = "*" if several else None if needed else "?"
+            groups[title].add_argument(option.name, help=text, nargs=nargs, **value)
+            text = argparse.SUPPRESS
+        if not by_place or option.flag == "--data":
+            names = [name for name in (option.arg.short, option.flag) if name]
+            how = {"action": "store_true"} if option.kind is bool else {"nargs": "+" if several else None, **value}
+            groups[title].add_argument(*names, dest=option.flag, help=text, **how)
+    return parser
+
+
+def read(option: Option, word: str) -> Any:
+    """Return the value that a word stands for. Raises ArgumentTypeError: none of this option's types has it."""
+    for kind in kinds(option.kind):
+        if typing.get_origin(kind) is not Literal:
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+        if word in typing.get_args(kind):
+            return word
+    raise argparse.ArgumentTypeError(f"{word!r} is not {metavar_of(option)}")
+
+
+def kinds(hint: Any) -> tuple[Any, ...]:
+    """List the types that one value may have: of `tuple[int, ...] | None` int."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(kind for part in arguments if part is not types.NoneType for kind in kinds(part))
+    return kinds(arguments[0]) if typing.get_origin(hint) is tuple else (hint,)
+
+
+def metavar_of(option: Option) -> str:
+    """Return the word for a value in the help, such as INT, PATH or {auto,off}."""
+    if option.arg.metavar:
+        return option.arg.metavar
+    words = (
+        "{" + ",".join(typing.get_args(kind)) + "}" if typing.get_origin(kind) is Literal else METAVARS[kind]
+        for kind in kinds(option.kind)
+    )
+    return "|".join(words)
+
+
+def help_of(options_class: type, *, prog: str, everything: bool) -> str:
+    """Return the help: of `-h` a line for each option, the most important ones alone; else all of it."""
+    options = on_line(options_class)
+    screen, more = screen_of(options_class), ""
+    if not everything:
+        more = f"--help-all says more about all {len(options)} options."
+        flags = {option.flag.removeprefix("--"): option for option in options}
+        options = [flags[name] for name in screen.FIRST] or options
+    parser = parser_of(options_class, prog=prog, shown=options, everything=everything)
+    examples = ["examples:", *(f"  {prog} {words}" for words in screen.EXAMPLES)] if screen.EXAMPLES else []
+    parser.epilog = "\n".join([*examples, more]).strip()
+    return parser.format_help()
+
+
+def text_of(option: Option, *, everything: bool) -> str:
+    """Return the help of an option: its first sentence, or all with the default, where the text does not say it."""
+    text = " ".join((option.arg.help or docstrings(option.owner)[option.name]).split()).replace("%", "%%")
+    if not everything:
+        return text.partition(". ")[0].removesuffix(".")
+    silent = option.default in (dataclasses.MISSING, None, ()) or option.default is False or "Default: " in text
+    return text if silent else f"{text} [default: {option.default}]"
+
+
+@cache
+def docstrings(options_class: type) -> dict[str, str]:
+    """Return the string below each field of a class and of its bases, as sphinx and pdoc read them."""
+    found: dict[str, str] = {}
+    for base in reversed(options_class.__mro__[:-1]):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for node, following in pairwise(cast(ast.ClassDef, body).body):
+            match node, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = text
+    return found
+
+
+def completion(commands: Mapping[str, type]) -> Iterator[str]:
+    """Yield the lines that bash evaluates, and zsh after `autoload -U bashcompinit && bashcompinit`."""
+    yield "_vit_train() {"
+    yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'
+    yield '    case "${COMP_WORDS[1]}" in'
+    for name, options_class in commands.items():
+        yield f'        {name}) words="{" ".join(sorted({*named_options(options_class), *ASKED, "--debug"}))}" ;;'
+    yield "    esac"
+    yield f'    [ "$COMP_CWORD" -eq 1 ] && words="{" ".join(commands)}"'
+    yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
+    yield "}"
+    yield f"complete -o default -F _vit_train {NAME}"
