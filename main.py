@@ -130,17 +130,8 @@ def reason(error: Exception) -> str:
         return f"out of memory ({first_line(error)}); give the same command with more of it free"
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return str(error)
-    elsewhere = isinstance(error, PermissionError | NotADirectoryError) or error.errno in (errno.ENOSPC, errno.EROFS)
-    hint = "; --output-dir, or --output, names another place to write to" if elsewhere and readable(error) else ""
+    hint = "; --output-dir names another place to write to" if error.errno in (errno.ENOSPC, errno.EROFS) else ""
     return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
-
-
-def readable(error: OSError) -> bool:
-    """Return whether what an error names, or the folder that is to hold it, may be read: then it was to be written."""
-    place = os.path.abspath(os.fsdecode(error.filename))
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    return os.access(place, os.R_OK | os.X_OK if os.path.isdir(place) else os.R_OK)
 
 
 def complain(message: str, code: int) -> int:

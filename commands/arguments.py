@@ -130,7 +130,8 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     """
 
     FIRST = (
-        "data", "minutes", "model", "weights", "trainable", "epochs", "lr", "augment", "seeds", "config",
+        "data", "minutes", "model", "weights", "trainable", "image-size", "epochs", "lr", "augment", "seeds",
+        "group", "config", "output-dir",
     )  # fmt: skip
     EXAMPLES = (
         "path/to/images --minutes 5",

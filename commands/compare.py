@@ -48,7 +48,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     """
 
     FIRST = (
-        "runs", "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "config", "output-dir",
+        "runs", "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "image-size", "tune-lr", "config",
+        "output-dir",
     )  # fmt: skip
     EXAMPLES = (
         "--data path/to/images",

@@ -176,7 +176,7 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
     listed = [*shown, *(option for option in options if option not in shown)]
     for option in sorted(listed, key=lambda option: Positional not in option.marks):
         by_place = Positional in option.marks
-        title = "arguments" if by_place else f"{option.section} options".strip() if everything else "options"
+        title = f"{option.section} options".strip() if everything else "options"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         text = text_of(option, everything=everything) if option in shown else argparse.SUPPRESS

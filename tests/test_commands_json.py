@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_sets import class_folders
-from PIL import Image
 from small_comparison import finished_run
 from small_run import CLASSES, call, labelled_photos, make_run
 
@@ -86,15 +85,6 @@ def test_predict_gives_what_its_table_gives_and_the_files_that_it_could_not_read
     (unreadable,) = found["unreadable"]
     assert unreadable["path"].endswith("broken.png")
     assert "1 of 13 files could not be read" in err
-
-
-def test_predict_writes_its_table_and_its_grid_beside_the_document(run, tmp_path, capsys):
-    data, csv, grid = labelled_photos(tmp_path / "data"), tmp_path / "out.csv", tmp_path / "grid.png"
-    code, out, _ = call(capsys, "predict", run, data, "--json", "--output", csv, "--grid", grid)
-    assert (code, len(document(out)["images"])) == (0, 12)
-    assert len(csv.read_text().splitlines()) == 13
-    with Image.open(grid) as picture:
-        assert picture.size[0] > 100
 
 
 def test_a_name_that_is_no_text_reaches_a_script_as_the_bytes_that_it_is(run, tmp_path, capsys):

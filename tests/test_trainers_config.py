@@ -8,7 +8,7 @@ import pytest
 
 from commands import compare, serve
 from commands.arguments import TrainOptions
-from commands.parser import UsageError, on_line
+from commands.parser import on_line
 from commands.parser import parse as parse_words
 from common.errors import OptionError
 from common.image_spec import ImageSpec
@@ -87,21 +87,6 @@ def test_a_file_names_options_as_the_command_line_does(tmp_path):
     assert load_config(tables).data.source == "photos"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("epohcs = 3", "unknown option 'epohcs'"),
-        ("[model]\ndata = 3", "unknown option 'model.data'"),
-        ("labels-per-class = 'x'", "data.labels_per_class='x' in the config must be"),
-    ],
-)
-def test_a_wrong_option_in_a_flat_file_is_named(tmp_path, text, message):
-    path = tmp_path / "options.toml"
-    path.write_text(text)
-    with pytest.raises(OptionError, match=message):
-        load_config(path)
-
-
 def complaint(make):
     """What a class says about a value; nothing where it takes it."""
     try:
@@ -132,28 +117,6 @@ def test_a_broken_config_file_is_named(tmp_path, text):
         load_config(path)
     with pytest.raises(OptionError, match="No such file"):
         load_config(tmp_path / "missing.json")
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--mixup", "0.2"], r"--config FILE with the line train.mixup = VALUE"),
-        (["--modle", "x"], r"unknown option --modle; did you mean --model\?"),
-        (["--model", "vit_tinny_16"], r"unknown model 'vit_tinny_16'; did you mean vit_tiny_16\?"),
-        (["--amp", "half"], r"--amp: 'half' is not {auto,off,"),
-        (["--lr", "abc"], r"--lr: 'abc' is not FLOAT"),
-        (["--lr", "-1"], r"lr=-1.0 must be greater than 0"),
-        (["--lr", "nan"], r"lr=nan must be finite"),
-        (["--epochs"], r"--epochs: expected one"),
-        (["--trainable", "last:0"], r"trainable='last:0' must be all, head, norms, last:K or lora:R"),
-        (["--run-name", "a/../b"], r"run_name='a/../b' must be a plain folder name"),
-        (["digits", "extra"], r"unrecognized arguments: extra"),
-    ],
-)
-def test_a_wrong_command_line_gets_one_line(argv, message):
-    with pytest.raises((UsageError, ValueError), match=message) as error:
-        parse(*argv)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ from small_run import few_digits
 import main
 from commands import parser
 from commands.arguments import TrainOptions
-from common.errors import OptionError
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
-from trainers.options.recipes import RECIPES, card, recipe_config
+from trainers.options.recipes import RECIPES, card
 from trainers.reporting.figures import results
 from trainers.storage.run_folder import read_json
-from trainers.tools import lr_finder
 from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
 
@@ -87,11 +85,6 @@ def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
     assert type(options.run) is RunConfig
 
 
-def test_an_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(OptionError, match=f"'probe'.*{', '.join(RECIPES)}"):
-        recipe_config("probe")
-
-
 def test_the_probe_recipe_trains_on_cached_features():
     config = defaults.resolve(parse("--recipe", "linear-probe", "--model", "vit_tiny_16").run)
     assert config.train.cache_features == "on"
@@ -120,13 +113,6 @@ def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsy
     assert "and 50 epochs with their pictures" in out
 
 
-def test_a_dry_run_from_the_command_line(tmp_path, capsys):
-    arguments = ["train", "--dry-run", "--labels-per-class", "20", "--device", "cpu", "--output-dir", str(tmp_path)]
-    assert main.main([*arguments, *FEW_IMAGES]) == 0
-    assert "dry run passed" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(results, "FigureCanvasAgg", FigureCanvasAgg)  # the only picture of this file that is looked at
     arguments = ["train", "--find-lr", "--labels-per-class", "40", "--batch-size", "16", "--device", "cpu"]
@@ -135,15 +121,6 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
-
-
-def test_the_curve_is_drawn_from_below_its_lowest_loss_to_above_its_first(monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(lr_finder, "save", lambda figure, path: drawn.extend(figure.axes))
-    lr_finder.draw([1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.0, 3.0, 9.0], 1e-2, tmp_path / "lr.png")
-    lowest, highest = drawn[0].get_ylim()
-    assert 0.8 < lowest < 1.0
-    assert 2.0 < highest < 3.0  # where it diverges is cut off
 
 
 def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
