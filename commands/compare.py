@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from commands.arguments import SeveralRuns, sections
 from commands.json_output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, filled, read
+from common.errors import OptionError
 from common.options import Arg, NoWord, Option, Positional, Shared, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
@@ -226,6 +227,6 @@ def parse_arm(text: str, base: RunConfig) -> RunConfig:
                 raise UsageError(f"{change!r} is not option=value with an option of {', '.join(sorted(ARM_OPTIONS))}")
             given[option] = read(option, value)
         config: RunConfig = filled(RunConfig, given, base)
-    except (UsageError, argparse.ArgumentTypeError) as error:
+    except (OptionError, argparse.ArgumentTypeError) as error:
         raise UsageError(f"arm {text!r}: {error}") from None
     return config

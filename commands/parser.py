@@ -35,10 +35,8 @@ ELSEWHERE = {
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 
 
-class UsageError(ValueError):
+class UsageError(OptionError):
     """A command line that cannot be understood."""
-
-    exit_code = 2
 
 
 class ManyOptions:
@@ -67,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 def parse(options_class: type, argv: Sequence[str], *, prog: str) -> Any:
     """Fill `options_class` from the words of a command line.
 
-    Raises UsageError: one line that names the option, the value and what would work. SystemExit: help was asked for.
+    Raises OptionError: one line that names the option, the value and what would work. SystemExit: help was asked for.
     """
     given = given_in(options_class, argv, prog=prog)
     if issubclass(options_class, ManyOptions):
@@ -76,19 +74,16 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str) -> Any:
 
 
 def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -> Any:
-    """Return the options that are given over those of `base`. Raises UsageError: a value that a class refuses."""
+    """Return the options that are given over those of `base`. Raises OptionError: a value that a class refuses."""
     values: dict[str, dict[str, Any]] = {}
     for option, value in given.items():
         values.setdefault(option.section, {})[option.name] = value
-    try:
-        changes = values.pop("", {})
-        for field in dataclasses.fields(options_class):
-            if field.name in values:
-                section = cast(Any, field.default_factory)() if base is None else getattr(base, field.name)
-                changes[field.name] = dataclasses.replace(section, **values[field.name])
-        return options_class(**changes) if base is None else dataclasses.replace(base, **changes)
-    except OptionError as error:
-        raise UsageError(str(error)) from error
+    changes = values.pop("", {})
+    for field in dataclasses.fields(options_class):
+        if field.name in values:
+            section = cast(Any, field.default_factory)() if base is None else getattr(base, field.name)
+            changes[field.name] = dataclasses.replace(section, **values[field.name])
+    return options_class(**changes) if base is None else dataclasses.replace(base, **changes)
 
 
 def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Option, Any]:

@@ -1,4 +1,4 @@
-"""Small words that people type: --version, meta variables, YAML, several seeds, a dry run that names no gone folder."""
+"""Small things of the command line: --version, several seeds, the example of a file, places that fail."""
 
 import errno
 import re
@@ -13,7 +13,8 @@ from PIL import Image
 
 import main
 from commands.arguments import TrainOptions
-from commands.parser import UsageError, parse
+from commands.parser import parse
+from common.errors import OptionError
 from trainers.config import load_config, to_dict
 from trainers.version import VERSION
 from vit.config import MODEL_NAMES
@@ -43,7 +44,7 @@ def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "2 seeds: mean (standard deviation)" in out
     assert {path.name for path in (tmp_path / "runs" / "set").iterdir()} >= {"vit_micro_2_s3", "vit_micro_2_s4"}
-    with pytest.raises(UsageError, match="seeds=0 must be at least 1"):
+    with pytest.raises(OptionError, match="seeds=0 must be at least 1"):
         parse(TrainOptions, ["--seeds", "0"], prog="train")
 
 
@@ -84,6 +85,12 @@ def test_a_place_that_cannot_be_written_to_is_named(capsys):
 def test_a_full_disk_is_answered_with_the_option_that_names_another():
     assert "--output-dir" in main.reason(OSError(errno.ENOSPC, "No space left on device", "runs"))
     assert "--output-dir" not in main.reason(PermissionError(errno.EACCES, "Permission denied", "model.pt"))
+
+
+def test_an_interruption_is_said_below_the_sign_that_a_terminal_shows(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main.complain("interrupted by SIGINT", 130) == 130
+    assert capsys.readouterr().err.startswith("\nerror: ")
 
 
 def test_two_images_a_class_are_told_what_to_do(tmp_path, capsys) -> None:
