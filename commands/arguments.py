@@ -144,16 +144,18 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub. The same as --data. Default: digits."""
     config: Path | None = None
     """Read options from a file, TOML or JSON. A run's config.json is one; the command line overrides it."""
-    recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
-        None
-    )
-    """Use a named set of options. Each has a source; --config and the command line override it."""
+    recipe: Annotated[
+        Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None,
+        Arg(metavar="NAME"),
+    ] = None
+    """Use a named set of options. scratch-small, finetune-small, finetune-sgd, finetune-adamw-llrd or linear-probe,
+    each with its source; --config and the command line override it."""
     minutes: float | None = None
     """Plan the whole command for this many minutes. The speed is measured first; then the epochs are chosen, and the
     model and the image size, if they are not given."""
     with_: Annotated[tuple[str, ...], Arg(name="with", metavar="NAME[@SIZE]")] = ()
-    """Use these pretrained networks in a plan, too. timm:NAME or hf:ID_OR_FOLDER, with the side
-    of their input in pixels after @. They may be downloaded."""
+    """Use these pretrained networks in a plan, too. timm:NAME or hf:ID_OR_FOLDER, with the side of their input in
+    pixels after @. They may be downloaded."""
     seeds: int = 1
     """Repeat the run with this many seeds. Reports mean and standard deviation."""
     dry_run: bool = False

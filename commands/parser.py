@@ -199,7 +199,8 @@ def read(option: Option, word: str) -> Any:
                 continue
         if word in typing.get_args(kind):
             return word
-    raise argparse.ArgumentTypeError(f"{word!r} is not {metavar_of(option)}")
+    wanted = [choice for kind in kinds(option.kind) for choice in typing.get_args(kind) or (METAVARS[kind],)]
+    raise argparse.ArgumentTypeError(f"{word!r} is not {' or '.join(wanted)}")
 
 
 def kinds(hint: Any) -> tuple[Any, ...]:

@@ -44,14 +44,6 @@ def test_what_few_people_set_is_set_in_files_alone(tmp_path):
     assert config.train.lr == 0.25
 
 
-def test_command_line_beats_file_beats_defaults(tmp_path):
-    path = tmp_path / "options.toml"
-    path.write_text('[train]\nlr = 0.5\nepochs = 7\n[model]\nname = "vit_tiny_16"\n')
-    config = parse("--config", str(path), "--lr", "0.25")
-    assert (config.train.lr, config.train.epochs, config.model.name) == (0.25, 7, "vit_tiny_16")
-    assert config.train.schedule == "cosine"
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
