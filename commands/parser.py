@@ -100,6 +100,7 @@ def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Opt
             raise UsageError("--data is given twice: name one set of images")
         if named.count(name) > 1:
             print(f"note: {name} is given twice: the last one counts", file=sys.stderr)
+    # intermixed: else images that follow an option would be words too many
     found = vars(parser_of(options_class, prog=prog).parse_intermixed_args(argv))
     given = {}
     for option in on_line(options_class):
@@ -170,23 +171,27 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
     groups: dict[str, Any] = {}
     listed = [*shown, *(option for option in options if option not in shown)]
     for option in sorted(listed, key=lambda option: Positional not in option.marks):
-        by_place = Positional in option.marks
         title = f"{option.section} options".strip() if everything else "options"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        text = text_of(option, everything=everything) if option in shown else argparse.SUPPRESS
-        several = any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
-        value = {"type": partial(read, option), "metavar": metavar_of(option)}
-        if by_place:
-            needed = option.default is dataclasses.MISSING and option.flag != "--data"
-            nargs = "*" if several else None if needed else "?"
-            groups[title].add_argument(option.name, help=text, nargs=nargs, **value)
-            text = argparse.SUPPRESS
-        if not by_place or option.flag == "--data":
-            names = [name for name in (option.arg.short, option.flag) if name]
-            how = {"action": "store_true"} if option.kind is bool else {"nargs": "+" if several else None, **value}
-            groups[title].add_argument(*names, dest=option.flag, help=text, **how)
+        add(groups[title], option, text_of(option, everything=everything) if option in shown else argparse.SUPPRESS)
     return parser
+
+
+def add(group: Any, option: Option, text: str) -> None:
+    """Add an option to a group of a parser, by its place or its name; `--data` may be given by both."""
+    several = any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
+    value = {"type": partial(read, option), "metavar": metavar_of(option)}
+    if Positional in option.marks:
+        needed = option.default is dataclasses.MISSING and option.flag != "--data"
+        nargs = "*" if several else None if needed else "?"
+        group.add_argument(option.name, help=text, nargs=nargs, **value)
+        if option.flag != "--data":
+            return
+        text = argparse.SUPPRESS
+    names = [name for name in (option.arg.short, option.flag) if name]
+    how = {"action": "store_true"} if option.kind is bool else {"nargs": "+" if several else None, **value}
+    group.add_argument(*names, dest=option.flag, help=text, **how)
 
 
 def read(option: Option, word: str) -> Any:
