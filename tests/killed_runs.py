@@ -113,36 +113,35 @@ def weights_of_another_seed(folder: Path) -> Path:
     return path
 
 
+def rows_of(table: Path) -> list[dict[str, str]]:
+    """The rows of a table, but for times and memory."""
+    with open(table, newline="", encoding="utf-8") as file:
+        return [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in csv.DictReader(file)]
+
+
+def bits(tree: Any) -> Any:
+    """What a checkpoint holds, with the bytes of each tensor."""
+    if isinstance(tree, torch.Tensor):
+        return tree.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    if isinstance(tree, dict):
+        return {key: bits(value) for key, value in tree.items()}
+    return [bits(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
 def run_content(run_dir: Path) -> dict[str, Any]:
     """All that must not depend on how often a run was killed. A conclusion that was killed is logged once more."""
     final, best = (read_checkpoint(checkpoints(run_dir / "checkpoints", kind)[0]) for kind in ("step", "best"))
-
-    def tensors(tree: Any) -> Any:
-        if isinstance(tree, torch.Tensor):
-            return tree.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        if isinstance(tree, dict):
-            return {key: tensors(value) for key, value in tree.items()}
-        return [tensors(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        history = [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in csv.DictReader(file)]
     scalars = {}
     for split in ("train", "val"):
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()
         for tag in events.Tags()["scalars"]:
             if not tag.endswith(("images_per_s", "data_wait", "hparam/seconds")):
                 scalars[split, tag] = sorted({(event.step, event.value) for event in events.Scalars(tag)})
-    root = EventAccumulator(str(run_dir / "tb" / "val"), size_guidance={"images": 0}).Reload()
-    pictures = {
-        tag: sorted({(event.step, event.encoded_image_string) for event in root.Images(tag)})
-        for tag in root.Tags()["images"]
-    }
     return {
-        **{name: tensors(final[name]) for name in ("model", "optimizer", "ema", "early_stopping") if name in final},
-        "history": history,
-        "best": [best["epoch"], tensors(best["model"])],
+        **{name: bits(final[name]) for name in ("model", "optimizer", "ema", "early_stopping") if name in final},
+        "history": rows_of(run_dir / "metrics.csv"),
+        "best": [best["epoch"], bits(best["model"])],
         "tensorboard": scalars,
-        "pictures": pictures,
     }
 
 

@@ -35,6 +35,16 @@ def few_digits(**options) -> DataConfig:
     return DataConfig(**FEW | {"workers": 0} | options)
 
 
+def tiny_run(folder: Path, **output) -> RunConfig:
+    """Two epochs of two steps."""
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=few_digits(labels_per_class=3, batch_size=15),
+        train=TrainConfig(epochs=2, device="cpu", log_every=1),
+        output=OutputConfig(**{"output_dir": folder, "run_name": "r", "tb": "scalars"} | output),
+    )
+
+
 def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0, **model_options) -> Path:
     """`model_options`: fields of ModelConfig, by default vit_micro_4 at 32 px."""
     options = {"name": "vit_micro_4", "weights": "none"} | model_options

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small_run import call
-from test_trainers_start import tiny_run
+from small_run import call, tiny_run
 
 from common.errors import OptionError
 from common.image_spec import MAX_SIDE, ImageSpec

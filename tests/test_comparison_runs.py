@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from small_comparison import finished_run
-from test_trainers_start import tiny_run
+from small_run import tiny_run
 
 from common.errors import CheckpointError, DataError
 from common.tables import read_rows

@@ -1,6 +1,5 @@
 """Several processes train as one: the same bits as one process with micro-batches, and they end together."""
 
-import csv
 import os
 import signal
 import socket
@@ -8,12 +7,11 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
+from child_processes import ROOT, environment, wait_until
 from distributed_run import config
-from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
-from slurm_node import lives
+from killed_runs import assert_same_content, bits, rows_of, run_content
 from small_images import image_folder
 
 from common.errors import OptionError
@@ -43,9 +41,7 @@ def start_ranks(ranks, place, *argv):
         subprocess.Popen(
             [sys.executable, "-m", "tests.distributed_run", *map(str, argv)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ
-            | place
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            env=environment(**place, RANK=str(rank), LOCAL_RANK=str(rank)),
         )
         for rank in ranks
     ]  # fmt: skip
@@ -59,17 +55,6 @@ def finish(processes, *, timeout=120):
         for process in processes:
             process.kill()
     return [(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]
-
-
-def history(run_dir):
-    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: value for name, value in row.items() if name not in TIMING_FIELDS} for row in rows]
-
-
-def predictions(run_dir, split):
-    with open(run_dir / "eval" / f"{split}_predictions.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def train_as_first(place, config):
@@ -98,13 +83,16 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, ca
     two = tmp_path / "two" / "digits" / "r"
     one = train(config(tmp_path / "one", accumulate=2)).run_dir
     assert read_json(two / "meta.json")["processes"] == 2
-    (ours, theirs) = (run_content_without_rounding(run_dir) for run_dir in (two, one))
-    assert_same_content(ours, theirs)
-    assert history(two) == history(one)
+    ours, theirs = (read_checkpoint(checkpoints(run_dir / "checkpoints", "step")[0]) for run_dir in (two, one))
+    assert ours["trainer"]["iteration"] == theirs["trainer"]["iteration"]
+    for name in ("model", "ema", "optimizer"):
+        assert bits(ours[name]) == bits(theirs[name])
+    assert [path.name.count("tfevents") for path in two.glob("tb/*/*")].count(1) == 2, "only one process writes"
+    assert rows_of(two / "metrics.csv") == rows_of(one / "metrics.csv")
     assert read_json(two / "summary.json")["best"] == read_json(one / "summary.json")["best"]
     assert read_json(two / "summary.json")["test"] == read_json(one / "summary.json")["test"]
     for split in ("val", "test"):
-        assert predictions(two, split) == predictions(one, split)
+        assert rows_of(two / f"eval/{split}_predictions.csv") == rows_of(one / f"eval/{split}_predictions.csv")
     # The first process alone speaks and writes.
     assert "epoch 2/2" in first
     assert "epoch" not in out
@@ -122,7 +110,7 @@ def touched(*_):
     raise RuntimeError("CUDA error: invalid device ordinal")
 
 def prepare():
-    time.sleep(3 if distributed.is_main_process() else 0)
+    time.sleep(1.5 if distributed.is_main_process() else 0)
     return distributed.rank()
 
 distributed.STEP_TIMEOUT = timedelta(seconds=1)
@@ -157,23 +145,8 @@ def test_several_processes_on_a_mac_are_refused(monkeypatch, device):
     for name, value in (meeting_place(2) | {"RANK": "0", "LOCAL_RANK": "0"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
-    with pytest.raises(OptionError, match="not on mps: add --device cpu"), distributed.joined(device):
+    with pytest.raises(OptionError, match="--device cpu"), distributed.joined(device):
         pass
-
-
-def run_content_without_rounding(run_dir):
-    """Weights, optimizer and averages."""
-    step = read_checkpoint(checkpoints(run_dir / "checkpoints", "step")[0])
-    content = {"trainer": [step["trainer"]["iteration"], step["trainer"]["epoch_length"]]}
-    for name in ("model", "ema"):
-        content[name] = {key: value.numpy().tobytes() for key, value in step[name].items()}
-    content["optimizer"] = {
-        f"{index}.{key}": value.numpy().tobytes()
-        for index, state in step["optimizer"]["state"].items()
-        for key, value in state.items()
-    }
-    assert content["optimizer"]
-    return content
 
 
 def uneven_folder(root):
@@ -189,14 +162,15 @@ def main_arguments(data, folder, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [8, 16])  # two batches of validation images, and one for both processes
-def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path, batch_size):
+def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
     data = uneven_folder(tmp_path / "pets")
-    pair = start(2, *main_arguments(data, tmp_path / "two", "--batch-size", batch_size))
-    (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2, "--batch-size", batch_size))
+    pair = start(2, *main_arguments(data, tmp_path / "two", "--batch-size", 16))
+    (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2, "--batch-size", 16))
     assert [code for code, *_ in finish([*pair, single])] == [0, 0, 0]
-    assert history(tmp_path / "two" / "pets" / "r") == history(tmp_path / "one" / "pets" / "r")
-    assert len({row["path"] for row in predictions(tmp_path / "two" / "pets" / "r", "val")}) == 13
+    assert rows_of(tmp_path / "two" / "pets" / "r" / "metrics.csv") == rows_of(
+        tmp_path / "one" / "pets" / "r" / "metrics.csv"
+    )
+    assert len({row["path"] for row in rows_of(tmp_path / "two/pets/r/eval/val_predictions.csv")}) == 13
 
 
 @pytest.mark.slow
@@ -215,7 +189,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
     whole = finish(start(2, tmp_path / "whole"))
     assert [code for code, *_ in whole] == [0, 0], whole
     processes = start(2, tmp_path / "stopped")
-    wait_for(tmp_path / "stopped" / "digits" / "r" / "metrics.csv")  # both are in their steps
+    wait_until((tmp_path / "stopped" / "digits" / "r" / "metrics.csv").exists)  # both are in their steps
     processes[1].send_signal(signal.SIGTERM)
     results = finish(processes)
     assert [code for code, *_ in results] == [143, 143], results
@@ -223,7 +197,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
     refused = finish(start(1, tmp_path / "stopped"))
     assert refused[0][0] == 2
-    assert "was started with 2 processes, not 1: resume it torchrun --nproc-per-node 2" in refused[0][2]
+    assert "torchrun --nproc-per-node 2" in refused[0][2]
     resumed = finish(start(2, tmp_path / "stopped"))
     assert [code for code, *_ in resumed] == [0, 0], resumed
     assert_same_content(run_content(tmp_path / "whole" / "digits" / "r"), run_content(run_dir))
@@ -236,22 +210,14 @@ def test_a_time_limit_ends_all_processes_after_the_same_step(tmp_path):
     processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--config", options, "--tb", "scalars"))
     results = finish(processes)
     assert [code for code, *_ in results] == [0, 0], results
-    assert "minutes of training steps are over" in results[0][1]
     assert read_json(tmp_path / "pets" / "r" / "summary.json")["stopped"]
-
-
-def wait_for(path, *, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert path.exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path, signum):
     processes = start(2, tmp_path, SLOW_VALIDATION="yes")
-    wait_for(tmp_path / "digits" / "validating")
+    wait_until((tmp_path / "digits" / "validating").exists)
     begin = time.monotonic()
     processes[1].send_signal(signum)
     results = finish(processes)
@@ -264,7 +230,7 @@ def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path,
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows cannot halt a process")
 def test_nobody_waits_longer_than_stated_for_a_process_that_stands_still(tmp_path):
     processes = start(2, tmp_path, WAITS="8")
-    wait_for(tmp_path / "digits" / "r" / "metrics.csv")
+    wait_until((tmp_path / "digits" / "r" / "metrics.csv").exists)
     begin = time.monotonic()
     processes[1].send_signal(signal.SIGSTOP)
     try:
@@ -274,61 +240,19 @@ def test_nobody_waits_longer_than_stated_for_a_process_that_stands_still(tmp_pat
         processes[1].communicate()
     assert time.monotonic() - begin < 30
     assert processes[0].returncode == 4, error
-    assert "another process of this run stands still" in error.splitlines()[-1]
-    assert "resume with: python main.py resume" in error.splitlines()[-1]
+    assert "another process" in error.splitlines()[-1]
+    assert "main.py resume" in error.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
     data = uneven_folder(tmp_path / "pets")
     processes = start(2, *main_arguments(data, tmp_path / "runs", "--epochs", 500))
-    wait_for(tmp_path / "runs" / "pets" / "r" / "metrics.csv")
+    wait_until((tmp_path / "runs" / "pets" / "r" / "metrics.csv").exists)
     begin = time.monotonic()
     processes[1].kill()
     (code, _out, err), _ = finish(processes, timeout=60)
     assert time.monotonic() - begin < 60
     assert code == 4, err
-    assert "another process of this run has ended" in err
-    assert "resume with: python main.py resume" in err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="torchrun's processes end with their agent on Linux only")
-@pytest.mark.parametrize(("killed", "number"), [("agent", 0), ("node", 1)])
-def test_where_one_of_two_agents_or_machines_is_killed_all_ends_with_one_line(tmp_path, killed, number):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = map(str, main_arguments(uneven_folder(tmp_path / "pets"), tmp_path / "runs", "--epochs", 500)[1:])
-    words = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    words += ["--local-addr=127.0.0.1", "main.py", *arguments]
-    agents = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", f"--rdzv-conf=is_host={host}", *words],
-            cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for host in ("true", "false")
-    ]  # fmt: skip
-    workers: list[int] = []
-    try:
-        wait_for(tmp_path / "runs" / "pets" / "r" / "metrics.csv", seconds=120)
-        workers = [int(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()) for agent in agents]
-        begin = time.monotonic()
-        for pid in [agents[number].pid, *([workers[number]] if killed == "node" else [])]:
-            os.kill(pid, signal.SIGKILL)
-        errors = [agent.communicate(timeout=60)[1] for agent in agents]
-        assert time.monotonic() - begin < 30
-    finally:
-        for agent in agents:
-            agent.kill()
-        left = [pid for pid in workers if lives(pid)]
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-    assert not left
-    assert agents[1 - number].returncode == 1  # torchrun's own
-    lines = [line for error in errors for line in error.splitlines() if line.startswith(("error: ", "[rank"))]
-    said = "another process of this run has ended" if killed == "node" else "interrupted by SIGTERM"
-    assert lines
-    assert all(said in line for line in lines), lines
-    if killed == "agent" or number == 1:
-        assert sum("resume with: python main.py resume" in line for line in lines) == 1
+    assert "another process" in err
+    assert "main.py resume" in err

@@ -5,8 +5,6 @@ import html
 import io
 import json
 import math
-import struct
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fake_sets import Spec, class_folders
-from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_validation
+from killed_runs import Crash, crash, signal_myself, stopped_in_validation
 from PIL import Image, ImageOps
 from sklearn.metrics import recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,22 +21,18 @@ from torchvision.models import VisionTransformer as Torchvision
 from torchvision.models import resnet18
 
 from common.errors import Interrupted
-from common.text import printable
 from datasets.config import DataConfig
 from datasets.fitting import view_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.evaluation import Scores
 from trainers.engine.predictions import predictions_of
 from trainers.reporting import pictures
-from trainers.reporting.figures.heat_maps import brightness, overlay, upsampled
-from trainers.reporting.figures.results import confusion_figure, escape, readable, reliability_figure
+from trainers.reporting.figures.heat_maps import brightness, upsampled
+from trainers.reporting.figures.results import confusion_figure, reliability_figure
 from trainers.reporting.figures.sheets import (
-    Tile,
     batch_sheet,
     png,
     position_similarity_figure,
-    sheet,
-    tile_picture,
 )
 from trainers.reporting.pictures_full import hardest, position_embeddings
 from trainers.reporting.tensorboard import recall
@@ -65,9 +59,9 @@ def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunCon
     )
 
 
-def averaged_run(folder: Path, *, tb: str = "standard") -> RunConfig:
+def averaged_run(folder: Path) -> RunConfig:
     """What is validated, and shown, is then another model than the one that trains."""
-    return digits_run(folder, tb=tb, ema_decay=0.9)
+    return digits_run(folder, tb="full", ema_decay=0.9)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +80,7 @@ def watched(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "worst", lambda *args: mistakes.extend(images := worst(*args)) or images)
         patch.setattr(pictures, "validation_attention", lambda *args: seen.append(attention(*args)) or seen[-1])
-        run_dir = train(averaged_run(tmp_path_factory.mktemp("full"), tb="full")).run_dir
+        run_dir = train(averaged_run(tmp_path_factory.mktemp("full"))).run_dir
     return run_dir, mistakes, seen
 
 
@@ -130,18 +124,10 @@ def test_every_picture_is_a_file_with_the_same_bytes(full):
     assert not files
 
 
-@pytest.mark.parametrize("tb", ["scalars", "standard"])
-def test_less_may_be_asked_for(tb, tmp_path):
-    run_dir = train(digits_run(tmp_path, tb=tb, epochs=1)).run_dir
-    expected = {"6_data/augmented_batch": [0], **{key: [0, 4] for key in OFTEN}, **{key: [4] for key in ONCE}}
-    assert shown(run_dir) == (expected if tb == "standard" else {})
-    assert (run_dir / "figures").exists() == (tb == "standard")
-    assert not list((run_dir / "tb" / "val").glob("*/val"))
-    assert {"start here/text_summary", "the data/text_summary"} <= set(val_events(run_dir).Tags()["tensors"])
-
-
-def test_pictures_change_no_bit_of_the_training(full, tmp_path):
-    bare = train(averaged_run(tmp_path, tb="scalars")).run_dir
+def test_without_pictures_not_a_bit_of_the_training_is_another(full, tmp_path):
+    bare = train(averaged_run(tmp_path).changed(output={"tb": "scalars"})).run_dir
+    assert shown(bare) == {}
+    assert not (bare / "figures").exists()
     (with_pictures, _, _), (without, _, _) = load(full), load(bare)
     for one, other in zip(with_pictures.parameters(), without.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -153,14 +139,13 @@ def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, t
         rows = list(csv.DictReader(file))
     # By brute force from the file of all predictions: digits are their own class numbers.
     wrong = [row for row in rows if row["label"] != row["predicted"]]
-    of_label = {row["path"]: float(row["probabilities"].split()[int(row["label"])]) for row in rows}
     expected = sorted(wrong, key=lambda row: -max(map(float, row["probabilities"].split())))[: pictures.MISTAKES]
     assert len(wrong) > pictures.MISTAKES
-    assert [guess.path for guess in taken] == [row["path"] for row in expected]
-    assert [guess.label for guess in taken] == [row["label"] for row in expected]
-    assert [guess.predicted for guess in taken] == [row["predicted"] for row in expected]
+    assert [(guess.path, guess.label, guess.predicted) for guess in taken] == [
+        (row["path"], row["label"], row["predicted"]) for row in expected
+    ]
     assert [dict(guess.ranked)[guess.label] for guess in taken] == pytest.approx(
-        [of_label[row["path"]] for row in expected], rel=1e-5
+        [float(row["probabilities"].split()[int(row["label"])]) for row in expected], rel=1e-5
     )
     dataset = prepare(digits_run(tmp_path)).data.dataloaders["val"].dataset
     by_path = {dataset.path(row): row for row in range(len(dataset))}
@@ -168,23 +153,14 @@ def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, t
         assert np.array_equal(guess.pixels, dataset.original(by_path[guess.path]))
 
 
-def scores_of(setup, *, right: bool) -> Scores:
-    labels = torch.from_numpy(setup.data.dataloaders["val"].dataset.labels)
-    logits = nn.functional.one_hot(labels if right else (labels + 1) % 10, 10) * 3.0
-    if right:
-        logits[5, int(labels[5])] -= 1.0
-    return Scores({"ece": 0.0}, predictions_of(logits, labels))
-
-
 def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
     setup = prepare(digits_run(tmp_path))
-    scores = scores_of(setup, right=True)
-    assert pictures.worst(setup, scores)[0].path == setup.data.dataloaders["val"].dataset.path(5)
-    assert pictures.mistakes_title(scores).startswith("no mistake on 179 validation images")
-    assert (
-        pictures.mistakes_title(scores_of(setup, right=False))
-        == "the 16 surest of 179 mistakes on 179 validation images"
-    )
+    dataset = setup.data.dataloaders["val"].dataset
+    logits = nn.functional.one_hot(torch.from_numpy(dataset.labels), 10) * 3.0
+    logits[5, int(dataset.labels[5])] -= 1.0
+    scores = Scores({"ece": 0.0}, predictions_of(logits, torch.from_numpy(dataset.labels)))
+    assert pictures.worst(setup, scores)[0].path == dataset.path(5)
+    assert pictures.mistakes_title(scores).startswith("no mistake on 179")
 
 
 def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(watched, tmp_path):
@@ -198,53 +174,12 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
     model, _, _ = load(run_dir)
     setup = prepare(digits_run(tmp_path))
     images, distance, what = pictures.validation_attention(setup, model)
-    assert what == "evidence for the predicted class (integrated AttnLRP)"
+    assert "integrated AttnLRP" in what
     assert torch.equal(seen[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
     for last, again in zip(seen[-1][0], images, strict=True):
         assert torch.equal(last.heat, again.heat)
         assert last.heat.sum().item() == pytest.approx(1, abs=1e-5)
-
-
-def test_heat_maps_are_shown_for_other_libraries_models_too(tmp_path):
-    setup = prepare(digits_run(tmp_path))
-    model = Torchvision(8, 2, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=10)
-    images, distance, _ = pictures.validation_attention(setup, model)
-    assert images[0].heat.shape == (4, 4)
-    assert distance.shape == (2, 2)
-    images, distance, what = pictures.validation_attention(setup, resnet18(num_classes=10))
-    assert len(images) == 8
-    assert (distance, what) == (None, "evidence for the predicted class (LayerCAM with integrated gradients)")
-
-
-def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, monkeypatch):
-    def broken(*_):
-        raise ValueError("operands could not be broadcast together")
-
-    monkeypatch.setattr(pictures, "maps_of", broken)
-    setup = prepare(digits_run(tmp_path))
-    with pytest.raises(ValueError, match="broadcast"):
-        pictures.validation_attention(setup, setup.model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ViT", "Swin"])
-def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_attention(kind, tmp_path):
-    import transformers
-
-    from vit.huggingface import HuggingFaceClassifier
-
-    setup = prepare(digits_run(tmp_path))
-    sizes = {
-        "ViT": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
-        "Swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
-    }[kind]
-    config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
-    model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    images, distance, _ = pictures.validation_attention(setup, HuggingFaceClassifier(model, options={}))
-    assert (distance is None) == (kind == "Swin")
-    assert images[0].heat.shape == (4, 4)
-    assert (position_embeddings(model) is None) == (kind == "Swin")
 
 
 def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
@@ -260,44 +195,21 @@ def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
     assert all(p.requires_grad for p in setup.model.parameters())
 
 
-def stopped_in_its_validation(config, step):
-    with pytest.raises(Interrupted), stopped_in_validation(step, signal_myself):
-        train(config)
-
-
-@contextmanager
-def crashing(name):
-    """What is run inside crashes where it first calls this function of `pictures`."""
+def test_a_run_stopped_in_a_validation_and_again_in_its_conclusion_shows_what_an_uninterrupted_one_does(tmp_path, full):
+    with pytest.raises(Interrupted), stopped_in_validation(8, signal_myself):
+        train(averaged_run(tmp_path))
+    run_dir = tmp_path / "digits" / "r"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(pictures, name, lambda *args, **kwargs: crash())
-        yield
-
-
-def assert_shows_the_same(run_dir, full):
-    """A conclusion that was stopped is shown again, at the same step."""
+        patch.setattr(pictures, "draw_scores", lambda *args, **kwargs: crash())
+        resume(run_dir)
+    resume(run_dir)  # a conclusion that was stopped is shown again, at the same step
     one, other = val_events(run_dir), val_events(full)
+    assert one.Tags() == other.Tags()
     for tag in shown(full):
         pngs = [{(event.step, event.encoded_image_string) for event in events.Images(tag)} for events in (one, other)]
         assert pngs[0] == pngs[1], tag
-    assert one.Tags() == other.Tags()
     configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
     assert configs[0].read_bytes() == configs[1].read_bytes()
-
-
-def test_a_run_stopped_in_a_validation_and_again_in_its_conclusion_shows_what_an_uninterrupted_one_does(tmp_path, full):
-    stopped_in_its_validation(averaged_run(tmp_path, tb="full"), 8)
-    run_dir = tmp_path / "digits" / "r"
-    with crashing("draw_scores"):
-        resume(run_dir)
-    assert_shows_the_same(resume(run_dir).run_dir, full)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [5, 12])
-def test_a_run_that_crashed_after_any_step_shows_what_an_uninterrupted_one_does(tmp_path, full, step):
-    with pytest.raises(Crash):
-        train(averaged_run(tmp_path, tb="full"), handlers=[crash_after(step)])
-    assert_shows_the_same(resume(tmp_path / "digits" / "r").run_dir, full)
 
 
 def test_the_data_report_stands_at_the_start(full):
@@ -311,32 +223,15 @@ def test_the_data_report_stands_at_the_start(full):
     assert report.split("all ")[-1].split() == ["160", "179", "360"]
 
 
-def test_skipped_images_stand_in_the_data_report(tmp_path):
-    folder = class_folders(tmp_path / "set", {"a": 12, "b": 12})
-    (folder / "a" / "broken $x_1.png").write_bytes(b"no image")
-    config = replace(
-        digits_run(tmp_path, tb="scalars", epochs=1),
-        model=ModelConfig(name="vit_micro_4", image_size=16),
-        data=DataConfig(source=str(folder), on_bad_image="skip", workers=0, batch_size=8),
-    )
-    run_dir = train(config).run_dir
-    report = (run_dir / "data_report.txt").read_text()
-    assert "left out because they cannot be read:" in report
-    assert "broken $x_1.png" in report
-    text = val_events(run_dir).Tensors("the data/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert "broken $x_1.png" in text
-
-
 # Attention, or none; frozen parts; cached features; one channel. Names that need escaping.
 KINDS = [
     ({"name": "resnet18", "weights": "none", "image_size": 32}, {}, False),
     ({"name": "vit_micro_4", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, True),
-    ({"name": "vit_micro_4", "trainable": "last:1", "weights": "none"}, {}, True),
     ({"name": "vit_micro_4", "weights": "none", "in_channels": 1, "pool": "mean"}, {}, True),
 ]
 
 
-@pytest.mark.parametrize(("model", "train_options", "attends"), KINDS, ids=["resnet18", "cached", "last:1", "grey"])
+@pytest.mark.parametrize(("model", "train_options", "attends"), KINDS, ids=["resnet18", "cached", "grey"])
 def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train_options, attends, tmp_path, capsys):
     names = ["$a_b$ <x>", "猫\u202e"]
     folder = class_folders(tmp_path / "set", dict.fromkeys(names, 12))  # four images in val: fewer than are shown
@@ -365,9 +260,9 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(monkeypatch
 
     monkeypatch.setattr(pictures, "validation_attention", fail)
     run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
-    assert "a picture could not be drawn: CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().out
+    assert "CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().out
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
-    assert set(shown(run_dir)) >= ONCE
+    assert set(shown(run_dir)) == {"6_data/augmented_batch", *ONCE}  # and none of those of --tb full
 
 
 def test_rows_of_the_confusion_matrix_are_true_classes():
@@ -377,13 +272,6 @@ def test_rows_of_the_confusion_matrix_are_true_classes():
     assert (axis.get_ylabel(), axis.get_xlabel()) == ("true", "predicted")
     (text,) = axis.texts
     assert (text.get_text(), text.get_position()) == ("9", (1, 0))  # column 1: predicted `second`; row 0: true `first`
-
-
-@pytest.mark.parametrize("classes", [1, 25, 120])
-def test_any_number_of_classes_fits_the_confusion_matrix(classes):
-    names = [f"class $number$ {number}" for number in range(classes)]
-    with Image.open(io.BytesIO(png(confusion_figure(np.eye(classes, dtype=int), names, title="val")))) as image:
-        assert max(image.size) <= 1700
 
 
 def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(full):
@@ -438,25 +326,16 @@ def test_the_page_to_start_from_says_the_result_what_was_asked_for_and_what_next
     pages = [event.tensor_proto.string_val[0].decode() for event in val_events(full).Tensors("start here/text_summary")]
     assert [event.step for event in val_events(full).Tensors("start here/text_summary")] == [0, 12]
     summary = json.loads((full / "summary.json").read_text())
-    assert "`vit_micro_2` is being trained for 3 epochs" in pages[0]
-    assert f"**`vit_micro_2` is right on {summary['test']['accuracy']:.1%} of the test images**" in pages[1]
+    assert f"{summary['test']['accuracy']:.1%}" in pages[1]
     with open(full / "eval" / "test_predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     labels = [row["label"] for row in rows]
-    recall = recall_score(labels, [row["predicted"] for row in rows], average=None)
-    weakest = str(np.argmin(recall))
-    assert f"`{weakest}`: {recall.min():.0%} of {labels.count(weakest)} test images are right" in pages[1]
-    for page in pages:
+    shares = recall_score(labels, [row["predicted"] for row in rows], average=None)
+    assert f"`{np.argmin(shares)}`: {shares.min():.0%} of {labels.count(str(np.argmin(shares)))}" in pages[1]
+    for page, command in zip(pages, ("resume", "evaluate"), strict=True):
         assert "`--labels-per-class 16`" in page
-        assert "`--epochs 3`" in page
         assert "--lr" not in page
-    assert f"    python main.py resume {full}" in pages[0]
-    assert f"    python main.py evaluate {full}" in pages[1]
-
-
-def test_pr_curves_stand_in_tensorboard(full):
-    tags = {tag for tag in val_events(full).Tags()["tensors"] if tag.startswith("pr/")}
-    assert tags == {f"pr/{number}" for number in range(10)}
+        assert f"main.py {command} {full}" in page
 
 
 def test_of_many_classes_the_hardest_get_a_pr_curve():
@@ -471,14 +350,11 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     assert 3 not in indices
 
 
-def test_position_embeddings_are_found_in_the_scratch_model():
-    model = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3))
-    assert torch.equal(position_embeddings(model), model.embedding.positions[0])
-
-
-def test_positions_of_torchvision_are_found():
+def test_position_embeddings_are_found():
     model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
     assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
+    ours = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3))
+    assert torch.equal(position_embeddings(ours), ours.embedding.positions[0])
     assert position_embeddings(resnet18()) is None
 
 
@@ -492,31 +368,6 @@ def test_the_map_of_each_position_is_brightest_at_its_own_place():
             y, x = np.unravel_index(np.argmax(cut), cut.shape)
             assert (y * 3 // len(cut), x * 3 // len(cut)) == (row, column)
             assert np.isclose(np.mean(cut), 1 / 9)
-
-
-def test_small_pixels_stay_squares_and_large_images_shrink():
-    pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
-    picture = tile_picture(pixels)
-    assert picture.shape == (168, 168, 3)
-    assert np.array_equal(picture[10::21, 10::21, 0], pixels[0])
-    assert tile_picture(np.zeros((3, 224, 224), np.uint8)).shape == (168, 168, 3)
-    assert tile_picture(np.zeros((3, 100, 100), np.uint8)).shape == (168, 168, 3)
-
-
-def test_a_sheet_holds_each_tile_unchanged():
-    colours = np.random.default_rng(0).integers(0, 256, (11, 3), dtype=np.uint8)
-    tiles = [Tile(np.broadcast_to(colour, (20, 20, 3)), (("a", "black"),)) for colour in colours]
-    with Image.open(io.BytesIO(png(sheet(tiles, title="t")))) as image:
-        pixels = np.asarray(image)
-    assert struct.unpack(">II", png(sheet(tiles, title="t"))[16:24]) == image.size
-    for number, colour in enumerate(colours):
-        y, x = 36 + number // 2 * (20 + 15 + 14), 14 + number % 2 * (20 + 14)
-        assert (pixels[y : y + 20, x : x + 20] == colour).all(), number
-
-
-def test_maps_of_weights_that_have_diverged_are_drawn_as_nothing_and_without_a_warning():
-    picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    assert np.array_equal(overlay(picture, torch.full((2, 2), torch.nan)), overlay(picture, torch.zeros(2, 2)))
 
 
 def test_a_map_that_is_the_same_everywhere_looks_it():
@@ -548,14 +399,7 @@ def test_a_map_lies_over_the_whole_picture_where_the_model_saw_it(fit, size):
     assert centre == pytest.approx((row - 0.5, column - 0.5), abs=1.5)
 
 
-def test_names_that_a_font_lacks_are_written_as_their_codes():
-    assert readable("猫\u202ea") == "\\u732b\\u202ea"
-    assert readable("caf\u00e9 \udcff") == "caf\u00e9 \\udcff"
-    assert escape("$a$\nb") == "\\$a\\$\nb"
-    assert printable("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
-
-
-@pytest.mark.parametrize(("channels", "side", "count"), [(3, 80, 5), (1, 8, 16), (3, 40, 11), (1, 20, 1)])
+@pytest.mark.parametrize(("channels", "side", "count"), [(3, 80, 5), (1, 8, 16)])
 def test_the_first_batch_is_shown_with_its_normalisation_undone_each_beside_its_original(channels, side, count):
     generator = torch.Generator().manual_seed(0)
     originals = torch.randint(256, (count, channels, side, side), generator=generator, dtype=torch.uint8)
