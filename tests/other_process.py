@@ -1,6 +1,5 @@
 """What a process beside the first one is asked to do in tests. Imports nothing heavy, for each process does."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -22,6 +21,4 @@ def do(item: str) -> tuple[Any, int]:
     if item.startswith("share"):
         time.sleep(0.5)  # so that each process has one
         return (os.environ["CUDA_VISIBLE_DEVICES"], cpu_count()), os.getpid()
-    if item == "start method":
-        return multiprocessing.get_start_method(), os.getpid()
     return item, os.getpid()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from child_processes import lives
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIG = """
 ClusterName=tests
@@ -40,11 +42,8 @@ ReturnToService=2
 KillWait=30
 JobRequeue=1
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
 NodeName=localhost NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
-PartitionName=tests Nodes=localhost Default=YES MaxTime=INFINITE State=UP PriorityTier=1
-PartitionName=urgent Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
+PartitionName=tests Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
 
 
@@ -99,9 +98,3 @@ def slurm_node(folder: Path, *, cpus: int) -> Iterator[dict[str, str]]:
         while any(map(lives, pids)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not any(map(lives, pids)), "a daemon is left"
-
-
-def lives(pid: int) -> bool:
-    with suppress(OSError):
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
-    return False

