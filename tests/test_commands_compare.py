@@ -5,29 +5,22 @@ import io
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fake_sets import class_folders
 from small_run import call
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 import main
 from commands.compare import parse_arm
 from comparison import plan
-from comparison.plan import ComparisonPlan, default_arms, measure_arms
+from comparison.plan import default_arms, measure_arms
 from comparison.verdict import known_problems
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from trainers.config import RunConfig, TrainConfig
-from trainers.storage.finished_run import read_history
 from trainers.system import process
 from vit.config import ModelConfig
 
@@ -93,40 +86,6 @@ def test_tensorboard_shows_each_run_once_wherever_it_is_opened(finished):
     assert len(runs_below(compared)) == len(runs_below(finished / "runs" / "tuning")) == 4
 
 
-def test_the_events_of_a_verdict_are_those_of_its_runs(finished):
-    folder = finished / "runs" / "pets" / "compare"
-    for slug in ("pool_cls", "pool_mean"):
-        means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
-        histories = [read_history(folder / slug / "all" / f"s{seed}") for seed in (0, 1)]
-        for metric in ("accuracy", "loss"):
-            points = means.Scalars(f"0_mean_by_images_seen/{metric}_all_labels")
-            assert [point.step for point in points] == [row["epoch"] * 12 for row in histories[0]]
-            expected = np.mean([[row[f"val_{metric}"] for row in history] for history in histories], axis=0)
-            assert [point.value for point in points] == pytest.approx(expected, rel=1e-6, abs=1e-7)
-    verdict = EventAccumulator(str(folder / "verdict")).Reload()
-    layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
-    known = set(means.Tags()["scalars"])
-    for chart in layout.category[0].chart:
-        (series,) = chart.margin.series
-        assert {series.value, series.lower, series.upper} <= known
-
-
-def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_tried(finished):
-    (folder,) = (finished / "runs" / "pets").glob("compare")
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "0.0003, 0.001, 0.003" in page
-    assert json.loads((folder / "compare.json").read_text())["status"] == "finished"
-
-
-def test_runs_without_test_images_are_refused_with_what_gives_them(finished, capsys, tmp_path):
-    runs = []
-    for run in sorted((finished / "runs" / "pets").rglob("s1")):
-        runs.append(shutil.copytree(run, tmp_path / run.parent.parent.name))
-        (runs[-1] / "eval" / "test_predictions.csv").unlink()
-    code, _, err = call(capsys, "compare", *runs, "--output-dir", tmp_path / "out")
-    assert (code, "compare --data" in err, err.count("\n")) == (3, True, 1)
-
-
 def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
     runs = sorted((finished / "runs" / "pets").rglob("s1"))
     before = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
@@ -144,29 +103,6 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
     code, _, err = call(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
     assert (code, "cat/000.png" in err, err.count("\n")) == (3, True, 1)
     assert not (tmp_path / "c").exists()
-
-
-@pytest.mark.slow
-def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
-    options = ["--data", "digits", "--images-seen", "6000", "--seeds", "1", "--tune-lr", "off", "--device", "cpu"]
-    argv = [sys.executable, "main.py", "compare", *TWO_ARMS, *options, "--output-dir", str(tmp_path)]
-    first = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    for line in first.stdout:
-        if line.startswith("  1/2"):
-            break
-    while not list(tmp_path.glob("digits/compare/pool_mean/all/s0/checkpoints/step_*")):
-        assert first.poll() is None, first.stderr.read()
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
-    assert first.returncode == 130
-    second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert second.returncode == 0, second.stderr
-    assert [line.split()[2] for line in second.stdout.splitlines() if line.startswith("  1/2")] == ["done"]
-    assert len(list(tmp_path.glob("digits/compare*/*/all/s0"))) == 2
-    folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"
-    points = EventAccumulator(str(folder)).Reload().Scalars("0_mean_by_images_seen/loss_all_labels")
-    assert [point.step for point in points] == sorted({point.step for point in points})
 
 
 @pytest.mark.parametrize(
@@ -243,13 +179,6 @@ def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_be
     ]
     monkeypatch.setattr(plan, "local_pretrained_models", lambda: iter(()))
     assert len(default_arms(photographs)) == 2
-
-
-def test_a_frozen_backbone_counts_each_image_once():
-    arms = [SimpleNamespace(flops=2, keeps_features=kept) for kept in (True, False)]
-    plan = SimpleNamespace(arms=arms, train_images=[100], epochs=[7], split=SimpleNamespace(size=lambda split: 10))
-    assert ComparisonPlan.work(plan, (0, 0)) == 2 * 110
-    assert ComparisonPlan.work(plan, (0, 1)) == 2 * 7 * 310
 
 
 @pytest.fixture(scope="module")

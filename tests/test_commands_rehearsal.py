@@ -44,6 +44,7 @@ KEPT = {
 """Options of training that say nothing of how to train."""
 
 
+@pytest.mark.slow
 def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     """The frozen networks, the networks that are trained and their mixture, on few batches; options are obeyed."""
     tried, rehearsed = [], dry_run.dry_run
@@ -64,11 +65,8 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
         frozen = config.model.trainable == "head"
         options = {name: getattr(config.train, name) for name in KEPT}
         assert options == KEPT | ({} if frozen else {"seed": options["seed"]})
-        assert (config.model.fit, config.data.augment, config.data.batch_size) == (
-            "pad",
-            "none" if frozen else "light",
-            8,
-        )
+        chosen = config.model.fit, config.data.augment, config.data.batch_size
+        assert chosen == ("pad", "none" if frozen else "light", 8)
     assert not (tmp_path / "runs").exists()
 
 
@@ -90,12 +88,15 @@ def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, 
     assert tested == [None] * (code == 0)
 
 
-def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
+def test_the_rate_finder_draws_a_curve_and_a_dry_run_takes_steps_for_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     model = {"name": "vit_micro_2", "image_size": 8}
     runs = [{"model": model | {"trainable": trainable}, "train": {"epochs": 1}} for trainable in ("head", "all")]
     monkeypatch.setattr(plan, "best_in", planned(*runs))
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: FallingLoss())
-    code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")
+    words = words_of(tmp_path)
+    code, _out, err = call(capsys, *words, "--find-lr")
     assert code == 0, err
     names = {path.name for path in (tmp_path / "runs" / "pets").glob("[!.]*")}
     assert names == {"lr_finder.png", "lr_finder_2.png"}
+    code, out, err = call(capsys, *words, "--dry-run")
+    assert (code, out.count("dry run passed")) == (0, 2), err

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import t
 from small_comparison import arm_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 from comparison.runs import Condition
 from comparison.tensorboard import write_events
@@ -39,6 +40,10 @@ def test_few_seeds_are_shown_from_the_lowest_to_the_highest_more_by_the_interval
     assert curve(events, TAG) == pytest.approx(values.mean(axis=0))
     assert curve(events, f"{ENDS}_seeds_low") == pytest.approx(values.min(axis=0))
     assert curve(events, f"{ENDS}_seeds_high") == pytest.approx(values.max(axis=0))
+    verdict = EventAccumulator(str(tmp_path / "3" / "verdict")).Reload()
+    layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    (series,) = layout.category[0].chart[-1].margin.series
+    assert [series.value, series.lower, series.upper] == [TAG, f"{ENDS}_seeds_low", f"{ENDS}_seeds_high"]
     values, events = written(tmp_path / "5", seeds=5)
     low, high = t.interval(0.95, 4, loc=values.mean(axis=0), scale=values.std(axis=0, ddof=1) / 5**0.5)
     assert curve(events, f"{ENDS}_interval_low") == pytest.approx(low)

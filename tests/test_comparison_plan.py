@@ -1,10 +1,11 @@
-"""What a comparison decides before its first step, by arithmetic."""
+"""What a comparison decides before its first step, by arithmetic, and its lines while it trains."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from comparison.plan import epochs_within, fixed_and_passing, tunes
+from comparison.train_arms import Progress
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig
@@ -49,3 +50,16 @@ def test_epochs_of_minutes_keep_their_proportions_and_fill_the_time(seconds):
         assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
         assert sum(fixed_and_passing(plan, paces)) == pytest.approx(seconds, rel=0.02)
     assert min(plan.epochs) > 0
+
+
+def test_a_line_says_which_run_ended_its_score_the_time_left_and_that_another_diverged(capsys):
+    plan = SimpleNamespace(
+        all_work=3.0, number_of_runs=3, work=lambda _: 1.0, until=None, sharing=SimpleNamespace(jobs=1)
+    )
+    progress, result = Progress(plan), SimpleNamespace(val={"accuracy": 0.5})
+    for name, done in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):
+        progress.end(SimpleNamespace(cell=(0, 0), key=f"compare/pretrained/10/{name}"), done)
+    _, first, second, third = capsys.readouterr().out.splitlines()
+    assert first.split() == ["1/3", "50.0%", "60", "s", "2", "min", "pretrained/10/s0"]
+    assert "diverged" in second
+    assert "done" in third

@@ -1,12 +1,10 @@
 import hashlib
 import io
-import os
 import pickle
 import zipfile
 
 import pytest
 import torch
-from full_disk import full_disk
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -91,13 +89,6 @@ def tree_bytes(data):
     buffer = io.BytesIO()
     write_tree(buffer, data)
     return buffer.getvalue()
-
-
-def test_a_pipe_is_no_checkpoint(tmp_path):
-    path = tmp_path / "some.safetensors"
-    os.mkfifo(path)
-    with pytest.raises(CheckpointError, match="file"):
-        read_checkpoint(path)
 
 
 class Malicious:

@@ -242,17 +242,3 @@ def test_nobody_waits_longer_than_stated_for_a_process_that_stands_still(tmp_pat
     assert processes[0].returncode == 4, error
     assert "another process" in error.splitlines()[-1]
     assert "main.py resume" in error.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
-    data = uneven_folder(tmp_path / "pets")
-    processes = start(2, *main_arguments(data, tmp_path / "runs", "--epochs", 500))
-    wait_until((tmp_path / "runs" / "pets" / "r" / "metrics.csv").exists)
-    begin = time.monotonic()
-    processes[1].kill()
-    (code, _out, err), _ = finish(processes, timeout=60)
-    assert time.monotonic() - begin < 60
-    assert code == 4, err
-    assert "another process" in err
-    assert "main.py resume" in err

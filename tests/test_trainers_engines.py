@@ -1,11 +1,9 @@
 import copy
 import math
-from operator import itemgetter
 
 import pytest
 import torch
 from ignite.engine import Events
-from ignite.handlers import FastaiLRFinder
 from torch import nn
 
 from common.errors import OptionError, TrainingError
@@ -34,14 +32,16 @@ def trainer_for(model, *, optimizer="adamw", **options):
 
 
 @pytest.mark.parametrize("clip_norm", [0.1, 0.0])
-def test_a_training_iteration_equals_the_step_written_by_hand(clip_norm):
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_training_iteration_equals_the_step_written_by_hand(name, clip_norm):
     model = small_model()
     model[3].p = 0.0
     twin = copy.deepcopy(model)
-    trainer, _ = trainer_for(model, clip_norm=clip_norm)
+    trainer, _ = trainer_for(model, optimizer=name, clip_norm=clip_norm)
     trainer.run(batches(), max_epochs=1)
 
-    oracle = torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.01, fused=True)
+    kind, options = {"adamw": (torch.optim.AdamW, {}), "sgd": (torch.optim.SGD, {"momentum": 0.9})}[name]
+    oracle = kind(twin.parameters(), lr=0.01, fused=True, **options)
     for images, labels in batches():
         oracle.zero_grad()
         nn.functional.cross_entropy(twin(images), labels).backward()
@@ -112,20 +112,6 @@ def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(optimizer
         assert torch.isfinite(value).all()
 
 
-def test_a_range_test_of_ignite_gives_the_weights_back_where_the_end_of_it_is_caught_inside():
-    """As docs/from_python.md says; Ignite gives nothing back where an error leaves its block."""
-    model = small_model()
-    before = copy.deepcopy(model.state_dict())
-    trainer, optimizer = trainer_for(model)
-    finder = FastaiLRFinder()
-    steep = {"num_iter": 20, "end_lr": 1e30, "diverge_th": math.inf, "output_transform": itemgetter("loss")}
-    kept = {"model": model, "optimizer": optimizer}
-    with finder.attach(trainer, kept, **steep) as tested, pytest.raises(TrainingError):
-        tested.run(batches(20), max_epochs=1)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert len(finder.get_results()["loss"]) > 1
-
-
 @pytest.mark.parametrize("amp_dtype", [None, torch.float16])
 def test_a_gradient_that_is_not_finite_stops_before_the_step(amp_dtype):
     """In fp16 where it overflows without a scale."""
@@ -138,17 +124,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(amp_dtype):
     with pytest.raises(TrainingError, match=r"gradient norm is (nan|inf) at step 1"):
         trainer.run(batches(1), max_epochs=1)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_an_error_in_a_handler_is_not_swallowed():
-    trainer, _ = trainer_for(small_model())
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def fail():
-        raise ZeroDivisionError("in a handler")
-
-    with pytest.raises(ZeroDivisionError, match="in a handler"):
-        trainer.run(batches(), max_epochs=1)
 
 
 def test_the_rate_of_every_group_at_every_step_is_the_closed_form():

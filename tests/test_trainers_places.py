@@ -17,7 +17,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
-from trainers.storage.places import is_a_name, is_there, with_present_places
+from trainers.storage.places import with_present_places
 from vit.config import ModelConfig, Network
 
 
@@ -185,16 +185,6 @@ def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_a
     refuse_an_edited_config(tmp_path, now, {"config": to_dict(then)})
     with pytest.raises(OptionError, match="seed"):
         refuse_an_edited_config(tmp_path, now.changed(train={"seed": 7}), {"config": to_dict(then)})
-
-
-def test_names_are_no_paths_and_a_pattern_means_files(tmp_path):
-    assert is_a_name(None)
-    assert is_a_name("imagenet")
-    assert not is_a_name("runs/digits/r")
-    assert not is_a_name("weights.pth")
-    (tmp_path / "train-0.tar").touch()
-    assert is_there(tmp_path / "*.tar")
-    assert not is_there(tmp_path / "*.zip")
 
 
 def test_a_run_on_an_archive_goes_on_with_its_folder_where_the_archive_is_gone(pets, tmp_path, capsys):

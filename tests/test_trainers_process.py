@@ -98,13 +98,6 @@ def test_others_compute_where_they_leave_too_few_processors(monkeypatch, load, p
     assert process.others_compute() is computing
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the OpenMP of other systems' torch does not show what it read")
-def test_openmp_reads_the_policy_that_a_command_sets():
-    code = "import runpy, sys; sys.argv = ['main.py', 'summary', '--model', 'vit_micro_2']"
-    done = python(f"{code}; runpy.run_path('main.py', run_name='__main__')", OMP_DISPLAY_ENV="TRUE")
-    assert (done.returncode, "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr) == (0, True)
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")
 def test_what_a_step_frees_is_there_for_the_next_without_new_pages():
     code = """

@@ -161,16 +161,6 @@ def test_a_moved_run_resumes_where_it_lies_now(crashed, tmp_path, whole):
     assert not (tmp_path / "digits" / "r").exists()
 
 
-def test_checkpoints_that_someone_deletes_meanwhile_do_not_stop_the_run(tmp_path, whole):
-    def delete():
-        for path in checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step"):
-            path.unlink()
-
-    config = demanding_config(tmp_path)
-    result = train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_STARTED, delete)])
-    assert_same_content(whole, run_content(result.run_dir))
-
-
 def test_a_finished_run_resumed_is_a_no_op(finished):
     before = {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
     again = resume(finished.run_dir)

@@ -102,16 +102,6 @@ def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished, tmp_path):
             assert {"loss", "accuracy"} <= set(again.logged)
 
 
-def test_a_run_loads_from_its_directory_alone(finished):
-    model, spec, class_names = load(finished.run_dir)
-    assert class_names == tuple("0123456789")
-    assert not model.training
-    data = prepare(load_config(finished.run_dir / "config.json")).data
-    scores = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
-    assert scores.metrics["accuracy"] == finished.val["accuracy"]
-    assert spec.image_size == 8
-
-
 @pytest.mark.parametrize(("limit", "first"), [(52, 32), (53, 53)])
 def test_before_the_first_step_a_sample_of_a_very_large_validation_split_is_enough(tmp_path, monkeypatch, limit, first):
     assert (run_engines.UNTRAINED_SEES, run_engines.OF_MORE_THAN) == (1_000, 10_000)

@@ -145,8 +145,8 @@ def test_where_too_few_are_left_the_run_is_refused_with_the_ways_out(home, first
 
 def test_a_second_link_leaves_out_what_the_first_left_out(home, first, mixed):
     second = train(options(home, mixed, "B", weights=first)).run_dir
-    other = noise_set(home / "other", train=range(2_000, 2_016), val=range(2_020, 2_030), test=[*range(5), NEW + 40,
-                      *range(2_030, 2_040)])  # fmt: skip
+    test = [*range(5), NEW + 40, *range(2_030, 2_040)]
+    other = noise_set(home / "other", train=range(2_000, 2_016), val=range(2_020, 2_030), test=test)
     assert left_out(train(options(home, other, "C", weights=second)).run_dir) == {str(seed) for seed in range(5)}
 
 
@@ -209,11 +209,9 @@ def test_evaluate_leaves_out_what_its_run_was_trained_on_and_refuses_where_nothi
 
 
 def test_all_arms_of_a_comparison_are_scored_on_what_no_start_was_trained_on(home, first, mixed, capsys):
-    code, out, err = call(
-        capsys, "compare", "--data", mixed, "--arms", "vit_micro_2", f"vit_micro_2,weights={first}", "--image-size", 8,
-        "--seeds", 2, "--images-seen", 16, "--tune-lr", "off", "--device", "cpu", "--workers", 0, "--augment", "none",
-        "--output-dir", home / "compared", "--tb", "scalars", "--jobs", 1,
-    )  # fmt: skip
+    words = "--seeds 2 --images-seen 16 --tune-lr off --device cpu --workers 0 --augment none --tb scalars --jobs 1"
+    arms = ["--arms", "vit_micro_2", f"vit_micro_2,weights={first}", "--image-size", 8]
+    code, out, err = call(capsys, "compare", "--data", mixed, *arms, *words.split(), "--output-dir", home / "compared")
     assert (code, "of 15 test images" in out) == (0, True), err
     report = next((home / "compared" / "mixed").glob("compare*/report.html")).read_text()
     for text in (out, report):

@@ -1,9 +1,7 @@
 import dataclasses
-import shutil
 import statistics
 
 import pytest
-from every_state import every_state
 from killed_runs import rows_of
 
 import main
@@ -60,30 +58,3 @@ def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, m
     with pytest.raises(ZeroDivisionError):
         seeds_and_folds.train_all(seeds_and_folds.of_folds(config))
     assert names[0] == "hf_org_name_s0_fold1"
-
-
-@pytest.mark.slow
-def test_folds_that_were_killed_at_any_moment_go_on_and_end_in_the_same_table(tmp_path):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    with every_state(runs, tmp_path / "states") as states:
-        whole = cross_validated(runs)[1].read_text()
-    for state in states[::4]:
-        shutil.rmtree(runs)
-        shutil.copytree(state, runs)
-        begun = {path.name for path in runs.glob("digits/[!.]*_fold1")}
-        results, table = cross_validated(runs)
-        names = {result.run_dir.name for result in results}
-        assert begun <= names
-        assert {path.name for path in runs.glob("digits/[!.]*")} == {*names, table.name}
-        assert scores_of(table.read_text()) == scores_of(whole)
-
-
-def cross_validated(runs):
-    results = seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(runs, auto_resume=True)))
-    return results, seeds_and_folds.write_folds(results)
-
-
-def scores_of(table: str) -> list[str]:
-    """The table without the names of its runs, which are numbered."""
-    return [line.rpartition(",")[0] for line in table.splitlines()]

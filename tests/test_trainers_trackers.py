@@ -147,28 +147,20 @@ def rows_of(result) -> dict[str, dict[int, float]]:
     }
 
 
-def test_a_run_is_there_with_its_options_its_epochs_and_its_final_scores(store, tracker, tmp_path):
-    result = train(config_of(tmp_path, tracker))
-    (run,) = store.runs.values()
-    assert (run.name, run.project, run.ended, store.active) == ("r", "digits", True, None)
-    assert (run.options["train.lr"], run.options["model.name"]) == ("0.002", "vit_micro_2")
-    scores = {name: values for name, values in run.scores.items() if not name.startswith("final/")}
-    assert scores == rows_of(result)
-    assert run.scores["final/test_accuracy"] == {result.epochs[-1]["step"]: result.test["accuracy"]}
-    assert run.scores["final/best_val_loss"] == {result.epochs[-1]["step"]: result.val["loss"]}
-
-
-def test_a_resumed_run_goes_on_in_the_run_that_is_there(store, tracker, tmp_path):
+def test_a_run_and_what_goes_on_with_it_are_one_with_its_options_its_epochs_and_its_final_scores(
+    store, tracker, tmp_path
+):
     with pytest.raises(Crash):
         train(config_of(tmp_path, tracker, save_every=1), handlers=[crash_after(2)])
     (run,) = store.runs.values()
-    assert run.ended is False
+    assert (run.name, run.project, run.ended) == ("r", "digits", False)
     before = dict(run.options)
+    assert (before["train.lr"], before["model.name"]) == ("0.002", "vit_micro_2")
     result = resume(tmp_path / "digits" / "r", epochs=3)
-    assert [*store.runs.values()] == [run]
-    assert run.ended is True
-    assert run.options == before
-    assert {name: run.scores[name] for name in rows_of(result)} == rows_of(result)
+    assert ([*store.runs.values()], store.active, run.ended, run.options) == ([run], None, True, before)
+    assert {name: values for name, values in run.scores.items() if not name.startswith("final/")} == rows_of(result)
+    assert run.scores["final/test_accuracy"] == {result.epochs[-1]["step"]: result.test["accuracy"]}
+    assert run.scores["final/best_val_loss"] == {result.epochs[-1]["step"]: result.val["loss"]}
 
 
 def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tracker, tmp_path, capsys):
