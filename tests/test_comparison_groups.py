@@ -1,18 +1,19 @@
-"""Comparisons whose test images come in groups: tests and intervals draw groups, and lone images change nothing."""
+"""Which differences count: of test images in groups, and of all numbers of labels of a report together."""
 
 import math
+import re
 from itertools import product
 
 import numpy as np
 import pytest
 from simulated_groups import equal_arms, told_apart
-from small_comparison import arm_of, comparison_of, finished_run
+from small_comparison import arm_in_memory, arm_of, comparison_of, finished_run
 
-from comparison.results import analyse
-from comparison.runs import read_run
+from comparison.results import analyse, judge
+from comparison.runs import Condition, read_run
 from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
 from trainers.heads.linear import Images, Judged
-from trainers.statistics import estimate, minus, paired_difference, sign_flip
+from trainers.statistics import LEVEL, estimate, holm, minus, paired_difference, sign_flip
 
 
 def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):
@@ -162,3 +163,59 @@ def test_backbones_are_ranked_with_intervals_of_groups():
     unknown = interval(five, np.arange(300))
     assert copied == pytest.approx(once, abs=0.01)
     assert copied[1] - copied[0] > 1.15 * (unknown[1] - unknown[0])
+
+
+CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
+
+
+def mostly_agreeing_arms(generator, *, seeds=3, images=300, of_run=0.2):
+    """Two arms bool (K, N) of one accuracy: images differ in difficulty, each arm finds other ones hard, and the
+    runs of one arm mostly agree, as those of a fine-tuned model do."""
+    difficulty = 1.5 + 2 * generator.standard_normal(images)
+    own = generator.standard_normal((2, 1, images)) + of_run * generator.standard_normal((2, seeds, images))
+    return difficulty + own > 0
+
+
+def names_a_winner(generator):
+    arms = [mostly_agreeing_arms(generator) for _ in range(CONDITIONS)]
+    conditions = [Condition(place, tuple(map(arm_in_memory, "ab", pair))) for place, pair in enumerate(arms)]
+    return any(pair.mark in {"better", "worse"} for (pair,) in judge(conditions))
+
+
+@pytest.mark.slow
+def test_of_500_reports_on_six_numbers_of_labels_with_equal_arms_at_most_5_percent_name_a_winner():
+    generator = np.random.default_rng(0)
+    assert np.mean([names_a_winner(generator) for _ in range(500)]) <= LEVEL  # 12.8 % with each pair judged alone
+
+
+def borderline(conditions=CONDITIONS):
+    """Arms of which one pair alone would be told apart, and the rest are equal."""
+    right = np.ones((3, 60), bool)
+    worse = right.copy()
+    worse[:, :7] = False
+    assert LEVEL / conditions < paired_difference(right, worse).p <= LEVEL
+    return [(right, worse)] + [(right, right)] * (conditions - 1)
+
+
+def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_five(tmp_path):
+    conditions = [
+        (place, tuple(arm_of(tmp_path / str(place), *named, LABELS) for named in zip("ab", arms, strict=True)))
+        for place, arms in enumerate(borderline(), 1)
+    ]
+    report = comparison_of(*conditions)
+    results = analyse(report)
+    pairs = [pair for result in results for pair in result.pairs]
+    assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
+    assert pairs[0].mark == "unclear"
+    alone = judge([report.conditions[0]])[0][0]
+    assert (alone.mark, alone.adjusted_p) == ("worse", None)
+    for text in (pair_sentence(pairs[0]), " ".join(notes(report, results))):
+        assert "the 6 comparisons" in text
+        assert "Holm" in text
+    one = comparison_of((None, report.conditions[0].arms))
+    assert "together" not in " ".join(notes(one, analyse(one)))
+
+
+def test_more_comparisons_see_less_each():
+    points = [float(re.search(r"of ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
+    assert points[0] < points[1]

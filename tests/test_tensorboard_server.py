@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 from child_processes import wait_until
-from headless_browser import Browser, find_browser
 from killed_runs import Crash, crash_after, demanding_config
 from PIL import Image
 from small_run import few_digits
@@ -150,53 +148,3 @@ def test_hparams_show_each_run_in_a_row_of_its_own_with_its_final_metrics(server
         of_run = groups[name]["metricValues"]
         values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in of_run}
         assert values["", "hparam/test_accuracy"] == pytest.approx(run.test["accuracy"])
-
-
-# The text of every element of a kind, in shadow roots too, in the order of the page.
-TEXTS = """(kind => {
-    const inside = node => [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes];
-    const all = node => inside(node).flatMap(part => part.nodeType == 1 ? [part, ...all(part)] : []);
-    const text = node => node.nodeType == 3 ? node.data
-        : node.tagName == 'STYLE' ? '' : inside(node).map(text).join(' ');
-    return all(document).filter(node => node.matches(kind)).map(node => text(node).replace(/\\s+/g, ' '));
-})"""
-LINES = """[...document.querySelectorAll('tb-data-table-content-cell.table-column-run .cell')].map(cell => {
-    const text = document.createRange(); text.selectNodeContents(cell);
-    return [cell.textContent.trim(), text.getClientRects().length];
-})"""
-
-
-@contextmanager
-def page(logdir, tmp_path, tab):
-    """A browser on one tab of a TensorBoard of a folder."""
-    with serving(logdir, "true", tmp_path / "log") as address:
-        browser = Browser(tmp_path / f"profile_{tab}")
-        try:
-            window = {"width": 1500, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
-            browser.call("Emulation.setDeviceMetricsOverride", **window)
-            browser.call("Page.navigate", url=f"{address}#{tab}")
-            yield browser
-        finally:
-            browser.close()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason="needs Chromium and bash")
-def test_what_one_sees_at_first_sight(finished, tmp_path):
-    """What TensorBoard opens, in what order, and how wide a row is, follows from its page alone."""
-    shutil.copytree(finished.run_dir / "tb", tmp_path / "digits" / "vit_micro_2_s10_12" / "tb")
-    with page(tmp_path / "digits", tmp_path, "") as browser:
-        browser.wait_for("document.querySelectorAll('scalar-card').length > 2", seconds=120)
-        cards = browser.evaluate("[...document.querySelectorAll('scalar-card .tag')].map(tag => tag.textContent)")
-        rows = browser.evaluate(LINES)
-    assert [card.strip() for card in cards] == [f"1_learning/{name}" for name in ("accuracy", "loss", "macro_f1")]
-    assert rows == [[f"vit_micro_2_s10_12/tb/{part}", 1] for part in ("train", "val")]
-    for tab, loader, first in (
-        ("images", "tf-image-loader", ["2_mistakes/by_image", "2_mistakes/confusion_matrix"]),
-        ("text", "tf-text-loader", ["start here/text_summary", "the data/text_summary"]),
-    ):
-        with page(tmp_path / "digits", tmp_path, tab) as browser:
-            browser.wait_for(f"{TEXTS}('{loader}').length > 1", seconds=120)
-            browser.wait_for(f"{TEXTS}('{loader}').slice(0, 2).every(text => text.includes(' step '))", seconds=120)
-            texts = browser.evaluate(f"{TEXTS}('{loader}')")
-        assert [re.search(r"tag: (.+?_?\w+/\w+)", text)[1] for text in texts[:2]] == first

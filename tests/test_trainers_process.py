@@ -136,3 +136,27 @@ print(held - before, resident() - before)
     held, left = map(int, python(code).stdout.split())
     assert held > 250
     assert left < 30
+
+
+SHORTCUTS = """
+import sys
+from trainers.system import process
+from trainers.engine import optim
+if sys.argv[1] == "without":
+    process.leave_out_zero_redundancy = optim.leave_out_the_compiler = lambda: None
+process.settle()
+import torch, ignite.handlers, ignite.distributed
+print("sympy" in sys.modules, end=" ")
+optim.build_optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}], name="adamw", lr=1.0)
+print("torch._dynamo" in sys.modules, end=" ")
+from torch.distributed.optim import DistributedOptimizer
+print(DistributedOptimizer.__module__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "imported"), [("with", "False False"), ("without", "True True")])
+def test_the_shortcuts_around_torch_leave_out_what_it_would_import_and_nothing_that_is_asked_for(how, imported):
+    """Where torch or Ignite no longer import these, a shortcut is worth nothing and goes."""
+    done = subprocess.run([sys.executable, "-c", SHORTCUTS, how], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == f"{imported} torch.distributed.optim.optimizer", done.stderr

@@ -121,16 +121,6 @@ def test_before_the_first_step_a_sample_of_a_very_large_validation_split_is_enou
     assert seen == [first, 53]
 
 
-def test_predictions_name_each_image_once_and_agree_with_the_accuracy(finished):
-    table = rows_of(finished.run_dir / "eval" / "test_predictions.csv")
-    assert len({row["path"] for row in table}) == 54
-    assert sum(row["label"] == row["predicted"] for row in table) / 54 == finished.test["accuracy"]
-    for row in table[:20]:
-        probabilities = [float(value) for value in row["probabilities"].split()]
-        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-        assert str(probabilities.index(max(probabilities))) == row["predicted"]
-
-
 def events(folder: Path) -> EventAccumulator:
     return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
 
@@ -209,6 +199,7 @@ def test_from_python_history_and_predictions_are_data_frames(finished):
     for split, scores in (("val", finished.val), ("test", finished.test)):
         table = finished.predictions(split)
         probabilities = table.filter(regex=r"^p\(")
+        assert table["path"].nunique() == len(table) == read_split_count(finished.run_dir, split)
         assert (table["label"] == table["predicted"]).mean() == pytest.approx(scores["accuracy"])
         assert (probabilities.columns[probabilities.to_numpy().argmax(axis=1)] == "p(" + table["predicted"] + ")").all()
         assert probabilities.sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
