@@ -10,7 +10,7 @@ from PIL import Image
 from small_run import call, tiny_run
 
 from common.errors import OptionError
-from common.image_spec import MAX_SIDE, ImageSpec
+from common.image_spec import ImageSpec
 from datasets import DataConfig, DataError
 from datasets.loaders import CPU, open_samples
 from datasets.opened import OpenedImages
@@ -132,11 +132,6 @@ def data_for(folder: Path, processes: int) -> None:
 def test_a_mistake_in_python_is_an_error_that_says_what_would_work(folder, mistaken, said):
     with pytest.raises((DataError, OptionError), match=re.escape(said)):
         mistaken(folder)
-
-
-def test_an_image_may_be_one_pixel_and_the_largest_side():
-    assert [ImageSpec(image_size=side).image_size for side in (1, MAX_SIDE)] == [1, MAX_SIDE]
-    assert ModelConfig(image_size=1).image_size == 1
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ with mock.patch.multiple(torch.cuda, **gpu), distributed.joined("cpu"):
 """
 
 
+@pytest.mark.slow
 def test_on_the_processor_no_gpu_is_touched_and_nobody_loses_patience_with_one_that_prepares():
     """Ignite's gloo took the GPU of each process, and in a job of Slurm the local rank of its task."""
     place = os.environ | meeting_place(2) | {f"SLURM_{name}": str(value) for name, value in IN_SLURM.items()}

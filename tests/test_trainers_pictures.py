@@ -1,7 +1,6 @@
 """What TensorBoard shows beside curves: right, once, at its step, and as a file too."""
 
 import csv
-import html
 import io
 import json
 import math
@@ -209,17 +208,6 @@ def test_a_run_stopped_in_a_validation_and_again_in_its_conclusion_shows_what_an
         assert pngs[0] == pngs[1], tag
     configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
     assert configs[0].read_bytes() == configs[1].read_bytes()
-
-
-def test_the_data_report_stands_at_the_start(full):
-    events = val_events(full)
-    text = events.Tensors("the data/text_summary")[0].tensor_proto.string_val[0].decode()
-    report = (full / "data_report.txt").read_text()
-    assert html.unescape(text) == f"<pre>{report}</pre>"
-    counts = [line.split() for line in report.splitlines() if line[:1].isdigit()]
-    assert [row[0] for row in counts] == list("0123456789")
-    assert {row[1] for row in counts} == {"16"}
-    assert report.split("all ")[-1].split() == ["160", "179", "360"]
 
 
 # Attention, or none; frozen parts; cached features; one channel. Names that need escaping.

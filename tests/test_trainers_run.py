@@ -12,7 +12,7 @@ from killed_runs import rows_of
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import DataError, OptionError, TrainingError
+from common.errors import DataError, TrainingError
 from inference.evaluate import evaluate_run
 from trainers import run, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
@@ -155,14 +155,6 @@ def test_a_loss_that_is_not_finite_leaves_no_directory_before_the_first_checkpoi
     with pytest.raises(TrainingError, match="step"):
         train(short_run(tmp_path, lr=1e30, warmup_epochs=0, clip_norm=0, epochs=1))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_taken_run_name_is_refused_before_training(tmp_path):
-    config = short_run(tmp_path, epochs=1)
-    config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine", tb="scalars"))
-    (tmp_path / "digits" / "mine").mkdir(parents=True)
-    with pytest.raises(OptionError, match="mine"):
-        train(config)
 
 
 def test_early_stopping_ends_the_run(tmp_path, capsys):

@@ -114,14 +114,6 @@ def test_images_that_the_weights_were_trained_on_are_left_out_of_the_scores(home
     assert lines[1] in out
 
 
-def test_allow_seen_scores_them_and_says_so(home, first, mixed, capsys):
-    run = train(options(home, mixed, "allowed", weights=first, data={"allow_seen": True})).run_dir
-    assert left_out(run) == set()
-    summary = read_json(run / "summary.json")
-    assert summary["test"]["n"] == 20
-    assert summary["seen"][1] in capsys.readouterr().out
-
-
 def test_the_usual_fine_tuning_on_the_same_split_leaves_nothing_out(home, first):
     run = train(options(home, home / "first", "again", weights=first)).run_dir
     assert left_out(run) == set()

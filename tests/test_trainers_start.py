@@ -143,17 +143,3 @@ def test_the_same_train_does_not_start_a_run_over_that_has_a_checkpoint(any_mome
     any_moment.bring_back(any_moment.states[-1])
     with pytest.raises(OptionError, match="auto-resume"):
         train_or_resume(tiny_run(any_moment.runs))
-
-
-@pytest.mark.slow
-def test_more_epochs_may_be_asked_for_again_after_a_kill_at_any_moment(finished, tmp_path):
-    with every_state(tmp_path / "digits", tmp_path / "states") as states:
-        whole = run_content(resume(finished, epochs=3).run_dir)
-    assert len(states) > 10
-    for number, state in enumerate(states):
-        shutil.rmtree(finished.parent)
-        shutil.copytree(state, finished.parent)
-        if number % 2:
-            resume(finished)
-        resume(finished, epochs=3)
-        assert_same_content(whole, run_content(finished))
