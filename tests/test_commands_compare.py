@@ -13,7 +13,6 @@ from fake_sets import class_folders
 from small_run import call
 
 import main
-from commands.compare import parse_arm
 from comparison import plan
 from comparison.plan import default_arms
 from comparison.verdict import known_problems
@@ -150,19 +149,6 @@ def test_all_options_that_mean_nothing_for_finished_runs_are_named_before_anythi
         assert (code, out, error.count("\n")) == (2, "", 1)
         assert not {word for word in words.split() if word.startswith("--") and word not in error}
     assert not (tmp_path / "runs").exists()
-
-
-def test_runs_that_are_not_there_are_named(capsys):
-    code, _, error = call(capsys, "compare", "runs/absent", "runs/none")
-    assert (code, "runs/absent" in error) == (3, True)
-
-
-def test_an_arm_changes_what_it_names_and_nothing_else():
-    base = RunConfig()
-    arm = parse_arm("vit_b_16, weights=none, trainable=last:4, weight_decay=0.1", base)
-    assert (arm.model.name, arm.model.weights, arm.model.trainable) == ("vit_b_16", "none", "last:4")
-    assert arm.train.weight_decay == 0.1
-    assert arm.data == base.data
 
 
 def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):

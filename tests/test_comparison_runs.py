@@ -10,7 +10,7 @@ from small_run import CLASSES
 from common.errors import CheckpointError, DataError
 from common.tables import read_rows
 from comparison.compare import compare_runs
-from comparison.names import arm_names, settings_that_differ, slugs
+from comparison.names import arm_names, slugs
 from comparison.results import judge
 from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.verdict import pair_sentence
@@ -232,17 +232,6 @@ def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_t
 def test_folders_of_different_arms_are_short_and_different(names, folders):
     assert len(set(slugs(names))) == 2
     assert folders in (None, slugs(names))
-
-
-def test_settings_that_differ_leave_out_where_and_how_fast_it_ran():
-    first, second = config("a", mean=[0.5]), config("b", lr=0.3, mean=[0.4])
-    first["data"]["workers"], second["data"]["workers"] = 0, 2
-    assert settings_that_differ([first, second]) == [
-        ("model", ["a", "b"]),
-        ("mean", ["[0.5]", "[0.4]"]),
-        ("lr", ["0.1", "0.3"]),
-    ]
-    assert settings_that_differ([first, first]) == []
 
 
 def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
