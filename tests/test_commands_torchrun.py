@@ -22,6 +22,12 @@ def rank(request, monkeypatch):
     return request.param
 
 
+def test_the_card_of_a_recipe_is_printed_by_the_first_process(rank, capsys, monkeypatch):
+    monkeypatch.setattr("commands.train.train", lambda *_: 0)
+    code, out, _ = call(capsys, "train", *SHORT, "--recipe", "scratch-small")
+    assert (code, "scratch-small" in out) == (0, rank == 0)
+
+
 def test_the_table_of_several_runs_is_printed_and_written_by_the_first_process(rank, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("WORLD_SIZE")
     assert call(capsys, "train", *SHORT, "--folds", 2, "--output-dir", tmp_path, "--run-name", "r")[0] == 0

@@ -1,6 +1,7 @@
 import hashlib
 import io
 import pickle
+import resource
 import zipfile
 
 import pytest
@@ -46,6 +47,19 @@ def test_checkpoints_are_listed_newest_first_without_what_only_looks_like_one(sa
     (saved.parent / ".step_8.safetensors.1.tmp.safetensors").touch()
     assert [path.stem for path in checkpoints(saved.parent, "step")] == ["step_100", "step_9", "step_5"]
     assert [path.stem for path in checkpoints(saved.parent, "best")] == ["best"]
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_files_and_no_half_one(saved):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # bytes of each file
+    try:
+        for name in ("step_5", "step_6"):
+            with pytest.raises(OSError, match=rf"File too large.*{name}\.safetensors"):
+                write_checkpoint(saved.with_stem(name), CONTENT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(saved.parent.iterdir()) == [saved]
+    read_checkpoint(saved)
 
 
 def test_a_flipped_bit_and_a_seal_that_is_gone_are_noticed(saved):

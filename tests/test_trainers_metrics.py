@@ -4,7 +4,7 @@ import torch
 from ignite.engine import Engine
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
-from trainers.engine.metrics import SCALARS, attach_metrics, confusion_among, most_confused
+from trainers.engine.metrics import SCALARS, attach_metrics, confidence_bins, confusion_among, most_confused
 from trainers.engine.predictions import dense_probabilities, predictions_of
 
 
@@ -51,6 +51,11 @@ def test_calibration_error_equals_brute_force():
             gap = abs(confidence[inside].mean() - (predicted == labels.numpy())[inside].mean())
             expected += inside.mean() * gap
     assert score(logits, labels)["ece"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_edge_of_two_bins_of_confidence_belongs_to_the_lower_one():
+    counts, *_ = confidence_bins(torch.tensor([0.05, 0.1, 3 / 15, 1.0]), torch.ones(4))
+    assert counts.nonzero().flatten().tolist() == [0, 1, 2, 14]
 
 
 def test_top_5_of_two_classes_is_always_right():
