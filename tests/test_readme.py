@@ -10,7 +10,7 @@ from small_images import image_folder
 from small_run import labelled_photos, make_run
 
 import main
-from commands.arguments import options_of
+from commands.parser import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,4 +71,4 @@ def test_the_python_of_the_page_runs(tmp_path, capsys):
 @pytest.mark.parametrize("command", re.findall(r"`python main.py (.*?)`", PAGE))
 def test_the_commands_of_the_page_parse(command):
     name, *words = command.replace("...", "").split()
-    options_of(importlib.import_module(f"commands.{name}"), words, prog="main.py")
+    parse(importlib.import_module(f"commands.{name}").Options, words, prog="main.py")
