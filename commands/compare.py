@@ -157,7 +157,7 @@ def compared(options: Options) -> ComparisonReport:
         return compare_runs(options.runs, options.output)
     report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
-        print(f"{'next':>9}  {command('compare', '--data', 'FOLDER')}, with your own images in a folder per class")
+        print(f"{'next':>9}  {command('compare', '--data', 'path/to/images')}")
     return report
 
 

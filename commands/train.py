@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions
 from commands.parser import UsageError
 from common.options import InPlans
-from common.shell import command, typed
+from common.shell import command
 from common.text import pluralise, printable, wrapped
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
@@ -72,7 +72,7 @@ def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: 
         if rehearsal:
             return rehearse_planned(config, budget, images, options.with_, find_lr=options.find_lr)
         return train_planned(config, budget, images, options.with_)
-    say_what_trains(config, how)
+    say_what_trains(how)
     say_which_weights_are_local(config)
     if several_runs(options) and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
@@ -106,18 +106,14 @@ def how_to_train(options: TrainOptions) -> list[str]:
     return found
 
 
-def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
-    """Say which options, if any, keep `train PATH` from planning, and what trains instead."""
-    from trainers.options.defaults import resolve_model
+def say_what_trains(how: Sequence[str]) -> None:
+    """Say which options, if any, keep `train PATH` from planning."""
     from trainers.reporting import console
     from trainers.system.distributed import is_main_process
 
     if how and is_main_process():
-        model = resolve_model(config).model
-        start = {"none": "random weights", None: "its own weights"}.get(model.weights, f"the weights {model.weights}")
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
-        without = f"without {'it' if len(how) == 1 else 'them'}, {DEFAULT_MINUTES:g} minutes go to the best model"
-        console.say(f"none, because of {named}: {model.in_words} trains, from {start}; {without}", label="plan")
+        console.say(f"none, because of {named}: one model is trained", label="plan")
 
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
@@ -247,32 +243,33 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     return 0
 
 
-def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design | None]]) -> Iterator[str]:
-    """Scores of some splits as a table, each with a remark; balanced: the mean of the classes' recalls. Those of few
-    images, where their number is known, have fewer digits, and the interval of their accuracy; of images in groups it
-    stands below the table."""
+def score_lines(
+    rows: Sequence[tuple[str, Mapping[str, float], str, int | Design | None]], *, intervals: bool = True
+) -> Iterator[str]:
+    """Yield a table of the scores of some splits, each with a remark; balanced: the mean of the classes' recalls.
+
+    Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
+    images in groups have it in any case.
+    """
     from trainers.reporting.few_images import FEW
     from trainers.statistics import Design
 
-    in_groups = []
-    yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"
+    below = []
+    yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
     for split, metrics, remark, images in rows:
         design = (Design(images, images) if images else None) if isinstance(images, int) else images
         few = design is not None and design.worth < FEW
-        shares, scores = (".0%", ".2f") if few else (".2%", ".4f")
-        if design is not None and (few or not design.alone):
+        shares, scores = (".0%", ".2f") if few else (".1%", ".3f")
+        if design is not None and (not design.alone or (few and intervals)):
             low, high = design.interval(metrics["accuracy"])
-            of, interval = pluralise(design.images, "image"), f"{100 * low:.0f} to {high:.0%}"
-            if design.alone:
-                remark += f"; 95 % interval{'' if remark == of else f' of {of}'}: {interval}"
-            else:
-                in_groups.append(f"{'groups':>9}  {split}: {of} {design}; 95 % interval of the accuracy {interval}")
+            of = pluralise(design.images, "image") + ("" if design.alone else f" {design}")
+            below.append(f"{split:>9}  {of}; 95% interval of the accuracy {100 * low:.0f} to {high:.0%}")
         balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
         yield (
-            f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>7{scores}}"
-            f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>6{scores}}  ({remark})"
+            f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>6{scores}}"
+            f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>5{scores}}  ({remark})"
         )
-    yield from in_groups
+    yield from below
 
 
 def say_what_was_seen(results: Sequence[RunResult]) -> None:
@@ -293,7 +290,7 @@ def verdict(result: RunResult) -> str:
     kind = "validation" if split == "val" else split
     design = result.designs.get(split)
     low, high = design.interval(share) if design else wilson(share, images)
-    expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95 % interval)."
+    expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95% interval)."
     if split == "val":
         expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."
     right = f"{share:.1%}" if images >= FEW else f"{round(share * images)}"
@@ -301,14 +298,16 @@ def verdict(result: RunResult) -> str:
 
 
 def report(result: RunResult) -> None:
+    """Print how good a run is, its scores, and how to use it."""
+    from trainers.reporting.console import weights_taken
+
     known: dict[str, int | Design] = {**result.images, **result.designs}
-    chosen = "last" if load_config(result.run_dir / "config.json").train.select == "last" else "best"
-    rows = [("val", result.val, f"{chosen} epoch {result.best_epoch}", known.get("val"))]
+    chosen = weights_taken(load_config(result.run_dir / "config.json"), result.best_epoch)
+    rows = [("val", result.val, chosen, known.get("val"))]
     if result.test is not None:
-        rows.append(("test", result.test, "same weights, scored once", known.get("test")))
+        rows.append(("test", result.test, "scored once", known.get("test")))
     print(f"\n{wrapped(verdict(result))}\n")
-    print(wrapped("\n".join(score_lines(rows))))
+    print(wrapped("\n".join(score_lines(rows, intervals=False))))
     say_what_was_seen([result])
     print(f"\n{'run':>9}  {printable(str(result.run_dir))}")
-    print(wrapped(f"{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}", indent=11))
     print(wrapped(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}", indent=11))

@@ -101,13 +101,14 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def slugs(names: Sequence[str]) -> list[str]:
-    """Make folder names of the names: short, different, and without their common first words.
-
-    They have no hyphens: TensorBoard would break a row's name there.
-    """
+def short_names(names: Sequence[str]) -> list[str]:
+    """Leave out of each name the first words that all have."""
     words = [name.split() for name in names]
     shared = len([*takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))])
-    telling = [" ".join(own[shared:]) or name for own, name in zip(words, names, strict=True)]
-    short = [re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")[:60] for name in telling]
+    return [" ".join(own[shared:]) or name for own, name in zip(words, names, strict=True)]
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """Make different folder names of the short names, without hyphens, at which TensorBoard would break a row."""
+    short = [re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")[:60] for name in short_names(names)]
     return [slug if short.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(short, 1)]

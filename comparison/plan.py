@@ -91,7 +91,6 @@ class PlannedArm:
     flops: float
     """Operations of one image's forward pass."""
     parameters: int
-    trainable: int
 
     @property
     def keeps_features(self) -> bool:
@@ -267,7 +266,7 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     arms = []
     for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
-        size = (float(summary.flops), summary.parameters, summary.trainable)
+        size = (float(summary.flops), summary.parameters)
         arms.append(PlannedArm(name, slug, config, setup.config, *size))
     return tuple(arms)
 

@@ -21,7 +21,7 @@ from comparison.images import disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import COSTS, SCORES, Table, table_frame, table_of
+from comparison.table import DETAILS, VERDICTS, Table, table_frame, table_of
 from comparison.tensorboard import write_events
 from comparison.verdict import card, headline, not_converged, notes, pair_sentence
 from inference.classifier import open_classifier
@@ -72,10 +72,7 @@ def write_inside(result: ConditionResult, path: Path) -> str:
         say(f"note: the report has no page of the models as they learned: {error}")
         return ""
     write_text(path, text)
-    if len(shown) == 1:
-        return f"What a ViT looks at, as it learned: {shown[0].name}"
-    which = "the two leading models" if shown == arms[:2] else "two ViTs"
-    return f"What {which} look at, as they learned: {shown[0].name} and {shown[1].name}"
+    return f"What they look at, as they learned: {' and '.join(arm.name for arm in shown)}"
 
 
 @contextmanager
@@ -114,12 +111,11 @@ def page(
         titles=TITLES,
         data_uri=data_uri,
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
-        result_table=table_of(results, SCORES),
+        result_table=table_of(results, VERDICTS),
         pairs=[row.against_first for result in results for row in result.arms],
         notes=[*notes(comparison, results)],
-        cost_table=table_of(results, COSTS),
+        detail_table=table_of(results, DETAILS),
         confused=confused_classes(results),
-        listed_pairs=LISTED_PAIRS,
         settings_table=settings_table(results),
         versions_table=versions_table(results),
     )

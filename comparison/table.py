@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.tables import frame_of
 from common.text import ellipsis, format_table, pluralise, printable
-from comparison.names import slugs
+from comparison.names import short_names
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.runs import Comparison
 from comparison.verdict import headline, images_text, seeds_or_images_needed
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 LONGEST = 22
-"""Letters of an arm's name that the last screen shows; of two names beside each other 14."""
+"""Letters of an arm's name in the last screen."""
 MOST_ROWS = 12
 """Rows of a table that the last screen shows."""
 Results = Sequence[ConditionResult]
@@ -78,50 +78,42 @@ def table_of(results: Results, columns: Columns) -> Table:
     return (["labels", *columns], lines) if len(results) > 1 else ([*columns], [cells[1:] for cells in lines])
 
 
-def _accuracy(row: ArmResult) -> str:
-    return f"{_mean(row)} (n={row.scores['seeds']})"
-
-
 def _mean(row: ArmResult) -> str:
     spread = "" if row.scores["accuracy_sd"] is None else f" ± {row.scores['accuracy_sd'] * 100:.1f}"
     return f"{row.scores['accuracy'] * 100:.1f}{spread}"
 
 
-def _points(row: ArmResult) -> str:
-    return "-" if row.against_first is None else points_text(row.against_first)
-
-
-def points_text(pair: Pair) -> str:
-    low, mean, high = pair.interval
-    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+def points_text(pair: Pair | None) -> str:
+    """Write the difference to the first arm with its interval; empty for the first arm."""
+    return "{1:+.1f} ({0:+.1f} to {2:+.1f})".format(*(100 * value for value in pair.interval)) if pair else ""
 
 
 def _worst(row: ArmResult) -> str:
-    interval = f"{row.scores['worst_low'] * 100:.0f} to {row.scores['worst_high'] * 100:.0f}"
-    return f"class {row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
+    low, high = row.scores["worst_low"] * 100, row.scores["worst_high"] * 100
+    return f"{row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({low:.0f} to {high:.0f})"
 
 
 def _optional(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-MARKS = {"better": "better", "worse": "worse", "unclear": "cannot tell", "same": "the same"}
+MARKS = {"better": "better", "worse": "worse", "unclear": "unclear", "same": "the same"}
 
-SCORES: Columns = {
+VERDICTS: Columns = {
     "arm": lambda row: row.arm.name,
-    "accuracy %": _accuracy,
+    "accuracy %": _mean,
+    "difference, points": lambda row: points_text(row.against_first),
     "verdict": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
-    "vs first, points": _points,
+}
+"""Columns of the table of results, few enough for a phone."""
+
+DETAILS: Columns = {
+    "arm": lambda row: row.arm.name,
+    "95% interval": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
     "worst class %": _worst,
-    "95 % interval": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
     "macro F1": lambda row: f"{row.scores['macro_f1']:.3f}",
     "ECE": lambda row: f"{row.scores['ece']:.3f}",
-    "95 % right on": lambda row: _optional(row.scores["answered_95"], ".1%"),
-}
-"""Columns of the scores; the verdict comes early, where a phone shows it."""
-
-COSTS: Columns = {
-    "arm": lambda row: row.arm.name,
+    "95% right on": lambda row: _optional(row.scores["answered_95"], ".1%"),
     "parameters": lambda row: f"{row.costs['parameters']:,}",
     "trainable": lambda row: f"{row.costs['trainable']:,}",
     "GFLOPs": lambda row: _optional(row.costs["gflops_per_image"], ".3g"),
@@ -131,39 +123,40 @@ COSTS: Columns = {
     "lr": lambda row: f"{row.costs['lr']:.3g}",
     "best epoch": lambda row: row.costs["best_epoch"],
 }
-"""Columns of the costs, medians over seeds."""
+"""Columns of further scores and of costs."""
 
 
 def last_screen(comparison: Comparison, results: Results) -> Iterator[str]:
     """Yield the answer in lines of at most 80 letters: a line per condition for two arms, else one per arm."""
-    arms = results[0].condition.names
-    short = [ellipsis(printable(slug), LONGEST) for slug in slugs(arms)]
-    if len(arms) == 2:
-        header, lines = ["labels", *(ellipsis(slug, 14) for slug in short), "difference, points", ""], []
+    short = [printable(name) for name in short_names(results[0].condition.names)]
+    if len(short) == 2:
+        first, second = (ellipsis(name, 14) for name in short)
+        header, lines = ["labels", first, second, "difference, points", ""], []
         for result in results:
             (pair,) = result.pairs
-            winner = short[pair.difference.mean > 0]
-            verdict = f"{ellipsis(winner, 14)} wins" if pair.mark in ("better", "worse") else "no clear winner"
+            winner = (first, second)[pair.difference.mean > 0]
+            verdict = f"{winner} wins" if pair.mark in ("better", "worse") else "no clear winner"
             lines.append([result.condition.labels, *map(_mean, result.arms), points_text(pair), verdict])
     else:
         for result in results:
             where = f"{result.condition.title}: " * (len(results) > 1)
             yield from textwrap.wrap(printable(f"{where}{headline(comparison, result)}"), WIDTH, subsequent_indent="  ")
         yield ""
-        names = dict(zip(arms, short, strict=True))
         header = ["labels", "arm", "accuracy", "difference, points", ""]
         lines = [
-            [result.condition.labels, names[row.arm.name], _mean(row), _points(row), SCORES["verdict"](row)]
+            [result.condition.labels, ellipsis(name, LONGEST), *(cell(row) for cell in [*VERDICTS.values()][1:])]
             for result in results
-            for row in result.arms
+            for name, row in zip(short, result.arms, strict=True)
         ]
     if len(lines) <= MOST_ROWS:
         table = [line[len(results) == 1 :] for line in (header, *lines)]  # one condition needs no labels
         yield from format_table(table, left=[place for place, name in enumerate(table[0]) if name in ("arm", "")])
-    scores = results[0].arms[0].scores
+    scores, pairs = results[0].arms[0].scores, [pair for result in results for pair in result.pairs]
     images = images_text(scores["images"], scores["groups"], comparison.scored)
-    yield f"accuracy in % of {images}, {pluralise(scores['seeds'], 'seed')}; 95 % intervals"
-    if len(arms) == 2:
+    yield f"accuracy in % of {images}, {pluralise(scores['seeds'], 'seed')}; 95% intervals"
+    if any(pair.mark == "unclear" and pair.difference.low * pair.difference.high > 0 for pair in pairs):
+        yield f"an interval that leaves out 0 names no winner: {len(pairs)} comparisons are judged together"
+    if len(short) == 2:
         for result in results:
             if needed := seeds_or_images_needed(result.pairs[0]):
                 yield f"{result.condition.title}: to name a winner {needed}"

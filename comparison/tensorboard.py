@@ -1,12 +1,11 @@
 """The verdict of a comparison in TensorBoard, and a curve for each arm: its mean over the seeds and its band.
 
-TensorBoard knows no groups of runs, so each arm has a row of its own. The first section holds its mean over the seeds,
-the last the two ends of its band. The Custom Scalars tab lays them over each other in margin charts. Steps are
-training images seen: arms with other batch sizes take other numbers of steps.
+TensorBoard knows no groups of runs, so each arm has a row of its own. The first section holds its mean validation
+accuracy over the seeds, the last the two ends of its band. The Custom Scalars tab lays them over each other in margin
+charts. Steps are training images seen: arms with other batch sizes take other numbers of steps.
 """
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from comparison.runs import Arm, Condition
 from trainers.reporting.tensorboard import add_png, utf8
 from trainers.statistics import LEVEL
 
-METRICS = ("accuracy", "loss")
-MEANS, ENDS = "0_mean_by_images_seen", "9_spread_by_images_seen"
+MEANS, ENDS = "0_val_accuracy", "9_val_accuracy_spread"
 """The first section, which TensorBoard opens, and the last, from which the Custom Scalars tab draws the bands."""
 FEW = 3
 """Seeds up to which a band goes from the lowest to the highest: a Student interval of three seeds swings from one epoch
@@ -43,24 +41,18 @@ def write_events(
     for place, slug in enumerate(slugs(conditions[0].names)):
         seeds = "-".join(map(str, sorted({len(condition.arms[place].runs) for condition in conditions})))
         with SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
-            for condition, metric in product(conditions, METRICS):
-                write_curves(writer, condition, place, metric)
+            for condition in conditions:
+                write_curves(writer, condition, place)
 
 
 def margin_charts(conditions: Sequence[Condition]) -> dict[str, dict[str, list[Any]]]:
-    """Return the layout of the Custom Scalars tab: by kind of band, a chart for each metric and condition with several
-    seeds."""
+    """Return the layout of the Custom Scalars tab: by kind of band, a chart for each condition with several seeds."""
     charts: dict[str, dict[str, list[Any]]] = {}
-    for metric, condition in product(reversed(METRICS), reversed(conditions)):  # TensorBoard shows the last chart first
-        for title, tags in bands(condition, metric).items():
-            charts.setdefault(title, {})[f"val {metric}, {condition.title}"] = ["Margin", tags]
+    for condition in reversed(conditions):  # TensorBoard shows the last chart first
+        for count in sorted({len(arm.runs) for arm in condition.arms} - {1}):
+            chart = {f"val accuracy, {condition.title}": ["Margin", tags_of(condition, count)]}
+            charts.setdefault(band_of(count)[1], {}).update(chart)
     return charts
-
-
-def bands(condition: Condition, metric: str) -> dict[str, list[str]]:
-    """Return the tags of mean and ends by kind of band; one seed has no band."""
-    counts = sorted({len(arm.runs) for arm in condition.arms} - {1})
-    return {band_of(count)[1]: tags_of(metric, condition, count) for count in counts}
 
 
 def band_of(seeds: int) -> tuple[str, str]:
@@ -72,21 +64,20 @@ def band_of(seeds: int) -> tuple[str, str]:
     return "interval", f"mean over the seeds and its {1 - LEVEL:.0%} interval"
 
 
-def write_curves(writer: SummaryWriter, condition: Condition, place: int, metric: str) -> None:
+def write_curves(writer: SummaryWriter, condition: Condition, place: int) -> None:
     """Write one arm's mean, and for several seeds the ends of its band."""
     arm = condition.arms[place]
-    images, *curves = over_seeds(arm, metric)
-    tags = tags_of(metric, condition, len(arm.runs))
-    for tag, values in zip(tags, curves, strict=False):
+    images, *curves = over_seeds(arm)
+    for tag, values in zip(tags_of(condition, len(arm.runs)), curves, strict=False):
         for seen, value in zip(images, values, strict=True):
             writer.add_scalar(tag, value, seen)
 
 
-def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the images seen at the epochs that every run has, and a validation metric's mean and band ends over the
-    K seeds: the lowest and highest of few seeds, else the ends of the mean's Student interval."""
+def over_seeds(arm: Arm) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the images seen at the epochs that every run has, and the mean and band ends of the validation accuracy
+    over the K seeds: the lowest and highest of few seeds, else the ends of the mean's Student interval."""
     epochs = list(zip(*(run.history for run in arm.runs), strict=False))
-    values = np.array([[row[f"val_{metric}"] for row in rows] for rows in epochs])  # (epochs, K)
+    values = np.array([[row["val_accuracy"] for row in rows] for rows in epochs])  # (epochs, K)
     mean, count = values.mean(axis=1), values.shape[1]
     first = arm.runs[0]
     per_step = first.summary["images_seen"] / max(1, first.history[-1]["step"])
@@ -97,7 +88,7 @@ def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray
     return images, mean, mean - half, mean + half
 
 
-def tags_of(metric: str, condition: Condition, seeds: int) -> list[str]:
+def tags_of(condition: Condition, seeds: int) -> list[str]:
     """Return the tag of the mean and, for several seeds, of the lower and the upper end of its band."""
-    name, ends = f"{metric}_{condition.labels}_labels", band_of(seeds)[0]
+    name, ends = f"{condition.labels}_labels", band_of(seeds)[0]
     return [f"{MEANS}/{name}", *(f"{ENDS}/{name}_{ends}_{end}" for end in ("low", "high") if ends)]

@@ -5,7 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from common.shell import command, typed
+import numpy as np
+
+from common.shell import command
 from common.text import pluralise, printable
 from comparison.plan import ComparisonPlan
 from comparison.results import CONVERGENCE, ArmResult, ConditionResult, Pair, images_seen
@@ -16,7 +18,6 @@ from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
-from vit.config import WHAT_THEY_ARE
 
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
 """Assumption before the first run: two runs disagree on a tenth of the images, and seeds spread by a point."""
@@ -26,27 +27,23 @@ def announce_plan(plan: ComparisonPlan) -> None:
     """Print one screen before the first run."""
     request, split = plan.request, plan.split
     held_out = "; half of val was held out as test" if split.halved else ""
-    rows = [("data", f"{request.base.data.source}: {sizes(plan)} images{held_out}")]
+    console.say(f"{request.base.data.source}: {sizes(plan)} images{held_out}", label="data")
     for arm in plan.arms:
-        size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs"
-        rows.append(("arm", f"{arm.name}: {size}, lr {rates_text(plan.rates(arm))}"))
-    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
-        rows.append(("budget", f"{labels_text(labels)}: {images:,} images x {pluralise(epochs, 'epoch')}"))
-    claims = math.comb(len(plan.arms), 2) * len(request.labels)
-    clusters = units_of(split.samples, split.samples.indices("test"))
-    beside = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
-    threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
-    rows += [
-        (
-            "runs",
-            f"{plan.number_of_runs} (seeds {', '.join(map(str, plan.seeds))}), {beside} on {plan.device}{threads}",
-        ),
-        ("power", power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)),
-        ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
-        ("watch", typed("tensorboard", "--logdir", plan.folder)),
+        given = "" if arm.config.train.lr is None else f", lr {_rate(arm.config.train.lr)}"
+        console.say(f"{arm.name}: {arm.parameters:,} parameters{given}", label="arm")
+    budgets = [
+        f"{labels_text(labels)}: {images:,} images x {pluralise(epochs, 'epoch')}"
+        for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True)
     ]
-    for label, text in rows:
-        console.say(text, label=label)
+    console.say("; ".join(budgets), label="budget")
+    together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
+    threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
+    tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.tuned else ""
+    console.say(f"{plan.number_of_runs}, {together} on {plan.device}{threads}{tuned}", label="runs")
+    clusters = units_of(split.samples, split.samples.indices("test"))
+    claims = math.comb(len(plan.arms), 2) * len(request.labels)
+    console.say(power_line(len(clusters), request.seeds, assumed(clusters), claims=claims), label="power")
+    console.say(f"{plan.folder}{' (continued)' if plan.continued else ''}", label="folder")
     console.say()
 
 
@@ -58,13 +55,12 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
     for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
         yield (
-            f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs:g} "
-            f"epochs: {round(images * epochs):,} images seen, the same for all arms. Choices used "
-            f"{split.size('val'):,} validation labels as well."
+            f"With {labels_text(labels, every='all training labels')} every run takes {pluralise(epochs, 'epoch')}: "
+            f"{round(images * epochs):,} images seen, the same for all arms."
         )
     if plan.tuned:
         yield (
-            f"Every arm tried the peak learning rates {rates_text(plan.grid)} at seed {plan.seeds[0]}; the one with "
+            f"Every arm tried the peak learning rates {_rates(plan)} at seed {plan.seeds[0]}; the one with "
             f"the best validation {metric_of(plan.select)} (ties: lower loss) served its other seeds too."
         )
     else:
@@ -84,7 +80,7 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
         yield f"{PRETRAINED_ON[data.source]}: a pretrained arm may have seen the test images"
     yield from plan.seen
     if not plan.tuned:
-        yield "learning rates were not tuned, so the result may depend on them; --tune-lr on tries others"
+        yield "learning rates were not tuned; --tune-lr on tries several"
     copies = copies_of_training_images(plan.split.samples, data.root)
     if copies is None:
         yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
@@ -97,8 +93,12 @@ def sizes(plan: ComparisonPlan) -> str:
     return ", ".join(f"{plan.split.size(name):,} {name}" for name in ("train", "val", "test"))
 
 
-def rates_text(rates: Sequence[float | None]) -> str:
-    return ", ".join("default" if rate is None else f"{rate:g}" for rate in rates)
+def _rate(rate: float) -> str:
+    return np.format_float_positional(rate, trim="-")
+
+
+def _rates(plan: ComparisonPlan) -> str:
+    return ", ".join(map(_rate, plan.grid))
 
 
 def headline(comparison: Comparison, result: ConditionResult) -> str:
@@ -112,10 +112,10 @@ def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
     """Return the verdict on two arms: a winner and by how much, or what would decide. `scored` names the images."""
     difference, sign = pair.difference, 1 if pair.difference.mean >= 0 else -1
     better, worse = (pair.second, pair.first)[::sign]
-    shares = [f"{100 * arm.accuracies.mean():.1f} %" for arm in (better, worse)]
+    shares = [f"{arm.accuracies.mean():.1%}" for arm in (better, worse)]
     low, mean, high = sorted(100 * sign * value for value in pair.interval)
     images = images_text(difference.images, difference.groups, scored)
-    found = f"{mean:+.1f} points, 95 % interval {low:.1f} to {high:.1f}"
+    found = f"{mean:+.1f} points, 95% interval {low:.1f} to {high:.1f}"
     found += f"; {images}, {pluralise(difference.seeds, 'seed')}"
     if difference.identical:
         sentence = f"No difference: {pair.first.name} and {pair.second.name} are right on the same of {images}"
@@ -139,28 +139,24 @@ def which_to_use(result: ConditionResult, *, scored: str) -> str:
     """Name the arm with the highest accuracy, and the arms that are, or may be, as good."""
     arms = result.arms
     best, second, *_ = sorted(range(len(arms)), key=lambda place: -arms[place].scores["accuracy"])
-    beside: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
+    others: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
     for places, pair in zip(combinations(range(len(arms)), 2), result.pairs, strict=True):
-        if best in places and pair.mark in beside:
-            beside[pair.mark].append(arms[sum(places) - best])
+        if best in places and pair.mark in others:
+            others[pair.mark].append(arms[sum(places) - best])
     images = pluralise(arms[best].scores["images"], f"{scored} image")
-    text = f"Use {arms[best].arm.name} ({_share(arms[best])} of {images} right)"
-    if beside["same"]:
-        text += f" or {_listed(beside['same'])}, which {'is' if len(beside['same']) == 1 else 'are'} as good"
-    if beside["unclear"]:
-        text += f", {'and' if beside['same'] else 'which'} may be no better than {_listed(beside['unclear'])}"
-    if not any(beside.values()):
+    text = f"Use {arms[best].arm.name} ({arms[best].scores['accuracy']:.1%} of {images} right)"
+    if others["same"]:
+        text += f" or {_listed(others['same'])}, which {'is' if len(others['same']) == 1 else 'are'} as good"
+    if others["unclear"]:
+        text += f", {'and' if others['same'] else 'which'} may be no better than {_listed(others['unclear'])}"
+    if not any(others.values()):
         more = 100 * (arms[best].scores["accuracy"] - arms[second].scores["accuracy"])
         text += f": {more:.1f} points more than {'the next, ' * (len(arms) > 2)}{arms[second].arm.name}"
     return f"{text}."
 
 
-def _share(row: ArmResult) -> str:
-    return f"{100 * row.scores['accuracy']:.1f} %"
-
-
 def _listed(rows: list[ArmResult]) -> str:
-    *others, last = [f"{row.arm.name} ({_share(row)})" for row in rows]
+    *others, last = [f"{row.arm.name} ({row.scores['accuracy']:.1%})" for row in rows]
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -179,9 +175,9 @@ def seeds_or_images_needed(pair: Pair) -> str:
     def decides(seeds: int, images: int) -> bool:
         return abs(found.centre) > found.spread.half_width(seeds, images, claims=pair.claims)
 
-    sizes = (int(found.images * 1.25**n) for n in range(100))
+    numbers = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
-    images = next((size for size in sizes if size <= 1_000_000 and decides(found.seeds, size)), None)
+    images = next((size for size in numbers if size <= 1_000_000 and decides(found.seeds, size)), None)
     rounded = f"{float(f'{images or 0:.2g}'):,.0f} images{' in such groups' * (found.groups != found.images)}"
     ways = [f"{seeds} seeds"] * (seeds is not None) + [rounded] * (images is not None)
     return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
@@ -195,59 +191,50 @@ def not_converged(results: Sequence[ConditionResult]) -> Iterator[str]:
             where = f" with {result.condition.title}" * (len(results) > 1)
             arms = ", ".join(f"{row.arm.name} (+{100 * row.scores['improvement']:.1f} points)" for row in rising)
             longer = f"--images-seen {2 * max(row.costs['images_seen'] for row in rising)} trains longer"
-            yield f"not converged{where}, by the last fifth of the training: {arms}; {longer}"
+            yield f"not converged{where}: {arms} at the end; {longer}"
 
 
 def assumed(clusters: Clusters) -> Spread:
     """Return `ASSUMED` for images in these groups (N,), whose images are all right or all wrong."""
-    sizes = numbered(clusters, len(clusters))[1]
-    most, groups = float((sizes**2).sum()) / len(clusters), len(sizes) / len(clusters)
+    counts = numbered(clusters, len(clusters))[1]
+    most, groups = float((counts**2).sum()) / len(clusters), len(counts) / len(clusters)
     return Spread(most * ASSUMED.images, most * ASSUMED.runs, ASSUMED.seeds, groups)
 
 
-def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
+def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int = 1) -> str:
     """Say what difference is found with a power of 80 %, if there is one."""
-    what = f"{images_text(images, spread.groups * images, scored)} and {pluralise(seeds, 'seed')}"
+    what = f"{images_text(images, spread.groups * images, 'test')} and {pluralise(seeds, 'seed')}"
     points = 100 * spread.smallest_difference(seeds, images, claims=claims)
     together = f", as one of {claims} comparisons" * (claims > 1)
     if points > 100:
-        return f"{what} are too few to detect any difference 80 % of the time{together}"
-    return f"{what} detect a difference of {points:.1f} points or more 80 % of the time{together}"
+        return f"{what} are too few to detect any difference 80% of the time{together}"
+    return f"{what} detect a difference of {points:.1f} points 80% of the time{together}"
 
 
 def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterator[str]:
     """Yield what was scored, what the columns of the report mean, and what is judged together."""
-    condition, several = comparison.conditions[0], len(results) > 1
-    design, claims = condition.design, sum(len(result.pairs) for result in results)
-    yield f"scored: {design.images:,} {comparison.scored} images, weights of the best validation epoch"
-    yield "accuracy: mean ± standard deviation over n seeds"
-    yield "95 % interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs"
-    yield "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right"
+    condition, claims = comparison.conditions[0], sum(len(result.pairs) for result in results)
+    design, seeds = condition.design, results[0].arms[0].scores["seeds"]
+    yield (
+        f"scored: {design.images:,} {comparison.scored} images with the weights of the best validation epoch; "
+        f"± standard deviation over {pluralise(seeds, 'seed')}"
+    )
+    yield "95% interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs"
+    yield "95% right on: share of the images, each run's surest ones, on which 95% of its answers are right"
+    yield "GFLOPs: of one image's forward pass; time and memory: medians over the seeds, memory the peak of the process"
     if not design.alone:
+        where = f", with {condition.title}" * (len(results) > 1)
         yield (
-            f"groups: the {design.images:,} scored images come {design} that stand alone"
-            f"{f', with {condition.title}' * several}; intervals and tests draw whole groups, of which an image that "
-            "stands alone is one"
+            f"groups: the {design.images:,} scored images come {design} that stand alone{where}; intervals and tests "
+            "draw whole groups"
         )
     if any(row.scores["improvement"] is not None for result in results for row in result.arms):
         yield f"^ not converged: validation accuracy still rose {CONVERGENCE}"
-    for result in results:
-        found = result.pairs[0].found
-        seen = power_line(found.images, found.seeds, found.spread, scored=comparison.scored, claims=claims)
-        yield f"measured power{f', {result.condition.title}' * several}: {seen}"
-    models = {run.config["model"]["name"] for arm in condition.arms for run in arm.runs}
-    yield from (f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys()))
     if claims > 1:
         yield (
-            f"the {claims} comparisons of this report are judged together (Holm's correction): where no arm is better "
-            "than another, at most 5 % of such reports name a winner"
+            f"verdicts: the {claims} comparisons are judged together (Holm's correction): of reports on equal arms at "
+            "most 5% name a winner; the intervals are not corrected, so one may leave out 0 without a winner"
         )
-        yield (
-            "not corrected, each for one comparison alone: the 95 % intervals: an interval may leave out 0 where the "
-            "verdict names no winner"
-        )
-    if several:
-        yield "labels: training images per class"
 
 
 def card(comparison: Comparison, results: Sequence[ConditionResult]) -> str:
@@ -256,10 +243,8 @@ def card(comparison: Comparison, results: Sequence[ConditionResult]) -> str:
     for result in results:
         where = f"{result.condition.title}: " * (len(results) > 1)
         lines.append(f"**{escaped(where + headline(comparison, result))}**")
-        lines += [
-            escaped(pair_sentence(pair, scored=comparison.scored)) for pair in result.pairs if len(result.arms) > 2
-        ]
     lines += [f"Warning: {escaped(line)}" for line in (*comparison.warnings, *not_converged(results))]
+    lines.append("The curves are each arm's mean validation accuracy over the training images seen.")
     return "\n\n".join([*lines, "All columns and the protocol are in report.html, in the folder of the comparison."])
 
 

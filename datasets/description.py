@@ -12,15 +12,15 @@ SIZES_LOOKED_AT = 200
 
 
 def describe(bundle: DataBundle) -> list[str]:
-    """Describe the set and its classes, images per split, class and image sizes, and its notes: one line each."""
+    """Describe the set and its classes, images per split and class, their sizes, and its notes: one line each."""
     samples, names = bundle.samples, bundle.class_names
     splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
     counts = samples.counts("train")
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
     lines = [
         f"{printable(samples.name)}: {pluralise(len(names), 'class')} ({shorten_list(list(names), limit=5)})",
-        f"images: {splits}; {spread} training images per class",
-        *_sizes(bundle),
+        f"{splits} images; {spread} a class in train",
+        _sizes(bundle),
         group_line(samples),
         *(f"note: {printable(note)}" for note in samples.notes),
     ]
@@ -43,14 +43,11 @@ def native_sizes(images: ImageSet) -> np.ndarray:
     return np.array([images.native_size(row) for row in evenly(len(images), SIZES_LOOKED_AT)])
 
 
-def _sizes(bundle: DataBundle) -> list[str]:
-    """Describe the sizes of the images; and, unless all are square, what their fit makes of them."""
+def _sizes(bundle: DataBundle) -> str:
+    """Describe the sizes of the images; and, unless all are square, what their fit makes of the average one."""
     images = image_set(next(iter(bundle.dataloaders.values())))
     sizes = native_sizes(images)
-    low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
-    found = f"{middle[0]} x {middle[1]} px"
-    if (low != high).any():
-        spread = f"width {low[0]} to {high[0]}, height {low[1]} to {high[1]}"
-        found = f"median {found}, {spread} ({len(sizes)} looked at)"
+    width, height = np.median(sizes, axis=0).astype(int)
+    found = f"{'median ' * bool((sizes != sizes[0]).any())}{width} x {height} px"
     fit = in_words(images.pipeline.spec.fit, sizes) if isinstance(images, ImageDataset) else ""
-    return [f"image sizes: {found}", fit]
+    return "; ".join(filter(None, (found, fit)))

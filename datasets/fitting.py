@@ -127,8 +127,8 @@ def in_words(fit: str, sizes: np.ndarray) -> str:
     if cut < 0.01:
         return ""
     if fit == "crop":
-        return f"fit crop: {cut:.0%} of the average picture is cut off; --fit pad or squash shows whole pictures"
-    return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one"
+        return f"fit crop cuts off {cut:.0%}, pad or squash nothing"
+    return f"fit {fit} shows all, crop would cut off {cut:.0%}"
 
 
 def never_seen(sizes: Sequence[Size], labels: Sequence[str]) -> str:

@@ -47,10 +47,11 @@ def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
 
 @pytest.mark.parametrize(("others", "conditions"), [(1, 1), (3, 3)])
 def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
-    pair = SimpleNamespace(interval=(-0.6, 0.123, 0.931))
+    first, *arms = (SimpleNamespace(name=name, accuracies=np.array([0.5])) for name in NAMES)
+    pairs = [SimpleNamespace(first=first, second=arm, interval=(-0.6, 0.123, 0.931)) for arm in arms]
     result = SimpleNamespace(
         condition=SimpleNamespace(names=NAMES[: others + 1], title="1,000 labels per class"),
-        arms=[SimpleNamespace(against_first=each, arm=None) for each in (None, *[pair] * others)],
+        arms=[SimpleNamespace(against_first=each, arm=None) for each in (None, *pairs[:others])],
     )
     figure = drawing.draw_differences([result] * conditions)
     assert min(margins(figure)) >= 0
@@ -58,6 +59,9 @@ def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(othe
 
 
 def test_the_legend_of_accuracies_by_labels_is_whole():
-    accuracies = [[np.array([30.0, 40.0]) + 10 * arm for arm in range(4)] for _ in range(2)]
-    figure = accuracy_by_labels(NAMES, ["5", "all"], accuracies, np.full((2, 4, 2), 50.0))
+    scores = {"accuracy": 0.4, "wilson_low": 0.3, "wilson_high": 0.5}
+    arms = [SimpleNamespace(arm=SimpleNamespace(accuracies=np.array([0.3, 0.5])), scores=scores)] * len(NAMES)
+    conditions = [SimpleNamespace(names=NAMES, labels=labels) for labels in ("5", "all")]
+    results = [SimpleNamespace(condition=condition, arms=arms) for condition in conditions]
+    figure = accuracy_by_labels(results)
     assert min(margins(figure)) >= 0

@@ -14,8 +14,7 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from comparison.runs import Condition
 from comparison.tensorboard import write_events
 
-TAG = "0_mean_by_images_seen/accuracy_10_labels"
-ENDS = TAG.replace("0_mean", "9_spread")
+TAG, ENDS = "0_val_accuracy/10_labels", "9_val_accuracy_spread/10_labels"
 
 
 def written(folder, *, seeds: int, steps: int = 3, **options):

@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 from headless_browser import Browser, find_browser
 from PIL import Image
-from sklearn.metrics import confusion_matrix
 from small_comparison import arm_of, comparison_of
 from small_run import CLASSES, few_digits, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comparison.compare import ComparisonReport
-from comparison.drawing import ReportFigure, confusion
-from comparison.images import only_one_right, open_images, usual_prediction
+from comparison.drawing import ReportFigure
+from comparison.images import only_one_right, open_images
 from comparison.report import write_inside
 from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
@@ -39,7 +38,6 @@ EVERY_KIND = (
     "figures/confusion.png",
     "figures/differences.png",
     "figures/learning_curves.png",
-    "figures/reliability.png",
 )
 
 
@@ -109,12 +107,6 @@ class Outline(HTMLParser):
             self.headings.append(data)
 
 
-def test_the_page_says_the_headline_letter_by_letter_as_the_terminal_does(report):
-    comparison, folder, _ = report
-    text = html.unescape((folder / "report.html").read_text(encoding="utf-8"))
-    assert [result for result in analyse(comparison) if headline(comparison, result) not in text] == []
-
-
 def test_every_file_is_written_and_named(report):
     _, folder, written = report
     assert all(path.is_file() and path.stat().st_size for path in written)
@@ -141,7 +133,7 @@ def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone_and_is_named(re
         path.write_bytes(path.read_bytes()[:200])
     leading = SimpleNamespace(name=arm.name, runs=[SimpleNamespace(run_dir=run_dir)])
     result = SimpleNamespace(arms=[SimpleNamespace(arm=leading, scores={"accuracy": 1.0})])
-    link = "" if damaged else f"What a ViT looks at, as it learned: {arm.name}"
+    link = "" if damaged else f"What they look at, as they learned: {arm.name}"
     assert write_inside(result, tmp_path / "page.html") == link
     assert (tmp_path / "page.html").exists() == (damaged is None)
     said = capsys.readouterr().out
@@ -158,23 +150,8 @@ def test_a_bug_in_the_page_of_a_report_is_not_taken_for_images_that_are_gone(rep
         write_inside(SimpleNamespace(arms=analyse(report[0])[-1].arms), tmp_path / "page.html")
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "said"),
-    [
-        ((0.8, 0.9, 0.7), "What the two leading models look at, as they learned: pretrained <b> and scratch"),
-        ((0.5, 0.7, 0.9), "What two ViTs look at, as they learned: pretrained <b> and scratch"),
-    ],
-)
-def test_the_link_says_whether_the_page_shows_the_leading_models(report, tmp_path, accuracies, said):
-    """The third arm kept no weights on its way, as a network that is no ViT does not."""
-    scratch, pretrained, third = report[0].conditions[-1].arms
-    rows = zip((scratch, pretrained, third), accuracies, strict=True)
-    result = SimpleNamespace(arms=[SimpleNamespace(arm=arm, scores={"accuracy": value}) for arm, value in rows])
-    assert write_inside(result, tmp_path / "page.html") == said
-
-
 def test_the_page_is_one_file_in_the_promised_order(report):
-    _, folder, _ = report
+    comparison, folder, _ = report
     source = (folder / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert outline.open == []
@@ -182,14 +159,13 @@ def test_the_page_is_one_file_in_the_promised_order(report):
     assert [link for link in outline.links if not link.startswith("data:")] == ["page.html"]
     assert "pretrained &lt;b&gt; beside scratch" in (folder / "page.html").read_text(encoding="utf-8")
     assert outline.headings == [
-        "Results", "Costs", "Accuracy by labels per class", "Learning curves", "Confusion matrices", "Reliability",
-        "Images only one arm gets right", "Settings that differ",
-        "Learning rates tried", "Protocol", "Versions and hardware", "Runs", "The command",
+        "Results", "Accuracy by labels per class", "Learning curves", "Images only one arm gets right", "More",
     ]  # fmt: skip
     text = "".join(outline.texts)
+    assert all(headline(comparison, result) in text for result in analyse(comparison))
     for expected in ("pretrained <b>", "near <copies>", "compare '<i>'", "P <1>"):
         assert expected in text
-    assert source.index('class="verdict"') < source.index("<h2>Results")
+    assert source.index('class="verdict"') < source.index('alt="Differences"') < source.index("<h2>Results")
 
 
 def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
@@ -199,6 +175,7 @@ def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     only_first, only_second = ({first.runs[0].paths[row] for row in rows} for rows in only_one_right(first, second))
     assert only_first == {names[2]}
     assert only_second == {names[0], names[5], names[9]}
+    assert [first.runs[0].labels[row] for row in only_one_right(first, second)[1]] == [0, 1, 2]  # they take turns
     source = (folder / "report.html").read_text(encoding="utf-8")
     cards = re.findall(r'<div class="card">.*?</div>', source, re.DOTALL)
     shown = [card for card in cards if names[5] in card]
@@ -209,12 +186,6 @@ def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     original = Image.open(folder.parent / "photos" / names[5])
     assert picture.size == original.size
     assert np.array_equal(np.asarray(picture), np.asarray(original))
-
-
-def test_classes_take_turns_among_equally_clear_images(report):
-    first, second, _ = report[0].conditions[0].arms
-    assert [first.runs[0].labels[row] for row in only_one_right(first, second)[1]] == [0, 1, 2]
-    assert usual_prediction(first, 0)[1] == 2
 
 
 def test_tensorboard_opens_with_the_verdict_and_the_figures(report):
@@ -270,11 +241,6 @@ def test_any_number_of_classes_makes_a_report(tmp_path, count):
     assert ("confusion.png" in {path.name for path in written}) == (count <= 40)
 
 
-def test_confusion_matrices_equal_scikit_learns(report):
-    arm = report[0].conditions[0].arms[0]
-    assert np.array_equal(confusion(arm), sum(confusion_matrix(run.labels, run.predicted) for run in arm.runs))
-
-
 def test_images_come_in_the_order_asked_for(report):
     run = report[0].conditions[0].arms[0].runs[0]
     images = open_images(run, [7, 2])
@@ -297,8 +263,9 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
         assert browser.evaluate("document.querySelectorAll('script').length") == 0
         assert {url for url in browser.requests if not url.startswith("data:")} <= {address, "about:blank"}
         assert browser.log == []
-        browser.call("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=True)
-        assert browser.evaluate("document.documentElement.scrollWidth") <= 420
+        browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        assert browser.evaluate("document.querySelector('figure img').getBoundingClientRect().top") < 844
     finally:
         browser.close()
 

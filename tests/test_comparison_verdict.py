@@ -31,20 +31,20 @@ def comparison(tmp_path, **arms):
     [
         (
             {"a": right(20), "b": right(57)},
-            r"b wins: 95.0 % against 33.3 % for a \(\+61.7 points, 95 % interval .*\)\.",
+            r"b wins: 95.0% against 33.3% for a \(\+61.7 points, 95% interval .*\)\.",
         ),
         (
             {"b": right(57), "a": right(20)},
-            r"b wins: 95.0 % against 33.3 % for a \(\+61.7 points, 95 % interval .*\)\.",
+            r"b wins: 95.0% against 33.3% for a \(\+61.7 points, 95% interval .*\)\.",
         ),
         (
             {"a": right(54), "b": right(55, shift=30)},
-            r"No clear winner: b 91.7 %, a 90.0 % \(\+1.7 points, 95 % interval -.* to .*\); .*",
+            r"No clear winner: b 91.7%, a 90.0% \(\+1.7 points, 95% interval -.* to .*\); .*",
         ),
         ({"a": right(55), "b": right(55)}, "No difference: a and b are right on the same of 60 test images."),
         (
             {"a": right(10)[:1], "b": right(57)[:1]},
-            r"b wins: 95.0 % against 16.7 % for a \(\+78.3 points, 95 % interval .*\); one seed .*",
+            r"b wins: 95.0% against 16.7% for a \(\+78.3 points, 95% interval .*\); one seed .*",
         ),
     ],
 )
@@ -59,16 +59,16 @@ def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference
     [
         (
             {"a": right(10), "b": right(57), "c": right(30)},
-            "Use b (95.0 % of 60 test images right): 45.0 points more than the next, c.",
+            "Use b (95.0% of 60 test images right): 45.0 points more than the next, c.",
         ),
         (
             {"a": right(10), "b": right(54), "c": right(55, shift=30), "d": right(53, shift=20)},
-            "Use c (91.7 % of 60 test images right), which may be no better than b (90.0 %) or d (88.3 %).",
+            "Use c (91.7% of 60 test images right), which may be no better than b (90.0%) or d (88.3%).",
         ),
         (
             {"a": right(55), "b": right(55), "c": right(54, shift=30)},
-            "Use a (91.7 % of 60 test images right) or b (91.7 %), which is as good, and may be no better than "
-            "c (90.0 %).",
+            "Use a (91.7% of 60 test images right) or b (91.7%), which is as good, and may be no better than "
+            "c (90.0%).",
         ),
     ],
 )
@@ -92,8 +92,8 @@ def test_the_sentence_names_the_winner_whichever_comes_first(order):
     low, high = sorted(abs(value) * 100 for value in (pair.difference.low, pair.difference.high))
     (winner, loser), shares = "ab"[::order], [100 * arm.mean() for arm in arms]
     assert sentence == (
-        f"{winner} wins: {shares[0]:.1f} % against {shares[1]:.1f} % for {loser} "
-        f"({abs(pair.difference.mean) * 100:+.1f} points, 95 % interval {low:.1f} to {high:.1f}; "
+        f"{winner} wins: {shares[0]:.1f}% against {shares[1]:.1f}% for {loser} "
+        f"({abs(pair.difference.mean) * 100:+.1f} points, 95% interval {low:.1f} to {high:.1f}; "
         "360 test images, 3 seeds)."
     )
 
@@ -106,7 +106,7 @@ def test_the_sentence_of_one_seed_says_what_it_does_not_know():
 
 def test_too_few_images_name_no_winner():
     _, sentence = sentence_on(np.arange(153)[None] >= 6, np.arange(153)[None] < 150)
-    assert sentence.startswith("No clear winner: b 98.0 %, a 96.1 % (+2.0 points, 95 % interval -")
+    assert sentence.startswith("No clear winner: b 98.0%, a 96.1% (+2.0 points, 95% interval -")
 
 
 def test_arms_that_are_right_on_the_same_images_are_no_different():
@@ -145,7 +145,7 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
 
 def test_the_line_before_the_first_step_says_what_can_be_seen():
     few = power_line(20, 2, claims=20)
-    assert few.startswith("20 test images and 2 seeds are too few to detect any difference 80 % of the time")
+    assert few.startswith("20 test images and 2 seeds are too few to detect any difference 80% of the time")
     line = power_line(360, 3)
     assert line.startswith("360 test images and 3 seeds detect a difference of ")
     assert ASSUMED.smallest_difference(3, 10_000) < ASSUMED.smallest_difference(3, 360)

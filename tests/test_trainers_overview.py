@@ -62,8 +62,8 @@ def scores_with(mistakes):
 @pytest.mark.parametrize(
     ("mistakes", "expected"),
     [
-        (3, "Its weakest class is `3`: 70% of 10 test images are right."),
-        (0, "Its weakest class is `0`: 100% of 10 test images are right."),
+        (3, "Its weakest class is `3`: 70.0% of 10 test images are right."),
+        (0, "Its weakest class is `0`: 100.0% of 10 test images are right."),
     ],
 )
 def test_a_finished_run_names_its_weakest_class(setup, tmp_path, mistakes, expected):
@@ -71,11 +71,11 @@ def test_a_finished_run_names_its_weakest_class(setup, tmp_path, mistakes, expec
     first, second, *_ = page.split("\n\n")
     assert first == (
         f"**`vit_micro_2` is right on {100 - mistakes}.0% of the test images** ({100 - mistakes} of 100; "
-        "weights of epoch 2 of 3, the best on val)."
+        "best epoch, 2 of 3)."
     )
     assert second == expected
 
 
 def test_a_run_that_kept_its_last_epoch_does_not_call_it_the_best(setup, tmp_path):
     last = dataclasses.replace(setup[0], config=setup[0].config.changed(train={"select": "last"}))
-    assert "weights of epoch 3 of 3, the last)." in after(last, tmp_path, epoch=3, scores=scores_with(1))
+    assert "last epoch, 3 of 3)." in after(last, tmp_path, epoch=3, scores=scores_with(1))

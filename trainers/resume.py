@@ -78,7 +78,7 @@ def resume(
         setup, checkpoint = open_run(run_dir, config, epochs, objects, images)
         if data is not None:
             distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
-        announce(setup, run_dir, images=images)
+        announce(setup, run_dir, images=images, resumed=checkpoint is not None)
         return execute(setup, run_dir, checkpoint, handlers=handlers)
 
 

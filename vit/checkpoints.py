@@ -63,8 +63,7 @@ def load_weights(
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this program" if file.source == "ours" else file.source
-    first = f"{file.path}: in the format of {whose}" + (f"; LayerNorm eps {eps:g}" if eps else "")
-    return "\n  ".join([first, *notes])
+    return "\n  ".join([f"{file.path.name}: in the format of {whose}", *notes])
 
 
 @dataclass(frozen=True)

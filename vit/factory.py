@@ -183,10 +183,7 @@ class Blueprint:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            report = load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names)
-            spec = self.image_spec
-            images = f"mean {spec.mean}, std {spec.std}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
-            log.info("%s", f"{report}\n  images: {images}")
+            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names))
         if self.config.trainable != "all":
             from vit.freezing import freeze
 

@@ -16,7 +16,7 @@ import datasets
 import trainers
 import vit
 from common.shell import typed
-from common.text import pluralise, printable, wrapped
+from common.text import pluralise, wrapped
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.opened import OpenedImages
@@ -105,33 +105,17 @@ def is_new(line: str, said: set[str]) -> bool:
     return new
 
 
-def announce(setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None) -> None:
-    """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
+def announce(
+    setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None, resumed: bool = False
+) -> None:
+    """Print the screen before step 1: images, model, training, notes, and how to watch a run that stays.
 
-    What was said for an earlier run of the same `images` is not said again.
+    What was said for an earlier run of the same `images` is not said again, nor are images and model of a resumed run.
     """
-    config, train = setup.config, setup.config.train
-    total, trainable = count_parameters(setup.model)
-    model = f"{config.model.in_words} at {setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
-    model += f", weights {config.model.weights}" if config.model.weights else ""
-    if config.model.name in WHAT_THEY_ARE:
-        model += f"\n  {WHAT_THEY_ARE[config.model.name]}"
-    length = f"{pluralise(train.epochs or 0, 'epoch')} x {pluralise(setup.steps_per_epoch, 'step')}"
-    rate = f"{train.optimizer} lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
-    training = f"{length} of {config.data.batch_size} images, {rate}, weight decay {train.weight_decay:g}"
-    if train.start_head == "fit":
-        training = "none: the head is fitted to all images at once"
-    regularised = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
-    options = [f"{name} {value:g}" for name, value in (regularised | {"EMA": train.ema_decay}).items() if value]
-    options += [f"augmentation {config.data.augment}", f"precision {'fp32' if train.amp == 'off' else train.amp}"]
-    rows = [
-        ("data", "\n  ".join(describe(setup.data))),
-        ("model", model),
-        ("training", f"{training}\n  {', '.join(options)}, seed {train.seed}, on {setup.device}"),
-        *(("note", line) for line in notes_on(setup)),
-    ]
+    rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
+    rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
     if run_dir is not None:
-        rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
+        rows.append(("watch", typed("tensorboard", "--logdir", run_dir.parent)))
     said = set() if images is None else images.said
     for label, text in rows:
         if is_new(text, said):
@@ -144,6 +128,35 @@ def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
     for label, text in (("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))):
         if is_new(text, images.said):
             say(text, label=label)
+
+
+def model_line(setup: RunSetup) -> str:
+    """Name the model, its image size, what of it trains, and what sort of network it is where the name does not say."""
+    model, (total, trainable) = setup.config.model, count_parameters(setup.model)
+    trains = "all trained" if trainable == total else f"{trainable:,} trained"
+    start = ", random weights" if model.weights == "none" else ""
+    line = f"{model.in_words} at {setup.spec.image_size} px, {total:,} parameters, {trains}{start}"
+    return f"{line}\n  {WHAT_THEY_ARE[model.name]}" if model.name in WHAT_THEY_ARE else line
+
+
+def training_lines(setup: RunSetup) -> str:
+    """Describe the length of the training, its optimizer and its regularisation."""
+    data, train = setup.config.data, setup.config.train
+    if train.start_head == "fit":
+        return f"none: the head is fitted to all images at once, on {setup.device}"
+    length = f"{pluralise(train.epochs or 0, 'epoch')} x {pluralise(setup.steps_per_epoch, 'step')}"
+    options = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
+    used = [f"{name} {value:g}" for name, value in (options | {"EMA": train.ema_decay}).items() if value]
+    used += [f"augmentation {data.augment}", "fp32" if train.amp == "off" else str(train.amp)]
+    optimizer = f"{train.optimizer} lr {train.lr:.3g} ({train.schedule})"
+    return f"{length} of {data.batch_size} images, {optimizer}, on {setup.device}\n  {', '.join(used)}"
+
+
+def weights_taken(config: RunConfig, epoch: int) -> str:
+    """Name the weights that a run keeps: those of an epoch, or with a head that was fitted."""
+    if config.train.start_head == "fit":
+        return "fitted head"
+    return f"{'last' if config.train.select == 'last' else 'best'} epoch, {epoch} of {config.train.epochs or epoch:g}"
 
 
 def notes_on(setup: RunSetup) -> Iterator[str]:
@@ -246,10 +259,10 @@ def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
     right = percent(row["val_accuracy"])
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"
-    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
     val = f"val loss {row['val_loss']:.3f} acc {right}"
-    if row["train_loss"] is None:  # a head that was fitted
-        return f"{number}  {val}"
+    if row["train_loss"] is None:
+        return f"head fitted  {val}"
+    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
     return f"{number}  train loss {row['train_loss']:.3f} acc {percent(row['train_accuracy'])}  {val}"
 
 

@@ -25,5 +25,4 @@ def cannot_tell(labels: np.ndarray, class_names: Sequence[str]) -> str:
     if share == 1 and len(labels) >= LEAST:
         return f"all {images} are {class_names[int(counts.argmax())]!r}: they cannot tell whether the model learns"
     needed = needed_to_tell(share if share < 1 else 1 / max(2, len(class_names)))
-    enough = f"about {needed:,} can, and {FEW} give an accuracy to within 10 points"
-    return "" if len(labels) >= needed else f"{images} cannot tell whether the model learns: {enough}"
+    return "" if len(labels) >= needed else f"{images} cannot tell whether the model learns: about {needed:,} can"

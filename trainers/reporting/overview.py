@@ -8,11 +8,12 @@ from typing import Any
 from common.errors import OptionError
 from common.options import Hparam, Incidental
 from common.shell import command
-from common.text import printable
+from common.text import pluralise, printable
 from datasets.config import named_set
 from trainers.config import RunConfig, from_dict, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
+from trainers.reporting.console import weights_taken
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
@@ -20,7 +21,7 @@ from trainers.storage.run_folder import read_if_whole
 def before(setup: RunSetup, run_dir: Path) -> str:
     """Write the page of a run that begins."""
     config = setup.config
-    sentence = f"{literal(config.model.in_words)} is being trained for {config.train.epochs} epochs"
+    sentence = f"{literal(config.model.in_words)} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
     commands = (command("check", *named_set(config.data)), command("resume", run_dir))
     return page(config, run_dir, f"{sentence}; the result will stand here.", *commands)
 
@@ -30,14 +31,12 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     from trainers.reporting import heat_maps
 
     config, (split, last) = setup.config, list(scores.items())[-1]
-    chosen = "the last" if config.train.select == "last" else "the best on val"
     classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
     sentences = [
         f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
-        f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; weights of epoch {epoch} of"
-        f" {config.train.epochs}, {chosen}).",
-        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
+        f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
+        f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
         *map(str, heat_maps.kept(run_dir).values()),
     ]
     after_it = [command(do, run_dir, "path/to/images") for do in ("predict", "explain")]

@@ -141,7 +141,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
-    when = f"best weights (epoch {epoch})"
+    when = console.weights_taken(setup.config, epoch)
     with attempted():
         worth = measure_maps(setup, loggers.figures.parent)
         draw_attention(setup, setup.network, loggers, step=step, title=f"{when}\n{worth or READ_HEAT}")
