@@ -232,8 +232,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     if not is_main_process():
         return 0
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
-    for split, score, mean, deviation in seeds_and_folds.summarise_runs(results):
-        print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
+    print("\n".join(seeds_and_folds.summarise_runs(results)))
     say_what_was_seen(results)
     if seeds == 1:
         print(f"{'table':>9}  {seeds_and_folds.write_folds(results)}")

@@ -9,12 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from comparison.results import ConditionResult
-from comparison.runs import Arm, Condition, FinishedRun
-from trainers.reporting.figures.results import GREY, draw_counts, escape, png, shorten, tidy
+from comparison.runs import Condition, FinishedRun
+from trainers.reporting.figures.results import GREY, escape, png, shorten, tidy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
-MOST_CLASSES = 40  # of a confusion matrix that can be read
-NUMBERED_CLASSES = 15
 WIDTH = 5.4
 """Inches across, of which a phone shows the words at a readable size."""
 
@@ -22,7 +20,6 @@ TITLES = {
     "differences": "Differences",
     "accuracy_by_labels": "Accuracy by labels per class",
     "learning_curves": "Learning curves",
-    "confusion": "Confusion matrices",
 }
 
 
@@ -57,9 +54,6 @@ def draw(results: Sequence[ConditionResult]) -> Iterator[ReportFigure]:
         condition, named = result.condition, result.condition if len(results) > 1 else None
         caption = "On the validation images. Thin lines are seeds, thick ones their mean."
         yield ReportFigure("learning_curves", named, caption, png(learning_curves(condition)))
-        if len(condition.class_names) <= MOST_CLASSES:
-            caption = "Counts of scored images, all seeds. Rows are the true classes."
-            yield ReportFigure("confusion", named, caption, png(confusion_matrices(condition)))
 
 
 def colour(index: int) -> str:
@@ -150,32 +144,6 @@ def accuracy_by_labels(results: Sequence[ConditionResult]) -> Figure:
     axis.set(xlim=(-0.4, len(results) - 0.6), xlabel="training images per class", ylabel="accuracy, %")
     tidy(axis)
     _legend(figure, results[0].condition.names)
-    return figure
-
-
-def confusion(arm: Arm) -> np.ndarray:
-    """Sum the confusion matrices of an arm's runs: int64 (C, C), rows true."""
-    return np.sum([run.confusion for run in arm.runs], axis=0)
-
-
-def confusion_matrices(condition: Condition) -> Figure:
-    """Draw the confusion matrices of all arms one below the other, rows true, shaded by the share of the row."""
-    labels = [escape(shorten(name, 14)) for name in condition.class_names]
-    count = len(labels)
-    side, small = float(np.clip(1.4 + 0.27 * count, 2.6, 8.0)), 8 if count <= 20 else 6
-    upright = count * max(map(len, labels)) > 9 * side
-    titles = [_wrapped(name, int(7 * side)) for name in condition.names]
-    words = 0.5 + 0.16 * max(title.count("\n") for title in titles) + 0.06 * upright * max(map(len, labels))
-    # Constrained layout lets the titles and labels of square panels run over the edges; this one does not.
-    figure = Figure(figsize=(side + 1.4, (side + words) * len(titles)), layout="compressed")
-    grid = figure.subplots(len(titles), squeeze=False)
-    for index, axis in enumerate(grid[:, 0]):
-        draw_counts(axis, confusion(condition.arms[index]), numbered=count <= NUMBERED_CLASSES)
-        axis.set_title(titles[index], fontsize=9, color=colour(index))
-        axis.set_xticks(range(count), labels, rotation=90 if upright else 0, fontsize=small)
-        axis.set_yticks(range(count), labels, fontsize=small)
-        axis.set_xlabel("predicted", fontsize=9)
-        axis.set_ylabel("true", fontsize=9)
     return figure
 
 

@@ -63,25 +63,13 @@ def disagreement(result: ConditionResult) -> Disagreement:
 
 
 def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
-    """Return rows of images that most runs of one arm get right and most of the other do not, clearest first.
-
-    Among equally clear ones the classes take turns, beginning with the images on which the winner is surer.
-    """
+    """Return rows of images that most runs of one arm get right and most of the other do not, clearest first."""
     right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
-    sure, labels = _true_class_probability(first) - _true_class_probability(second), first.runs[0].labels
-    ours, theirs = _clearest(right - other, sure, labels), _clearest(other - right, -sure, labels)
-    return (
-        ours[(right[ours] > 0.5) & (other[ours] < 0.5)][:EXAMPLES].tolist(),
-        theirs[(right[theirs] < 0.5) & (other[theirs] > 0.5)][:EXAMPLES].tolist(),
-    )
-
-
-def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    order = np.lexsort((-sure, labels, -gap))
-    gap, sure, place = gap[order], sure[order], np.arange(len(order))
-    begins = np.append(True, (np.diff(gap) != 0) | (np.diff(labels[order]) != 0))  # of one gap and label
-    turn = place - np.maximum.accumulate(np.where(begins, place, 0))
-    return order[np.lexsort((-sure, turn, -gap))]
+    sure = _true_class_probability(first) - _true_class_probability(second)
+    order = np.lexsort((-sure, other - right)).tolist()
+    ours = [row for row in order if right[row] > 0.5 > other[row]]
+    theirs = [row for row in reversed(order) if other[row] > 0.5 > right[row]]
+    return ours[:EXAMPLES], theirs[:EXAMPLES]
 
 
 def _true_class_probability(arm: Arm) -> np.ndarray:

@@ -16,7 +16,7 @@ from common.errors import exit_code
 from common.files import folder_aside, write_bytes, write_text
 from common.tables import frame_text
 from common.text import printable
-from comparison.drawing import MOST_CLASSES, TITLES, ReportFigure, colour, confusion, draw
+from comparison.drawing import TITLES, ReportFigure, colour, draw
 from comparison.images import disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
@@ -30,7 +30,7 @@ from trainers.reporting.console import say
 from trainers.reporting.figures.thumbnails import data_uri
 from trainers.storage.run_folder import SNAPSHOTS
 
-LISTED_PAIRS = 10  # of classes that an arm confuses
+MISTAKES = 5  # that are listed of each arm
 INSIDE = "page.html"
 """The page of what two arms look at, in the folder of the report."""
 
@@ -115,27 +115,23 @@ def page(
         pairs=[row.against_first for result in results for row in result.arms],
         notes=[*notes(comparison, results)],
         detail_table=table_of(results, DETAILS),
-        confused=confused_classes(results),
+        mistakes_table=mistakes_table(results),
         settings_table=settings_table(results),
         versions_table=versions_table(results),
     )
 
 
-def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Table]]:
-    """Return, if a matrix would be too large to read, a title and a table of the most frequent mistakes of each arm."""
-    names = results[-1].condition.class_names
-    if len(names) <= MOST_CLASSES:
-        return []
-    tables = []
+def mistakes_table(results: Sequence[ConditionResult]) -> Table:
+    """Return the most frequent mistakes of each arm, all seeds together."""
+    names, lines = results[0].condition.class_names, []
     for condition, arm in ((result.condition, arm) for result in results for arm in result.condition.arms):
-        matrix = confusion(arm)
+        matrix = np.sum([run.confusion for run in arm.runs], axis=0)
         np.fill_diagonal(matrix, 0)
-        worst = np.argsort(-matrix, axis=None, kind="stable")[:LISTED_PAIRS]
-        cells = [divmod(int(cell), len(names)) for cell in worst]
-        lines = [[names[row], names[column], str(matrix[row, column])] for row, column in cells if matrix[row, column]]
-        where = f" ({condition.title})" if len(results) > 1 else ""
-        tables.append((f"{arm.name}{where}", (["true", "predicted", "times"], lines)))
-    return tables
+        for cell in np.argsort(-matrix, axis=None, kind="stable")[:MISTAKES]:
+            row, column = divmod(int(cell), len(names))
+            if matrix[row, column]:
+                lines.append([condition.labels, arm.name, names[row], names[column], str(matrix[row, column])])
+    return ["labels", "arm", "true", "predicted", "times"], lines
 
 
 def settings_table(results: Sequence[ConditionResult]) -> Table:

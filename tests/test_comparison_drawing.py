@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from comparison import drawing
-from comparison.drawing import accuracy_by_labels, confusion_matrices
+from comparison.drawing import accuracy_by_labels
 
 pytestmark = pytest.mark.drawn
 
@@ -17,7 +17,6 @@ NAMES = (
     "efficientnet_lite0 pretrained, head only",
     "vit_b_16 pretrained trainable=last:4 lr=0.0003 warmup_epochs=2 label_smoothing=0.1",
 )
-CLASSES = ("airplane", "automobile", "bird", "a class with a long name")
 
 
 def margins(figure):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.files import write_text
 from common.tables import frame_text
+from common.text import format_table
 from datasets.opened import OpenedImages
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.sharing import sharing
@@ -124,7 +125,7 @@ def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
     """Return the run that stands for all, and why: folds share no validation images by which one could be the best."""
     config = read_run_config(results[0].run_dir)
     if config.data.fold is not None:
-        return results[0], "the first fold; validation scores of different images choose none"
+        return results[0], "the first fold"
     select = metric_of(config.train.select)
     return best_of_several(results, select=select), f"the best seed by validation {select.replace('_', ' ')}"
 
@@ -151,10 +152,17 @@ def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
     return scores[[score for score in SCORES if score in scores]].dropna(axis="columns")
 
 
-def summarise_runs(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield (split, score, mean, standard deviation); that of folds, which share training images, says less."""
+def summarise_runs(results: Sequence[RunResult]) -> Iterator[str]:
+    """Yield a table of mean (standard deviation) by split; that of folds, which share training images, says less."""
+    rows = []
     for split in ("val", "test"):
         scores = scores_of_runs(results, split)
-        if len(results) > 1 and not scores.empty:
-            for score, row in scores.agg(["mean", "std"]).T.iterrows():
-                yield split, str(score), row["mean"], row["std"]
+        if scores.empty:
+            continue
+        cells = [f"{split:>9}"]
+        for name, row in scores.agg(["mean", "std"]).T.iterrows():
+            form = ".1%" if "accuracy" in str(name) else ".2f"
+            cells.append(f"{row['mean']:{form}} ({row['std']:{form}})")
+        rows.append(cells)
+    names = (name.replace("_accuracy", "").replace("_", " ") for name in scores_of_runs(results, "val"))
+    return format_table([["    split", *names], *rows])

@@ -27,7 +27,12 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     side = min(16.0, max(3.7, 0.9 + 0.28 * count))
     figure = Figure(figsize=(side, side + 0.3), layout="constrained")
     axis = figure.subplots()
-    draw_counts(axis, confusion, numbered=count <= 25)
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    if count <= 25:
+        for row, column in zip(*np.nonzero(confusion), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axis.text(column, row, f"{confusion[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="predicted", ylabel="true")
     lines = [line for part in title.split("\n") for line in wrap(part, round(14 * side))]
     figure.suptitle(escape("\n".join(lines)), fontsize=9)
@@ -36,16 +41,6 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
         axis.set_xticks(range(count), names, rotation=90 if count * max(map(len, names)) > 12 * side else 0, fontsize=8)
         axis.set_yticks(range(count), names, fontsize=8)
     return figure
-
-
-def draw_counts(axis, counts: np.ndarray, *, numbered: bool) -> None:
-    """Counts (C, C), each shaded by its share of the row, and written into its cell."""
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    if numbered:
-        for row, column in zip(*np.nonzero(counts), strict=True):
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axis.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
 
 
 def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
