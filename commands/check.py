@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +109,8 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += [f"note: {note}" for note in report.notes]
     if not report.findings:
         return [*lines, next_step(config, report)]
-    rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
+    room = shutil.get_terminal_size().columns - 44 if sys.stdout.isatty() else 1000
+    rows = [(first.kind, first.severity, f"{count:,}", _example(first, room)) for count, first in report.kinds()]
     lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     lines += ["", f"all of them: {printable(str(config.csv_path))}"]
     if not report.errors:
@@ -115,7 +118,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):
         lines.append(f"next: {command('check', operand(deeper))}")
     elif any(_is_of_an_image(finding) for finding in report.findings):
-        lines.append(f"to train without the images of the errors: {train_command(config, config.csv_path)}")
+        lines += ["to train without the images of the errors:", train_command(config, config.csv_path)]
     return lines
 
 
@@ -151,6 +154,8 @@ def train_command(config: Options, exclude: Path | None = None) -> str:
     return command("train", *words(data), "--minutes", "5")
 
 
-def _example(finding: Problem) -> str:
+def _example(finding: Problem, room: int) -> str:
+    """Name an image of a kind of finding, with details where there is room for them."""
     other = f" = {finding.other}" if finding.other and finding.other not in finding.detail else ""
-    return printable(finding.path + other + (f" ({finding.detail})" if finding.detail else ""))
+    text = printable(finding.path + other + (f" ({finding.detail})" if finding.detail else ""))
+    return text if len(text) <= room else printable(finding.path)

@@ -81,42 +81,20 @@ def test_of_more_arms_the_most_accurate_is_to_be_used_with_those_that_may_be_as_
 def sentence_on(first, second, **options):
     """The sentence on two arms a and b that are right where `first` and `second` (K, N) say so."""
     ((pair,),) = judge([Condition(None, (arm_in_memory("a", first), arm_in_memory("b", second)))])
-    return pair, pair_sentence(pair, **options)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_sentence_names_the_winner_whichever_comes_first(order):
-    generator = np.random.default_rng(0)
-    arms = generator.random((3, 360)) < 0.97, generator.random((3, 360)) < 0.8
-    pair, sentence = sentence_on(*arms[::order])
-    low, high = sorted(abs(value) * 100 for value in (pair.difference.low, pair.difference.high))
-    (winner, loser), shares = "ab"[::order], [100 * arm.mean() for arm in arms]
-    assert sentence == (
-        f"{winner} wins: {shares[0]:.1f}% against {shares[1]:.1f}% for {loser} "
-        f"({abs(pair.difference.mean) * 100:+.1f} points, 95% interval {low:.1f} to {high:.1f}; "
-        "360 test images, 3 seeds)."
-    )
+    return pair_sentence(pair, **options)
 
 
 def test_the_sentence_of_one_seed_says_what_it_does_not_know():
-    _, sentence = sentence_on(np.ones((1, 100), bool), np.arange(100)[None] < 60, scored="held-out validation")
+    sentence = sentence_on(np.ones((1, 100), bool), np.arange(100)[None] < 60, scored="held-out validation")
     assert "100 held-out validation images, 1 seed" in sentence
     assert "one seed says nothing about training noise" in sentence
 
 
-def test_too_few_images_name_no_winner():
-    _, sentence = sentence_on(np.arange(153)[None] >= 6, np.arange(153)[None] < 150)
+def test_too_few_images_name_no_winner_and_an_unclear_pair_says_what_would_decide():
+    sentence = sentence_on(np.arange(153)[None] >= 6, np.arange(153)[None] < 150)
     assert sentence.startswith("No clear winner: b 98.0%, a 96.1% (+2.0 points, 95% interval -")
-
-
-def test_arms_that_are_right_on_the_same_images_are_no_different():
-    right = np.random.default_rng(0).random((2, 60)) < 0.8
-    assert "No difference" in sentence_on(right, right)[1]
-
-
-def test_an_unclear_pair_is_told_how_many_seeds_would_decide():
     generator = np.random.default_rng(4)
-    _, sentence = sentence_on(generator.random((2, 200)) < 0.85, generator.random((2, 200)) < 0.8)
+    sentence = sentence_on(generator.random((2, 200)) < 0.85, generator.random((2, 200)) < 0.8)
     assert re.search("it would take about .* seeds|would not do either", sentence)
 
 

@@ -27,16 +27,16 @@ def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([0], "1 validation image cannot tell whether the model learns: about 20 can"),
-        ([0] * 7 + [1] * 6, "13 validation images cannot tell whether the model learns: about 20 can"),
-        ([0] * 90 + [1] * 10, "100 validation images cannot tell whether the model learns: about 144 can"),
-        ([0] * 50, "all 50 validation images are 'a': they cannot tell whether the model learns"),
-        ([0] * 12 + [1] * 12, ""),
+        ([0], ("1 validation image ", "20")),
+        ([0] * 7 + [1] * 6, ("13 validation images", "20")),
+        ([0] * 90 + [1] * 10, ("100 validation images", "144")),
+        ([0] * 50, ("50 validation images", "'a'")),
+        ([0] * 12 + [1] * 12, ()),
     ],
 )
 def test_too_few_validation_images_are_named_with_how_many_would_do(labels, words):
     said = cannot_tell(np.array(labels), ("a", "b"))
-    assert said.startswith(words)
+    assert all(word in said for word in words)
     assert bool(said) == bool(words)
 
 
