@@ -135,7 +135,7 @@ def say(tally: Tally) -> None:
     """Say on standard error how many images are right and how many files could not be read."""
     if tally.labelled:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
-        print(wrapped(f"{share} ({tally.right / tally.labelled:.2%})"), file=sys.stderr)
+        print(wrapped(f"{share} ({tally.right / tally.labelled:.1%})"), file=sys.stderr)
     if failed := len(tally.unreadable):
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
 

@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from common.errors import exit_code
 from common.files import folder_aside, write_bytes, write_text
 from common.tables import frame_text
 from common.text import printable
@@ -24,15 +22,10 @@ from comparison.runs import Comparison
 from comparison.table import DETAILS, VERDICTS, Table, table_frame, table_of
 from comparison.tensorboard import write_events
 from comparison.verdict import card, headline, not_converged, notes, pair_sentence
-from inference.classifier import open_classifier
-from inference.page.document import page_of, validation_pictures
-from trainers.reporting.console import say
 from trainers.reporting.figures.thumbnails import data_uri
-from trainers.storage.run_folder import SNAPSHOTS
 
-MISTAKES = 5  # that are listed of each arm
-INSIDE = "page.html"
-"""The page of what two arms look at, in the folder of the report."""
+MISTAKES = 5
+"""Mistakes that are listed of each arm."""
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> None:
@@ -42,37 +35,13 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = list(draw(results))
-    inside = write_inside(results[-1], folder / INSIDE)
     write_text(folder / "table.csv", frame_text(table_frame(comparison, results)))
-    write_text(folder / "report.html", page(comparison, results, pictures, inside))
+    write_text(folder / "report.html", page(comparison, results, pictures))
     with replacing_folder(folder / "figures") as aside:
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
     with replacing_folder(folder / "verdict") as aside:
         write_events(aside, card(comparison, results), pictures, results)
-
-
-def write_inside(result: ConditionResult, path: Path) -> str:
-    """Write the page of the best two arms whose runs kept snapshots, as those of small ViTs do, on four pictures.
-
-    Returns the text of a link to the page. Empty if there are no such runs; also, with a note, if their images are gone
-    or a file is damaged.
-    """
-    arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
-    shown = [arm for arm in arms if (arm.runs[0].run_dir / SNAPSHOTS).is_dir()][:2]
-    if not shown:
-        return ""
-    try:
-        opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in shown]
-        classifiers = [replace(classifier, source=name) for name, classifier in opened]
-        text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
-    except Exception as error:
-        if exit_code(error) == 1:  # a bug
-            raise
-        say(f"note: the report has no page of the models as they learned: {error}")
-        return ""
-    write_text(path, text)
-    return f"What they look at, as they learned: {' and '.join(arm.name for arm in shown)}"
 
 
 @contextmanager
@@ -84,11 +53,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         os.replace(aside, folder)
 
 
-def page(
-    comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure], inside: str
-) -> str:
-    """Return the document. The template escapes every name, path and line. `inside`: text of the link to the page about
-    the models; empty if there is none."""
+def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure]) -> str:
+    """Return the document. The template escapes every name, path and line."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -105,8 +71,6 @@ def page(
         pair_sentence=pair_sentence,
         warnings=[*comparison.warnings, *not_converged(results)],
         disagreements=[disagreement(result) for result in results],
-        inside=inside,
-        inside_page=INSIDE,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
         data_uri=data_uri,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations, islice
 from typing import Any
 
@@ -12,12 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.errors import exit_code
 from comparison.runs import Arm, Comparison, Condition, FinishedRun
-from trainers.config import from_dict
 from trainers.coverage import answered
 from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
-from trainers.reporting.console import say
 from trainers.statistics import (
     Clusters,
     Estimate,
@@ -29,10 +25,6 @@ from trainers.statistics import (
     minus,
     paired_difference,
 )
-from trainers.storage.finished_run import untrusted_run
-from vit.config import ModelConfig
-from vit.factory import build_model
-from vit.summary import summarise
 
 LAST = 0.2
 """Share of the learning, in steps times learning rate, over which a rise is measured: the second half of the steps of a
@@ -45,7 +37,7 @@ FEWEST = 8
 """Epochs below which convergence is not judged."""
 CONVERGENCE = (
     "in the last fifth of the training (steps times learning rate), by over a point and twice its noise, with training "
-    "accuracy below 98 %"
+    "accuracy below 98%"
 )
 
 
@@ -204,36 +196,9 @@ def costs(arm: Arm) -> dict[str, Any]:
     return {
         "parameters": first.summary["parameters"],
         "trainable": first.summary["trainable"],
-        "gflops_per_image": gflops(first),
         "images_seen": images_seen(arm),
         "seconds": float(np.median([summary["seconds"] for summary in summaries])),
         "memory_mb": float(np.median(memory)) if memory else None,
         "lr": first.config["train"]["lr"],
         "best_epoch": f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}",
     }
-
-
-def gflops(run: FinishedRun) -> float | None:
-    """Count the GFLOPs of one image's forward pass, 2 per multiply-add.
-
-    None, with a note, for a model that cannot be built here: of another version, or of a package that is missing.
-    """
-    bare = {"weights": "none", "weights_source": None, "trainable": "all"}
-    try:
-        return _flops(from_dict(ModelConfig, run.config["model"] | bare), len(run.class_names)) / 1e9
-    except Exception as error:
-        if exit_code(error) == 1:  # a bug
-            raise
-        _say_once(f"note: no GFLOPs of {run.config['model']['name']}: {error}")
-        return None
-
-
-_say_once = lru_cache(say)  # the arms of one condition are those of the next
-
-
-@lru_cache
-def _flops(config: ModelConfig, num_classes: int) -> int:
-    with untrusted_run(), torch.device("meta"):  # shapes without numbers
-        model = build_model(config, num_classes=num_classes)
-    assert config.image_size is not None  # config.json holds resolved options
-    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops

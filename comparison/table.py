@@ -116,7 +116,6 @@ DETAILS: Columns = {
     "95% right on": lambda row: _optional(row.scores["answered_95"], ".1%"),
     "parameters": lambda row: f"{row.costs['parameters']:,}",
     "trainable": lambda row: f"{row.costs['trainable']:,}",
-    "GFLOPs": lambda row: _optional(row.costs["gflops_per_image"], ".3g"),
     "images seen": lambda row: f"{row.costs['images_seen']:,}{' ^' * (row.scores['improvement'] is not None)}",
     "time": lambda row: duration(row.costs["seconds"]),
     "memory MB": lambda row: _optional(row.costs["memory_mb"], ",.0f"),

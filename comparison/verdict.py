@@ -221,7 +221,7 @@ def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterato
     )
     yield "95% interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs"
     yield "95% right on: share of the images, each run's surest ones, on which 95% of its answers are right"
-    yield "GFLOPs: of one image's forward pass; time and memory: medians over the seeds, memory the peak of the process"
+    yield "time and memory: medians over the seeds; memory: the peak of the process, or of the device"
     if not design.alone:
         where = f", with {condition.title}" * (len(results) > 1)
         yield (

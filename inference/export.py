@@ -57,7 +57,7 @@ class Parity:
     def __str__(self) -> str:
         return (
             f"logits differ by at most {self.max_difference:.2g} (largest logit {self.largest_logit:.3g}), "
-            f"top-1 agrees on {self.top1_agreement:.2%}: {self.n} {self.images}, "
+            f"top-1 agrees on {self.top1_agreement:.1%}: {self.n} {self.images}, "
             f"batches of {', '.join(map(str, BATCH_SIZES))}"
         )
 

@@ -4,7 +4,6 @@ import io
 import re
 import shutil
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from comparison.drawing import ReportFigure
 from comparison.images import only_one_right
-from comparison.report import mistakes_table, write_inside
+from comparison.report import mistakes_table
 from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
 from comparison.runs import group_into_arms, read_run, require_same_data
@@ -76,8 +75,6 @@ def report(tmp_path_factory):
     comparison = comparison_of(
         *conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",), command="compare '<i>'"
     )
-    for arm in comparison.conditions[-1].arms[:2]:
-        (arm.runs[0].run_dir / "snapshots").mkdir()  # as if they had kept their weights
     return comparison, folder / "compare", write_report(comparison, folder / "compare")
 
 
@@ -112,7 +109,6 @@ def test_every_file_is_written_and_named(report):
     assert "figures/learning_curves_all_labels.png" in names
     assert sorted(path.name for path in folder.iterdir()) == [
         "figures",
-        "page.html",
         "report.html",
         "table.csv",
         "verdict",
@@ -122,30 +118,13 @@ def test_every_file_is_written_and_named(report):
             assert np.asarray(Image.open(path).convert("L")).std() > 5
 
 
-@pytest.mark.parametrize("damaged", [None, "checkpoints/best.safetensors", "config.json"])
-def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone_and_is_named(report, tmp_path, damaged, capsys):
-    arm = report[0].conditions[-1].arms[0]
-    run_dir = shutil.copytree(arm.runs[0].run_dir, tmp_path / "run")
-    for path in run_dir.glob(damaged or "none"):
-        path.write_bytes(path.read_bytes()[:200])
-    leading = SimpleNamespace(name=arm.name, runs=[SimpleNamespace(run_dir=run_dir)])
-    result = SimpleNamespace(arms=[SimpleNamespace(arm=leading, scores={"accuracy": 1.0})])
-    link = "" if damaged else f"What they look at, as they learned: {arm.name}"
-    assert write_inside(result, tmp_path / "page.html") == link
-    assert (tmp_path / "page.html").exists() == (damaged is None)
-    said = capsys.readouterr().out
-    assert ("note: the report has no page of the models as they learned: " in said) == (damaged is not None)
-    assert damaged is None or str(run_dir) in said
-
-
 def test_the_page_is_one_file_in_the_promised_order(report):
     comparison, folder, _ = report
     source = (folder / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert outline.open == []
     assert "script" not in outline.tags
-    assert [link for link in outline.links if not link.startswith("data:")] == ["page.html"]
-    assert "pretrained &lt;b&gt; beside scratch" in (folder / "page.html").read_text(encoding="utf-8")
+    assert [link for link in outline.links if not link.startswith("data:")] == []
     assert outline.headings == [
         "Results", "Accuracy by labels per class", "Learning curves", "Images only one arm gets right", "More",
     ]  # fmt: skip

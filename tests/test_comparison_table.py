@@ -1,6 +1,5 @@
 import csv
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest

@@ -164,5 +164,5 @@ def summarise_runs(results: Sequence[RunResult]) -> Iterator[str]:
             form = ".1%" if "accuracy" in str(name) else ".2f"
             cells.append(f"{row['mean']:{form}} ({row['std']:{form}})")
         rows.append(cells)
-    names = (name.replace("_accuracy", "").replace("_", " ") for name in scores_of_runs(results, "val"))
+    names = (str(name).replace("_accuracy", "").replace("_", " ") for name in scores_of_runs(results, "val"))
     return format_table([["    split", *names], *rows])
