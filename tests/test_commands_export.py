@@ -35,7 +35,7 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     words = ["--input", "tensor"] if kind == "onnx" else []
     code, out, err = call(capsys, "export", run, "--format", kind, "--images", pictures[0].parent, *words)
     assert code == 0, err
-    assert "top-1 agrees on 100.00%" in out
+    assert "top-1 agrees on 100.0%" in out
     file = run / "export" / f"model.{kind}"
     ours = open_classifier(str(run), device="cpu")
     theirs = open_classifier(str(file), device="cpu")
