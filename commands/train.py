@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions
 from commands.parser import UsageError
 from common.options import InPlans
-from common.shell import command
-from common.text import pluralise, printable, wrapped
+from common.shell import command, typed
+from common.text import pluralise, wrapped
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
 from vit.config import embedded_weights
@@ -308,5 +308,5 @@ def report(result: RunResult) -> None:
     print(f"\n{wrapped(verdict(result))}\n")
     print(wrapped("\n".join(score_lines(rows, intervals=False))))
     say_what_was_seen([result])
-    print(f"\n{'run':>9}  {printable(str(result.run_dir))}")
+    print(wrapped(f"\n{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}", indent=11))
     print(wrapped(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}", indent=11))

@@ -150,11 +150,12 @@ def last_screen(comparison: Comparison, results: Results) -> Iterator[str]:
     if len(lines) <= MOST_ROWS:
         table = [line[len(results) == 1 :] for line in (header, *lines)]  # one condition needs no labels
         yield from format_table(table, left=[place for place, name in enumerate(table[0]) if name in ("arm", "")])
-    scores, pairs = results[0].arms[0].scores, [pair for result in results for pair in result.pairs]
+    scores, pairs = results[0].arms[0].scores, [row.against_first for result in results for row in result.arms[1:]]
     images = images_text(scores["images"], scores["groups"], comparison.scored)
     yield f"accuracy in % of {images}, {pluralise(scores['seeds'], 'seed')}; 95% intervals"
-    if any(pair.mark == "unclear" and pair.difference.low * pair.difference.high > 0 for pair in pairs):
-        yield f"an interval that leaves out 0 names no winner: {len(pairs)} comparisons are judged together"
+    if any(pair.mark == "unclear" and pair.difference.low * pair.difference.high > 0 for pair in pairs if pair):
+        together = results[0].pairs[0].claims
+        yield f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
     if len(short) == 2:
         for result in results:
             if needed := seeds_or_images_needed(result.pairs[0]):

@@ -32,11 +32,11 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         "12 train, 12 val images",
         "vit_micro_4 at 16 px, 1,198,722 parameters, all trained, random weights",
         "1 epoch x 3 steps of 4 images, adamw lr 0.002 (cosine), on cpu",
-        f"watch  tensorboard --logdir {tmp_path / 'runs' / 'pets'}",
+        f"run  {tmp_path / 'runs' / 'pets' / 'vit_micro_4_s0'}; live: tensorboard --logdir ",
     ):
         assert said in screen
     assert screen.count("\n") <= 12
-    assert f"run  {tmp_path / 'runs' / 'pets' / 'vit_micro_4_s0'}" in out
+    assert f"watch  tensorboard --logdir {tmp_path / 'runs' / 'pets'}" in out
     code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert "as logged" in out

@@ -16,7 +16,7 @@ import datasets
 import trainers
 import vit
 from common.shell import typed
-from common.text import pluralise, wrapped
+from common.text import pluralise, printable, wrapped
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.opened import OpenedImages
@@ -108,14 +108,14 @@ def is_new(line: str, said: set[str]) -> bool:
 def announce(
     setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None, resumed: bool = False
 ) -> None:
-    """Print the screen before step 1: images, model, training, notes, and how to watch a run that stays.
+    """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
 
     What was said for an earlier run of the same `images` is not said again, nor are images and model of a resumed run.
     """
     rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
     if run_dir is not None:
-        rows.append(("watch", typed("tensorboard", "--logdir", run_dir.parent)))
+        rows.append(("run", f"{printable(str(run_dir))}; live: {typed('tensorboard', '--logdir', run_dir.parent)}"))
     said = set() if images is None else images.said
     for label, text in rows:
         if is_new(text, said):
