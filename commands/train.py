@@ -113,7 +113,7 @@ def say_what_trains(how: Sequence[str]) -> None:
 
     if how and is_main_process():
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
-        console.say(f"none, because of {named}: one model is trained", label="plan")
+        console.say(f"none, because of {named}: one model trains", label="plan")
 
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
@@ -239,6 +239,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     kept, why = seeds_and_folds.kept_of(results)
     open_as_latest(kept.run_dir)
     print(f"{'latest':>9}  {kept.run_dir}: {why}")
+    say_what_next(kept.run_dir)
     return 0
 
 
@@ -308,5 +309,11 @@ def report(result: RunResult) -> None:
     print(f"\n{wrapped(verdict(result))}\n")
     print(wrapped("\n".join(score_lines(rows, intervals=False))))
     say_what_was_seen([result])
-    print(wrapped(f"\n{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}", indent=11))
-    print(wrapped(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}", indent=11))
+    print()
+    say_what_next(result.run_dir)
+
+
+def say_what_next(run_dir: Path) -> None:
+    """Print how to watch a run, and how to use it."""
+    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', run_dir.parent)}")
+    print(f"{'use':>9}  {command('predict', run_dir, 'path/to/images')}")
