@@ -104,7 +104,7 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
     for result, pair in pairs:
         what = [pair.second.name] * (len(result.arms) > 2) + [result.condition.title] * (len(results) > 1)
         shares = f"{pair.second.accuracies.mean():.1%} against {pair.first.accuracies.mean():.1%}"
-        names.append(_wrapped(f"{', '.join(what) or pair.second.name}: {shares}", 62))
+        names.append(_wrapped(f"{', '.join(what) or pair.second.name}: {shares}", 68))
     lines = max(name.count("\n") for name in names) + 1
     figure = Figure(figsize=(WIDTH, 0.7 + (0.55 + 0.16 * lines) * len(names)), layout="constrained")
     axis = figure.subplots()
@@ -116,7 +116,7 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
         axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
         axis.annotate(names[row], (0, row), (0, 20), ("axes fraction", "data"), "offset points", fontsize=9)
     rows = np.arange(len(names))
-    axis.vlines(np.zeros(len(names)), rows - 0.2, rows + 0.25, color=GREY, linewidth=1)  # no line runs through a name
+    axis.vlines(np.zeros(len(names)), rows - 0.08, rows + 0.25, color=GREY, linewidth=1)  # through no label
     axis.set_yticks([])
     axis.set(ylim=(len(names) - 0.5, -0.8))
     axis.set_xlabel(_wrapped(f"points of accuracy above {results[0].condition.names[0]}", 62))
