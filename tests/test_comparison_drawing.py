@@ -27,23 +27,6 @@ def margins(figure):
     return drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1
 
 
-def condition(arms, classes):
-    generator = np.random.default_rng(0)
-    names = [NAMES[number % len(NAMES)] for number in range(arms)]
-    class_names = [f"{CLASSES[number % len(CLASSES)]} {number}" for number in range(classes)]
-    runs = [SimpleNamespace(confusion=generator.integers(0, 20, (classes, classes))) for _ in names]
-    matrices = [SimpleNamespace(name=name, runs=[run]) for name, run in zip(names, runs, strict=True)]
-    return SimpleNamespace(names=names, class_names=class_names, arms=matrices)
-
-
-@pytest.mark.parametrize(("arms", "classes"), [(2, 2), (6, 40)])
-def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
-    figure = confusion_matrices(condition(arms, classes))
-    assert min(margins(figure)) >= 0
-    sides = [axis.get_window_extent().width / figure.dpi for axis in figure.axes[:arms]]
-    assert min(sides) > 0.2 * classes**0.5  # what is not cut off has room for its numbers, too
-
-
 @pytest.mark.parametrize(("others", "conditions"), [(1, 1), (3, 3)])
 def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
     first, *arms = (SimpleNamespace(name=name, accuracies=np.array([0.5])) for name in NAMES)

@@ -112,7 +112,7 @@ def test_a_damaged_comparison_is_named_and_passed_over(runs, monkeypatch, capsys
 
 
 WORDS = "compare --data digits --labels-per-class 4 --arms vit_micro_2 vit_micro_4 --epochs 1 --seeds 2"
-WORDS += " --device cpu --workers 0 --threads 1 --tb scalars --output-dir"
+WORDS += " --device cpu --workers 0 --tb scalars --output-dir"
 
 
 def compared(capsys, folder: Path, *more: str) -> str:

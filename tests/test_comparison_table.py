@@ -8,10 +8,7 @@ from small_comparison import arm_of, comparison_of
 
 from common.tables import frame_text
 from comparison import results, table
-from comparison.results import gflops
 from trainers.statistics import wilson
-from vit.factory import build_model
-from vit.summary import summarise
 
 LABELS = [row % 3 for row in range(60)]
 
@@ -60,19 +57,6 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
     assert (good["seeds"], good["images"], good["scored"], good["labels_per_class"]) == (3, 60, "test", None)
     costs = ("parameters", "trainable", "images_seen", "seconds", "memory_mb", "lr", "best_epoch")
     assert [good[name] for name in costs] == [1000, 900, 12, 2.5, 302, 0.001, "2"]
-
-
-def test_gflops_are_those_of_the_summary(two):
-    run = two.conditions[0].arms[0].runs[0]
-    model = build_model("vit_micro_4", num_classes=3)
-    assert gflops(run) == summarise(model, in_channels=3, image_size=32).flops / 1e9
-
-
-def test_a_model_that_cannot_be_built_here_has_no_gflops_and_a_note_says_why(two, capsys):
-    run = two.conditions[0].arms[0].runs[0]
-    unknown = replace(run, config=run.config | {"model": run.config["model"] | {"name": "hf:/not/here"}})
-    assert gflops(unknown) is gflops(unknown) is None
-    assert capsys.readouterr().out.count("no GFLOPs of hf:/not/here") == 1
 
 
 def test_the_csv_reads_back_with_every_digit(two):
