@@ -34,8 +34,10 @@ from benchmarks.environment import RESULTS, describe
 from datasets.bundle import Samples
 from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
-from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
-from inference.labels.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
+from datasets.loaders import split_samples
+from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, suspects_of
+from inference.labels.features import features_of_set
+from inference.labels.out_of_fold import best_penalty, fit_logistic, fold_of_each, out_of_fold
 from inference.labels.suspects import DROP
 from trainers.budget import local_weights
 from trainers.config import RunConfig
@@ -57,10 +59,9 @@ def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely:
     return labels
 
 
-def case(noisy: HeldOutPredictions, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
-    """Judge the set as it is labelled, against the true labels, for which this penalty is the best."""
+def case(noisy: HeldOutPredictions, truth: np.ndarray) -> dict[str, Any]:
+    """Judge the set as it is labelled, against the true labels."""
     start = time.perf_counter()
-    assert noisy.features is not None
     judged = cross_validate_features(noisy.samples, noisy.rows, noisy.groups, noisy.features, folds=5)
     labels, learns, features, probabilities = judged.labels, ~judged.in_test, noisy.features, judged.probabilities
     suspects = suspects_of(judged, test=False)
@@ -72,24 +73,27 @@ def case(noisy: HeldOutPredictions, truth: np.ndarray, penalty_right: float) -> 
     dropped = np.isin(paths, [suspect.path for suspect in suspects if suspect.decision == DROP])
     right = (probabilities.argmax(axis=1) == truth)[learns].mean()
 
-    def tested(rows: np.ndarray, given: np.ndarray, penalty: float) -> float:
+    left_out = fold_of_each(labels, noisy.groups, folds=5) == 0
+
+    def tested(rows: np.ndarray, given: np.ndarray) -> float:
+        penalty = best_penalty(features, given, rows & ~left_out, rows & left_out)
         model = fit_logistic(features[rows], given[rows], penalty)
         return float((model.predict(features[judged.in_test]) == truth[judged.in_test]).mean())
 
     count = int(wrong.sum())
     return {
-        "planted": count, "flagged": int(flagged.sum()), "penalties": judged.penalties, "accuracy": float(right),
+        "planted": count, "flagged": int(flagged.sum()), "accuracy": float(right),
         "precision": float(wrong[np.argsort(-doubt, kind="stable")[:count]].mean()) if count else None,
         "area": float(roc_auc_score(wrong, doubt)) if count else None,
         "found": float((flagged[learns] & wrong).sum() / count) if count else None,
-        "test_right": tested(learns, truth, penalty_right), "test_noisy": tested(learns, labels, judged.penalties[0]),
-        "test_cleaned": tested(learns & ~dropped, labels, judged.penalties[1]), "seconds": round(seconds, 1),
+        "test_right": tested(learns, truth), "test_noisy": tested(learns, labels),
+        "test_cleaned": tested(learns & ~dropped, labels), "seconds": round(seconds, 1),
     }  # fmt: skip
 
 
 def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, Any]:
     config = RunConfig(data=DataConfig(source=source, root=options.data_root))
-    images = int((read_samples(config.data).splits >= 0).sum())
+    images = int((split_samples(config.data).splits >= 0).sum())
     start = time.perf_counter()
     samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
     groups = groups_of_copies(inspections(samples, rows.tolist(), workers=os.cpu_count() or 1))
@@ -101,15 +105,15 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
             samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features
         )
         pool, fold = np.flatnonzero(~own.in_test), fold_of_each(truth, groups, folds=5)
-        said, penalty = out_of_fold(features, truth, fold, ~own.in_test)
+        said = out_of_fold(features, truth, fold, ~own.in_test)
         confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])
         np.fill_diagonal(confusion, -1)
-        result["untouched"].append({"split": split, "test_images": len(rows) - len(pool), **case(own, truth, penalty)})
+        result["untouched"].append({"split": split, "test_images": len(rows) - len(pool), **case(own, truth)})
         for seed, (kind, rate) in product(range(options.seeds), CASES):
             labels = planted(truth, pool, rate, seed, None if kind == "random" else confusion.argmax(axis=1))
             noisy = samples.labels.copy()
             noisy[rows] = labels
-            row = case(replace(own, samples=own.samples.replace(labels=noisy)), truth, penalty)
+            row = case(replace(own, samples=own.samples.replace(labels=noisy)), truth)
             result["cases"].append({"split": split, "noise": kind, "rate": rate, "seed": seed, **row})
             print(name, result["cases"][-1], flush=True)
             write(name, result)

@@ -1,12 +1,11 @@
 """`clean DATA`: which labels models doubt that have not learnt from them; and a table without them."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from commands.arguments import ImagesOptions
-from common.options import Arg, Positional, require, require_finite
+from common.options import require, require_finite
 from common.shell import command
 from datasets.config import named_set
 from trainers.config import OutputConfig, RunConfig
@@ -20,8 +19,6 @@ class Options(ImagesOptions):
     are, and so do the labels of the test images. Given again, it takes the decisions from suspects.csv.
     """
 
-    data: Annotated[str, Positional, Arg(metavar="NAME|PATH|RUN")]
-    """A folder, a CSV or TSV table, a zip, a built-in set; or a run of `train --folds K`, for its own predictions."""
     review: bool = False
     """Decide on a page of this machine, by keys: keep, relabel, drop, undo, enlarge; with pictures to compare with."""
     on_bad_image: Literal["fail", "skip"] = "fail"
@@ -43,61 +40,44 @@ class Options(ImagesOptions):
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
 
     @property
-    def of_run(self) -> bool:
-        return (Path(self.data) / "config.json").is_file()
+    def folder(self) -> Path:
+        return self.output or data_folder(OutputConfig(), self.data) / "clean"
 
     @property
-    def folder(self) -> Path:
-        run = Path(self.data)
-        own = run.with_name(f"{run.name}_clean") if self.of_run else data_folder(OutputConfig(), self.data) / "clean"
-        return self.output or own
-
-    def config(self) -> RunConfig:
-        """The set, as training reads it: of a run, as its fold did."""
-        if self.of_run:
-            from trainers.storage.finished_run import read_run_config
-
-            return read_run_config(Path(self.data))
-        return RunConfig(data=replace(self.images, on_bad_image=self.on_bad_image))
-
-
-def review_command(options: Options) -> str:
-    """Return the command that opens the page about these suspects."""
-    output = () if options.output is None else ("--output", options.output)
-    if options.of_run:
-        return command("clean", Path(options.data), *output, "--review")
-    skip = ("--on-bad-image", "skip") * (options.on_bad_image == "skip")
-    return command("clean", *named_set(options.images), *skip, *output, "--review")
+    def review_command(self) -> str:
+        """The command that opens the page about these suspects."""
+        skip = ("--on-bad-image", "skip") * (self.on_bad_image == "skip")
+        output = ("--output", self.output) if self.output else ()
+        return command("clean", *named_set(self.images), *skip, *output, "--review")
 
 
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
+    from datasets.loaders import split_samples
     from inference.labels import clean
     from inference.labels.label_issues import cleanlab_filter
-    from inference.labels.review import SuspectsTable
-    from inference.labels.server import Review
-    from inference.labels.suspects import read_suspects, write_cleaned
+    from inference.labels.review import Review
+    from inference.labels.suspects import SuspectsTable, read_suspects, write_cleaned, write_suspects
     from trainers.reporting.console import say
 
-    folder, config = options.folder, options.config()
+    folder = options.folder
+    config = RunConfig(data=replace(options.images, on_bad_image=options.on_bad_image))
     if (folder / "suspects.csv").is_file():
         say(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
-        samples = clean.read_samples(config.data)
+        samples = split_samples(config.data)
         suspects = read_suspects(folder / "suspects.csv", samples)
     else:
         cleanlab_filter()  # where it is missing, that is said now
-        if options.of_run:
-            judged = clean.read_fold_predictions(Path(options.data), config)
-        else:
-            judged = clean.cross_validate_set(config, folds=options.folds, minutes=options.minutes)
+        judged = clean.cross_validate_set(config, folds=options.folds, minutes=options.minutes)
         samples, suspects = judged.samples, clean.report_suspects(judged, folder)
-    if options.output is None and not options.of_run:
+        write_suspects(folder / "suspects.csv", suspects)
+    if options.output is None:
         claimed_folder(OutputConfig(), options.data)
-    save = partial(clean.save, folder, samples)
-    save(suspects)
+    table = SuspectsTable(folder, samples)
+    table.save(suspects)
     write_cleaned(folder / "given.csv", samples, [])
-    clean.say_suspects(folder, review_command(options), samples, suspects, may_mirror=config.data.may_mirror)
+    clean.say_suspects(folder, options.review_command, samples, suspects, may_mirror=config.data.may_mirror)
     if options.review:
-        with Review(SuspectsTable(folder / "suspects.csv", samples, save), port=options.port) as server:
+        with Review(table, port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0

@@ -1,5 +1,6 @@
 """`next POOL`: which of many unlabelled pictures to label next; a page to label them on, and a table to train on."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +19,12 @@ class Options:
     """Choose the pictures to label next: typical ones first, then those that a model is unsure of, and no copies.
 
     Leaves picks.csv, with scores, and labels.csv, path and label of all that is labelled so far, for train. Given
-    again, it takes the labels from picks.csv and, when all its pictures are decided, chooses the next ones.
+    again, it takes the labels from picks.csv and, when all its pictures are decided, chooses the next ones. To choose
+    others at once, remove picks.csv.
     """
 
-    pool: Annotated[str, Positional, Arg(metavar="NAME|PATH")]
-    """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, a zip, or a built-in set."""
+    pool: Annotated[str, Positional, Arg(metavar="PATH")]
+    """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, or a zip."""
     number: Annotated[int, Arg(short="-n")] = 40
     """Number of pictures to choose."""
     run: Name = None
@@ -35,12 +37,10 @@ class Options:
     """Label the pictures on a page of this machine, by keys."""
     classes: Annotated[tuple[str, ...], Arg(metavar="NAME")] = ()
     """Names of classes that have no label yet, for their keys on the page; others are typed there."""
-    anew: bool = False
-    """Choose anew although pictures of the last choice have no label yet."""
     path_column: Name = None
     """Column of a table that names the pictures, as for train."""
     data_root: Path = Path("data")
-    """Folder of the built-in sets, and of unpacked archives."""
+    """Folder of unpacked archives."""
     output: Path | None = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
     output_dir: Path = Path("runs")
@@ -63,14 +63,14 @@ class Options:
         """Folder in which features of these pictures are kept."""
         return (self.output or data_folder(OutputConfig(self.output_dir), self.pool)) / "features"
 
-
-def review_command(options: Options) -> str:
-    """Return the command that opens the page on these pictures."""
-    words: list[object] = [] if options.run is None else ["--run", options.run]
-    words += [] if not options.labelled else ["--labelled", *options.labelled]
-    words += [] if options.path_column is None else ["--path-column", options.path_column]
-    words += [] if options.output is None else ["--output", options.output]
-    return command("next", options.pool, *words, "--review")
+    @property
+    def review_command(self) -> str:
+        """The command that opens the page on these pictures."""
+        words: list[object] = ["--run", self.run] if self.run else []
+        words += ["--labelled", *self.labelled] if self.labelled else []
+        words += ["--path-column", self.path_column] if self.path_column else []
+        words += ["--output", self.output] if self.output else []
+        return command("next", self.pool, *words, "--review")
 
 
 def main(options: Options) -> int:
@@ -78,11 +78,15 @@ def main(options: Options) -> int:
     from inference.labels import rounds
     from inference.labels.features import extract_features, of_run, pretrained
     from inference.labels.picks import PicksTable
-    from inference.labels.server import Review
+    from inference.labels.review import Review
     from trainers.storage.finished_run import find_run
 
+    def say(lines: Iterable[str]) -> None:
+        for line in lines:
+            print(wrapped(line, indent=11))
+
     folder, run_dir = options.folder, find_run(options.run, options.output_dir) if options.run else None
-    opened = rounds.open_round(
+    pool = rounds.open_round(
         options.pool,
         options.data_root,
         folder,
@@ -90,32 +94,28 @@ def main(options: Options) -> int:
         run_dir=run_dir,
         path_column=options.path_column,
     )
-    if opened.picks:
-        PicksTable(folder, opened.pool.samples, opened.labels).save(opened.picks)
+    if pool.picks:
+        PicksTable(folder, pool.samples, pool.labels).save(pool.picks)
     extracted = None
-    goes_on = bool(opened.waiting) and not options.anew
-    if not goes_on or options.review:
-        extracted = extract_features(
-            opened.pool, pretrained() if run_dir is None else of_run(run_dir), options.features
-        )
-    if goes_on:
-        print(f"{len(opened.waiting)} of {len(opened.picks)} pictures of {folder / 'picks.csv'} have no label yet")
+    if options.review or not pool.waiting:
+        networks = pretrained() if run_dir is None else of_run(run_dir)
+        extracted = extract_features(pool.samples, networks, options.features)
+    if pool.waiting:
+        print(f"{len(pool.waiting)} of {len(pool.picks)} pictures of {folder / 'picks.csv'} have no label yet")
     else:
         assert extracted is not None
-        made = rounds.choose_round(opened, extracted, folder, options.number)
-        for line in rounds.lines(folder, made, review=review_command(options)):
-            print(wrapped(line, indent=11))
+        say(rounds.choose_round(pool, extracted, folder, options.number))
+    say([f"{'label':>9}  {options.review_command}"])
+    say([f"{'':>9}  or fill the column `label` of the table, and give the same command again"])
     if options.output is None:
         claimed_folder(OutputConfig(options.output_dir), options.pool)
     names = (*options.classes, *(extracted.class_names if extracted else ()))
     features = extracted.features if extracted else None
-    table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
+    table = PicksTable(folder, pool.samples, pool.labels, class_names=names, features=features)
     table.save(table.read())
-    for line in rounds.summary(folder, opened.labels):
-        print(wrapped(line, indent=11))
+    say(rounds.summary(folder, pool.labels))
     if options.review:
         with Review(table, port=options.port) as server:
             server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
-        for line in rounds.summary(folder, table.labels(table.read())):
-            print(wrapped(line, indent=11))
+        say(rounds.summary(folder, table.labels(table.read())))
     return 0

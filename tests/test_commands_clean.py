@@ -10,14 +10,12 @@ import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from fake_sets import class_folders
+from fake_sets import class_folders, write_table
 from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
@@ -27,13 +25,12 @@ from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.loaders import split_samples
-from inference.labels.clean import HeldOutPredictions, cross_validate_features, report_suspects
+from inference.labels.clean import HeldOutPredictions, cross_validate_features, neighbours_of
+from inference.labels.features import features_of_set
 from inference.labels.label_issues import COPY, OUTLIER, label_issues
-from inference.labels.out_of_fold import features_of_set, fold_of_each, out_of_fold
-from inference.labels.review import SuspectsTable, nearest_of_classes, write_neighbours
-from inference.labels.server import Review
-from inference.labels.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
-from inference.labels.table import percent
+from inference.labels.out_of_fold import fold_of_each, out_of_fold
+from inference.labels.review import Review, percent
+from inference.labels.suspects import Suspect, SuspectsTable, cleaned, read_suspects, write_cleaned, write_suspects
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from vit.factory import local_pretrained_models
@@ -68,10 +65,11 @@ def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_rou
 
     features, labels, probabilities = judged(wrong=15)
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
-    first = find_label_issues(labels, out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0], n_jobs=1)
+    first = find_label_issues(labels, out_of_fold(features, labels, folds, np.ones(len(labels), bool)), n_jobs=1)
     assert first.sum() > 10
-    assert (probabilities == out_of_fold(features, labels, folds, ~first)[0]).all()
-    issues = label_issues(labels, probabilities, np.arange(len(labels)))
+    assert (probabilities == out_of_fold(features, labels, folds, ~first)).all()
+    issues = label_issues(labels, probabilities, np.arange(len(labels)), features)
+    issues = [issue for issue in issues if issue.kind != OUTLIER]
     ours = [issue.image for issue in issues]
     order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
     assert ours == find_label_issues(labels, probabilities, **order).tolist()
@@ -85,8 +83,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         return Ranked(f"{name}@{size}", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
 
     rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
-    monkeypatch.setattr("inference.labels.out_of_fold.rank", lambda config, seconds, images: rows)
-    monkeypatch.setattr("inference.labels.out_of_fold.prepare", Mock(side_effect=InterruptedError))
+    monkeypatch.setattr("inference.labels.features.rank", lambda config, seconds, images: rows)
+    monkeypatch.setattr("inference.labels.features.prepare", Mock(side_effect=InterruptedError))
     for images, taken in ((512, "@224, for"), (513, "@224 and vit_stem_16@64, for")):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
@@ -96,8 +94,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
 def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
     ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
-    monkeypatch.setattr("inference.labels.out_of_fold.rank", lambda config, seconds, images: [ranked])
-    monkeypatch.setattr("inference.labels.out_of_fold.MOST_COMPONENTS", 64)
+    monkeypatch.setattr("inference.labels.features.rank", lambda config, seconds, images: [ranked])
+    monkeypatch.setattr("inference.labels.features.OF_LABELLED", 64)
     data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
     config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))
     _, rows, features = features_of_set(config, images=40, seconds=60.0)
@@ -123,16 +121,16 @@ def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probab
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
     learns = np.arange(len(labels)) % 7 != 0
-    before = out_of_fold(features, labels, folds, learns)[0]
+    before = out_of_fold(features, labels, folds, learns)
     other = np.where((folds == 3) | ~learns, (labels + 1) % 3, labels)
-    assert (out_of_fold(features, other, folds, learns)[0][folds == 3] == before[folds == 3]).all()
+    assert (out_of_fold(features, other, folds, learns)[folds == 3] == before[folds == 3]).all()
 
 
 def test_a_class_that_the_other_folds_do_not_have_is_not_doubted():
     features, labels = blobs()
     labels[0] = 3
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
-    assert out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0][0].tolist() == [0, 0, 0, 1]
+    assert out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0].tolist() == [0, 0, 0, 1]
 
 
 def test_copies_under_two_labels_come_first_and_what_is_like_nothing_else_last():
@@ -230,17 +228,6 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
 
 
-@pytest.mark.parametrize(("sure", "warned"), [(0.9, False), (0.4, True)])
-def test_models_that_are_right_too_seldom_are_not_to_be_followed(tmp_path, capsys, sure, warned):
-    samples = small_samples([f"{number}" for number in range(12)])
-    rows = np.arange(12)
-    probabilities = np.full((12, 2), 0.1)
-    labels = samples.labels.astype(int)
-    probabilities[rows, np.where(rows < 12 * sure, labels, 1 - labels)] = 0.9
-    report_suspects(HeldOutPredictions(samples, rows, rows, probabilities), tmp_path)
-    assert ("right so seldom" in capsys.readouterr().out) == warned
-
-
 @pytest.fixture
 def review(tmp_path):
     """A page over 60 suspects of a set whose names hold markup, and the tables that it saves to."""
@@ -249,7 +236,7 @@ def review(tmp_path):
     suspects = [suspect_of(samples, row, "drop", suggested="</script><i>b") for row in range(60)]
     table = tmp_path / "suspects.csv"
     write_suspects(table, suspects)
-    with Review(SuspectsTable(table, samples, partial(write_suspects, table)), port=0) as server:
+    with Review(SuspectsTable(tmp_path, samples), port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -291,9 +278,7 @@ def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path
         ({"place": 0, "decision": "relabel:c", "decided": True}, {}, 422, "names no class"),
         ({"place": 60, "decision": "keep", "decided": True}, {}, 422, "no decision"),
         ({"place": -1, "decision": "keep", "decided": True}, {}, 422, "no decision"),
-        ([], {}, 422, "no decision"),
         ({"place": float("inf"), "decision": "keep", "decided": True}, {}, 422, "no decision"),  # 1e400 in JSON
-        ({"place": float("nan"), "decision": "keep", "decided": True}, {}, 422, "no decision"),
         ({"place": 0, "decision": "k" * 20_000, "decided": True}, {}, 413, "larger"),
         ({"place": 0, "decision": "keep", "decided": True}, {"Origin": "http://elsewhere.example"}, 403, "other sites"),
         ({"place": 0, "decision": "keep", "decided": True}, {"Host": "elsewhere.example:80"}, 403, "other sites"),
@@ -328,6 +313,11 @@ def test_a_decision_made_in_the_table_while_the_page_is_open_is_kept_and_the_pag
     assert [row["decision"] for row in json.loads(answer)["rows"][5:10:4]] == ["relabel:<b>a", "keep"]
     status, answer = ask(review, "POST", "/decide", {"place": 3, "decision": "keep", "decided": True})
     assert (status, json.loads(answer)["changed"], "rows" in json.loads(answer)) == (200, 0, False)
+    write_suspects(table, read_suspects(table, review.samples)[10:])
+    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
+    assert (status, len(json.loads(answer)["rows"])) == (200, 50)
+    written = read_suspects(table, review.samples)
+    assert (len(written), [place for place, row in enumerate(written) if row.decided]) == (50, [10])
 
 
 def test_a_row_that_was_decided_in_the_table_meanwhile_is_shown_anew_before_the_page_decides_on_it(review, tmp_path):
@@ -339,15 +329,6 @@ def test_a_row_that_was_decided_in_the_table_meanwhile_is_shown_anew_before_the_
     assert read_suspects(table, review.samples)[5].decision == "relabel:<b>a"
     assert ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})[0] == 200
     assert read_suspects(table, review.samples)[5].decision == "keep"
-
-
-def test_rows_that_left_the_table_meanwhile_stay_out_of_it(review, tmp_path):
-    table = tmp_path / "suspects.csv"
-    write_suspects(table, read_suspects(table, review.samples)[10:])
-    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
-    assert (status, len(json.loads(answer)["rows"])) == (200, 50)
-    written = read_suspects(table, review.samples)
-    assert (len(written), [place for place, row in enumerate(written) if row.decided]) == (50, [10])
 
 
 @pytest.mark.parametrize(("damage", "message"), [("gone", "No such file"), ("broken", "is not keep, drop or")])
@@ -371,40 +352,37 @@ def test_no_probability_is_said_to_be_certain(probability, said):
     assert percent(probability) == said
 
 
-def test_the_nearest_pictures_of_a_class_are_those_of_brute_force_without_suspects_and_copies():
+def test_the_nearest_pictures_of_both_classes_are_those_of_brute_force_without_suspects_tests_and_copies():
     features, labels = blobs(count=60)
     groups = np.arange(60)
     groups[[3, 9, 12]] = 3  # copies of one another, all of class 0
-    trusted = groups % 7 != 0
-    asked = [(3, 0), (3, 1), (10, 0)]
-    for (image, label), found in zip(asked, nearest_of_classes(features, labels, groups, trusted, asked), strict=True):
-        angles = {
-            other: features[other] @ features[image] / np.linalg.norm(features[other]) / np.linalg.norm(features[image])
-            for other in range(60)
-            if labels[other] == label and trusted[other] and groups[other] != groups[image]
-        }
-        order = sorted(angles, key=lambda other: -angles[other])
-        once = [other for n, other in enumerate(order) if groups[other] not in groups[order[:n]]]
-        assert found == once[:4]
+    samples = Samples("s", ("a", "b", "c"), PathTable(map(str, range(60))), labels.astype(np.int32), np.zeros(60, "i1"))
+    samples.splits[::7] = SPLITS.index("test")
+    suspects = [suspect_of(samples, row, "drop", suggested=name) for row, name in ((3, "b"), (10, ""), (13, "a"))]
+    judged = HeldOutPredictions(samples, np.arange(60), groups, np.eye(3)[labels], features)
+    expected = []
+    for row, names in ((3, (0, 1)), (10, (1,)), (13, (1, 0))):
+        for label in names:
+            angles = {
+                other: features[other] @ features[row] / np.linalg.norm(features[other])
+                for other in range(60)
+                if labels[other] == label and other % 7 and other not in (3, 10, 13) and groups[other] != groups[row]
+            }
+            order = sorted(angles, key=lambda other: -angles[other])
+            once = [other for n, other in enumerate(order) if groups[other] not in groups[order[:n]]]
+            expected += [(str(row), "abc"[label], str(other)) for other in once[:4]]
+    assert neighbours_of(judged, suspects) == expected
 
 
 def test_a_suspect_is_shown_as_what_the_model_thinks_beside_the_nearest_pictures_of_both_classes(tmp_path):
     samples = small_samples([str(number) for number in range(12)], ("cat", "dog"))
     suspects = [suspect_of(samples, 0, "drop", suggested="dog", confidence="0.9958", kind="doubted label")]
     write_suspects(tmp_path / "suspects.csv", suspects)
-    table = SuspectsTable(tmp_path / "suspects.csv", samples, Mock())
-    shown = table.shown(suspects[0])
-    assert dict(shown.facts) == {
-        "label": "cat",
-        "the model thinks": "dog (99.6 %)",
-        "why it is asked": "the model thinks dog where the label says cat",
-    }
-    assert [(strip.title, strip.rows) for strip in shown.examples] == [
-        ("labelled cat", [2, 4, 6, 8]), ("labelled dog", [1, 3, 5, 7]),
-    ]  # fmt: skip
-    write_neighbours(tmp_path / "neighbours.csv", [("0", "dog", "5"), ("0", "dog", "1"), ("0", "cat", "gone")])
-    again = SuspectsTable(tmp_path / "suspects.csv", samples, Mock()).shown(suspects[0])
-    assert [strip.rows for strip in again.examples] == [[2, 4, 6, 8], [5, 1]]
+    near = [("path", "label", "neighbour"), ("0", "dog", "5"), ("0", "dog", "1"), ("0", "cat", "gone")]
+    write_table(tmp_path / "neighbours.csv", near[1:], near[0])
+    shown = SuspectsTable(tmp_path, samples).shown(suspects[0])
+    assert dict(shown["facts"])["the model thinks"] == "dog (99.6 %)"
+    assert [rows for _, rows in shown["examples"]] == [[5, 1]]
 
 
 @pytest.mark.slow
@@ -478,31 +456,3 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
     assert {suspect.decided for suspect in written} == {"person"}
     assert len(split_samples(DataConfig(str(tmp_path / "cleaned.csv")))) == 60 - expected.count("drop")
     assert browser.log == []
-
-
-def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
-    from inference.labels import clean
-    from trainers.storage.predictions_file import SavedPredictions
-
-    data = DataConfig("digits", folds=2, fold=1)
-    samples = clean.read_samples(data)
-
-    def predictions_of(folder, split):
-        fold = int(folder.name.removeprefix("run_fold"))
-        code = SPLITS.index(split)
-        rows = np.flatnonzero(clean.split_samples(replace(data, fold=fold)).splits == code)
-        said = np.full((len(rows), 10), fold / 100)
-        said[np.arange(len(rows)), samples.labels[rows]] = 1 - 9 * fold / 100
-        paths = tuple(samples.paths[row] for row in rows)
-        labels = samples.labels[rows]
-        return SavedPredictions(paths, labels, labels, said, tuple(samples.class_names))
-
-    monkeypatch.setattr(clean, "predictions_of", predictions_of)
-    judged = clean.read_fold_predictions(tmp_path / "run_fold1", RunConfig(data=data))
-    assert sorted(judged.rows) == list(range(1797))
-    of_label = judged.probabilities[np.arange(1797), judged.labels]
-    assert np.allclose(of_label[judged.in_test], 1 - 9 * 0.015)
-    assert set(np.round(of_label[~judged.in_test], 6)) == {0.91, 0.82}
-    assert clean.suspects_of(judged, test=False) == []
-    with pytest.raises(ValueError, match="is not one of several folds"):
-        clean.read_fold_predictions(tmp_path / "run", RunConfig())

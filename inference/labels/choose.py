@@ -10,7 +10,6 @@ A picture that has a labelled or skipped copy is never chosen, and of copies one
 """
 
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +40,9 @@ class Chosen(NamedTuple):
     """1 less the lead of the likeliest class over the next; of a typical one 1 / (1 + its distance to the centre)."""
 
 
-def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Sequence[int]) -> Ints:
+def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Ints) -> Ints:
     """Rows to choose from: usable ones, of copies the first, none with a copy among those that are taken."""
-    rows = np.flatnonzero(usable & ~np.isin(groups, groups[np.asarray(taken, np.int64)]))
+    rows = np.flatnonzero(usable & ~np.isin(groups, groups[taken]))
     _, first = np.unique(groups[rows], return_index=True)
     return rows[np.sort(first)]
 
@@ -82,14 +81,12 @@ def choose(
     """Up to `count` of the `free` rows of features (N, D), which have length 1: by `probabilities` (N, C) uncertain
     ones, the least certain first; without them typical ones, those of the largest clusters first."""
     count = min(count, len(free))
-    if not count:
-        return []
     if probabilities is None:
         return typical(features, free, labelled, count, seed=seed)
     return uncertain(features, free, probabilities, count, seed=seed)
 
 
-def typical(features: Floats, free: Ints, labelled: Ints, count: int, *, seed: int = 0) -> list[Chosen]:
+def typical(features: Floats, free: Ints, labelled: Ints, count: int, *, seed: int) -> list[Chosen]:
     """The picture nearest to the centre of each of `count` clusters: of as many as there are labels and picks together,
     those with the fewest labels, and of these the largest first."""
     rows = np.concatenate([free, labelled])
@@ -113,10 +110,9 @@ def nearest(distances: NDArray[np.floating]) -> list[int]:
 
 
 def uncertain(
-    features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int, *, seed: int = 0
+    features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int, *, seed: int
 ) -> list[Chosen]:
-    """Choose from the least certain pictures those nearest to the centres of clusters weighted by how unsure the model
-    is."""
+    """Of the least certain pictures those nearest to the centres of clusters weighted by how unsure the model is."""
     doubt = 1 - lead(probabilities[free])
     most = np.argsort(-doubt, kind="stable")[: AMONG * count]
     rows, weights = free[most], doubt[most] + 1e-6

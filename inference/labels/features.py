@@ -1,9 +1,10 @@
-"""Features of the pictures of a pool by frozen networks, and which are copies: computed once and left on disk."""
+"""Features of pictures by frozen networks, and which pictures are copies: computed once and left on disk."""
 
 import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,45 +13,97 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from common.errors import DataError
-from datasets.bundle import LEFT_OUT, TRAIN, Samples
+from common.errors import DataError, OptionError
+from datasets.bundle import LEFT_OUT, TRAIN, Samples, image_set
 from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
 from datasets.identity import identified
 from datasets.loaders import evaluation_loader
-from inference.labels.pool import Pool
-from trainers.config import to_dict
+from datasets.opened import OpenedImages
+from datasets.shared_split import PRETRAINED_ON, have_seen
+from trainers.budget.local_weights import MOST_IMAGES, Ranked, rank
+from trainers.config import RunConfig, to_dict
 from trainers.engine.arithmetic import precision_to_use
-from trainers.features import kept_features, kept_tensors
+from trainers.features import features_of, kept_features, kept_tensors
 from trainers.options.defaults import resolve_device
-from trainers.reporting.console import say
-from trainers.setup import head_of
+from trainers.options.recipes import filled_in
+from trainers.reporting.console import duration, say
+from trainers.setup import head_of, prepare
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.factory import local_pretrained_models
 
-COMPONENTS = 128
-"""Principal components kept of a network's features."""
+OF_LABELLED, OF_UNLABELLED = 256, 128
+"""Principal components that are kept of a network's features, for `clean` and for `next`."""
 BATCH = 64
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class FeatureExtractor:
-    """A network without a purpose for these pictures yet, or the model of a run."""
+def components_of(features: Tensor, most: int) -> Floats:
+    """(N, ...) -> (N, D): the features with deviation 1, or up to `most` principal components of them."""
+    values = StandardScaler().fit_transform(features.flatten(1).float().numpy())
+    kept = min(most, *values.shape)
+    if kept < values.shape[1]:
+        values = PCA(kept, svd_solver="randomized", random_state=0).fit_transform(values)
+    return values
+
+
+def features_of_set(
+    config: RunConfig, *, images: int, seconds: float
+) -> tuple[Samples, NDArray[np.int64], NDArray[np.float32]]:
+    """Compute the features of a labelled set of so many `images` by the local pretrained networks that suit it best.
+
+    Two networks side by side, or of fewer images than features one; the time for all images limits which are tried.
+    Returns the set, which of its samples are in use (N,), and their features (N, D). Raises OptionError: the time is
+    too short for any.
+    """
+    looked_at = min(images, MOST_IMAGES)
+    share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
+    say(
+        f"looking at {images:,} images with the pretrained networks on this machine, for at most {duration(seconds)}",
+        label="features",
+    )
+    opened = OpenedImages()
+    ranking = rank(config, seconds=seconds * share, images=opened)
+    if not ranking:
+        raise OptionError(
+            f"{duration(seconds)} are too short for any pretrained network on this machine: give more --minutes"
+        )
+    best: dict[str, Ranked] = {}
+    for ranked in ranking:
+        best.setdefault(ranked.options["model"]["name"], ranked)
+    chosen = [*best.values()][: 2 if images > 2 * OF_LABELLED else 1]
+    wanted = duration(sum(ranked.seconds for ranked in chosen) * images / looked_at)
+    say(f"taking {' and '.join(ranked.name for ranked in chosen)}, for about {wanted}", label="features")
+    parts = []
+    for ranked in chosen:
+        if have_seen(ranked.options["model"]["weights"], config.data.source):
+            say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
+        setup = prepare(filled_in(config, ranked.options), images=opened)
+        loaders = setup.data.dataloaders
+        of_splits = [features_of(setup, split, keep=True).flatten(1).float() for split in loaders]
+        parts.append(components_of(torch.cat(of_splits), OF_LABELLED))
+    rows = np.concatenate([image_set(loader).indices for loader in loaders.values()])
+    order = np.argsort(rows)
+    values = np.concatenate([part * (parts[0].std() / part.std()) for part in parts], axis=1)
+    return setup.data.samples, rows[order], values[order]
+
+
+class FeatureExtractor(NamedTuple):
+    """A network that looks at unlabelled pictures: a pretrained one, or the model of a run."""
 
     name: str
     model: nn.Module
     spec: ImageSpec
     class_names: tuple[str, ...] = ()
-    """Classes whose probabilities the model of a run answers with; empty without a run."""
+    """Classes that the model of a run answers with; empty without a run."""
     amp: str = "tf32"
     """Precision of the run, a value of `--amp`."""
 
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """Features, copies and faults of the N pictures of a pool, without any label."""
+    """Features, copies and faults of N pictures, without any label."""
 
     features: Floats
     """(N, D), each of length 1."""
@@ -66,8 +119,7 @@ class ExtractedFeatures:
 
 
 def pretrained() -> list[FeatureExtractor]:
-    """The networks at hand that know most kinds of pictures: the larger embedded one, and ImageNet's where installed,
-    at its smaller size. Downloads nothing."""
+    """Build the larger embedded network and, where it is installed, ImageNet's at its smaller size."""
     chosen: dict[str, ModelConfig] = {}
     for config in local_pretrained_models():
         if config.weights == "tiny_imagenet" or config.name == "efficientnet_lite0":
@@ -75,85 +127,71 @@ def pretrained() -> list[FeatureExtractor]:
     networks = []
     for config in chosen.values():
         blueprint = Blueprint(config)
-        model = blueprint.build(num_classes=1)
-        networks.append(FeatureExtractor(f"{config.name} ({config.weights})", model.eval(), blueprint.image_spec))
+        model = blueprint.build(num_classes=1).eval()
+        networks.append(FeatureExtractor(f"{config.name} ({config.weights})", model, blueprint.image_spec))
     return networks
 
 
 def of_run(run_dir: Path) -> list[FeatureExtractor]:
-    """The best model of a run. Raises CheckpointError: there is none that can be read."""
+    """Open the best model of a run. Raises CheckpointError: there is none that can be read."""
     opened = open_best(run_dir)
     return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names), opened.amp)]
 
 
 def extract_features(
-    pool: Pool, networks: list[FeatureExtractor], folder: Path, *, device: str = "auto"
+    samples: Samples, networks: list[FeatureExtractor], folder: Path, *, device: str = "auto"
 ) -> ExtractedFeatures:
     """Decode each picture, find copies, and compute the features of those that can be read, taking from `folder` what
     is there already. Raises DataError: none can be read."""
-    samples = identified(pool.samples)
-    seen = _copies(samples, folder)
+    samples = identified(samples)
+    assert samples.digests is not None
+    content = str(samples.hash_kind).encode() + samples.digests.tobytes()
+
+    def find_copies() -> dict[str, Tensor]:
+        say(f"looking for copies among {len(samples):,} pictures", label="copies")
+        seen = inspections(samples, range(len(samples)), workers=os.cpu_count() or 1)
+        readable = torch.tensor([each.fault is None for each in seen], dtype=torch.uint8)
+        return {"groups": torch.from_numpy(groups_of_copies(seen)), "readable": readable}
+
+    file = folder / f"copies_{_digest(content + samples.splits.tobytes())}.safetensors"
+    seen = kept_tensors(file, find_copies, "groups", "readable")
     readable, groups = seen["readable"].numpy().astype(bool), seen["groups"].numpy()
     if not readable.any():
-        raise DataError(f"{pool.samples.name}: none of {len(samples):,} pictures can be read")
-    faults = [] if readable.all() else _faults(samples, np.flatnonzero(~readable))
-    used = samples.with_splits({TRAIN: np.flatnonzero(readable), LEFT_OUT: np.flatnonzero(~readable)})
-    rows, place = np.flatnonzero(readable), torch.device(resolve_device(device))
+        raise DataError(f"{samples.name}: none of {len(samples):,} pictures can be read")
+    rows, unreadable = np.flatnonzero(readable), np.flatnonzero(~readable)
+    faults = [
+        f"{samples.paths[row]}: {each.detail or each.fault}"
+        for row, each in zip(unreadable, inspections(samples, unreadable.tolist(), workers=0), strict=True)
+    ]
+    used = samples.with_splits({TRAIN: rows, LEFT_OUT: unreadable})
+    place = torch.device(resolve_device(device))
     parts, probabilities = [], None
     for network in networks:
         model = network.model.to(place)
         say(f"of {len(rows):,} pictures by {network.name}", label="features")
         loader = evaluation_loader(used, "train", network.spec, DataConfig(used.name, batch_size=BATCH), device=place)
         amp_dtype = precision_to_use(place, network.amp)
-        about = [_digest(used), to_dict(network.spec), BATCH, str(amp_dtype)]
+        about = [_digest(content + used.splits.tobytes()), to_dict(network.spec), BATCH, str(amp_dtype)]
         values = kept_features(folder, about, model, loader, place, amp_dtype=amp_dtype)
-        parts.append(values.numpy())
+        parts.append(values)
         if network.class_names:
             with torch.inference_mode():
                 logits = head_of(model)(values.to(place)).float().cpu()
             probabilities = np.full((len(samples), len(network.class_names)), 1 / len(network.class_names))
             probabilities[rows] = logits.double().softmax(dim=1).numpy()
-    features = np.zeros((len(samples), sum(min(COMPONENTS, *part.shape) for part in map(_flat, parts))), np.float32)
-    features[rows] = side_by_side(parts)
-    names = networks[0].class_names
-    return ExtractedFeatures(features, groups, readable, faults, probabilities, names)
+    beside = side_by_side(parts)
+    features = np.zeros((len(samples), beside.shape[1]), np.float32)
+    features[rows] = beside
+    return ExtractedFeatures(features, groups, readable, faults, probabilities, networks[0].class_names)
 
 
-def _flat(values: Floats) -> Floats:
-    return values.reshape(len(values), -1)
-
-
-def side_by_side(parts: list[Floats]) -> Floats:
-    """Features of several networks, (N, ...) each, as (N, D) of length 1: of each network up to `COMPONENTS` principal
-    components, and all networks of the same weight."""
-    made = []
-    for part in parts:
-        values = StandardScaler().fit_transform(_flat(part).astype(np.float32))
-        components = min(COMPONENTS, *values.shape)
-        if components < values.shape[1]:
-            values = PCA(components, svd_solver="randomized", random_state=0).fit_transform(values)
-        made.append(values / max(float(np.sqrt(np.square(values).sum(axis=1).mean())), 1e-12))
+def side_by_side(parts: list[Tensor]) -> Floats:
+    """Features of several networks, (N, ...) each, as (N, D) of length 1, in which all weigh the same."""
+    made = [components_of(part, OF_UNLABELLED) for part in parts]
+    made = [part / max(float(np.sqrt(np.square(part).sum(axis=1).mean())), 1e-12) for part in made]
     values = np.concatenate(made, axis=1).astype(np.float32)
     return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
 
 
-def _copies(samples: Samples, folder: Path) -> dict[str, Tensor]:
-    def find() -> dict[str, Tensor]:
-        say(f"looking for copies among {len(samples):,} pictures", label="copies")
-        seen = inspections(samples, range(len(samples)), workers=os.cpu_count() or 1)
-        readable = torch.tensor([each.fault is None for each in seen], dtype=torch.uint8)
-        return {"groups": torch.from_numpy(groups_of_copies(seen)), "readable": readable}
-
-    return kept_tensors(folder / f"copies_{_digest(samples)}.safetensors", find, "groups", "readable")
-
-
-def _digest(samples: Samples) -> str:
-    """16 hex digits over the contents of the pictures, and over which of them are used."""
-    assert samples.digests is not None
-    kind = str(samples.hash_kind).encode()
-    return hashlib.sha256(kind + samples.digests.tobytes() + samples.splits.tobytes()).hexdigest()[:16]
-
-
-def _faults(samples: Samples, rows: NDArray[np.int64]) -> list[str]:
-    seen = inspections(samples, rows.tolist(), workers=0)
-    return [f"{samples.paths[row]}: {each.detail or each.fault}" for row, each in zip(rows.tolist(), seen, strict=True)]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

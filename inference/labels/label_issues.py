@@ -1,5 +1,5 @@
-"""Labels that a model doubts which has not learnt from them: confident learning (Northcutt et al. 2021), which cleanlab
-does; beside it copies under two labels, and images that are like no others."""
+"""Labels that a model doubts which has not learnt from them: confident learning (Northcutt et al. 2021) by cleanlab;
+also copies under two labels, and images that are like no others."""
 
 import warnings
 from collections.abc import Iterator
@@ -40,22 +40,22 @@ def label_issues(
     labels: NDArray[np.int64],
     probabilities: NDArray[np.float64],
     groups: NDArray[np.int64],
-    features: NDArray[np.float32] | None = None,
+    features: NDArray[np.float32],
 ) -> list[Issue]:
     """Find the doubtful labels among N images, each once: copies first, then by how little probability their label has,
-    then outliers, which only `features` (N, D) tell. `probabilities` are (N, C); copies share a number in `groups`."""
-    issues: dict[int, Issue] = {}
+    then outliers of the `features` (N, D). `probabilities` are (N, C); copies share a number in `groups`."""
+    first: dict[int, Issue] = {}
     for issue in (
         *copies(labels, probabilities, groups),
         *doubted_labels(labels, probabilities),
-        *([] if features is None else outliers(features, probabilities)),
+        *outliers(features, probabilities),
     ):
-        issues.setdefault(issue.image, issue)
-    return list(issues.values())
+        first.setdefault(issue.image, issue)
+    return list(first.values())
 
 
 def doubted_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """Return as many labels as cleanlab estimates to be wrong: those with the least probability of their label, which
+    """Yield as many labels as cleanlab estimates to be wrong: those with the least probability of their label, which
     is not the most probable class."""
     order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
     for image in issues_found(labels, probabilities, **order).tolist():
@@ -73,7 +73,7 @@ def issues_found(labels: NDArray[np.int64], probabilities: NDArray[np.float64], 
 
 
 def copies(labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups: NDArray[np.int64]) -> Iterator[Issue]:
-    """Images whose copies have another label, which on the average of them all is the more probable one."""
+    """Yield images whose copies have another label, which on the average of them all is the more probable one."""
     order = np.argsort(groups, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         given = np.unique(labels[group])
@@ -84,7 +84,7 @@ def copies(labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups
 
 
 def outliers(features: NDArray[np.float32], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """Images whose nearest ones are far, by the angle between features, the farthest first."""
+    """Yield images whose nearest ones are far, by the angle between features, the farthest first."""
     count = min(NEIGHBOURS, len(features) - 1)
     distances, _ = NearestNeighbors(n_neighbors=count + 1, metric="cosine").fit(features).kneighbors(features)
     scores = np.log(distances[:, 1:].mean(axis=1) + 1e-12)

@@ -4,7 +4,7 @@ on that follows from it."""
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,24 @@ from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import printable
 from datasets.bundle import SPLITS, Samples
-from inference.labels.pool import Label
-from inference.labels.table import Button, Examples, Reviewed, Shown, Wording, percent
+from inference.labels.review import MOST_EXAMPLES, percent
 
 LABEL, SKIP = "label:", "skip"
-CENTRE, UNCERTAIN = "centre", "uncertain"
 SKIPPED = "yes"
 LONGEST = 200
 """Characters of a class name."""
-MOST_EXAMPLES = 4
-"""Labelled pictures of a class beside the one in question."""
+REASONS = {
+    "centre": "it is typical of many pictures that have no label yet",
+    "uncertain": "the model is unsure of it and of pictures like it",
+}
+
+
+class Label(NamedTuple):
+    """Label that a person gave a picture."""
+
+    name: str
+    split: str = ""
+    """Split, if the labelled set names its splits."""
 
 
 class Pick(NamedTuple):
@@ -103,8 +111,8 @@ def read_skipped(path: Path) -> list[str]:
     return [row["path"] for row in read_rows(path, ("path",))] if path.is_file() else []
 
 
-class PicksTable(Reviewed[Pick]):
-    """picks.csv; beside it labels.csv, for `train`, with all labels so far, and skipped.csv."""
+class PicksTable:
+    """picks.csv on the page (`review.Table`); also labels.csv, for `train`, with all labels so far, and skipped.csv."""
 
     def __init__(
         self,
@@ -118,30 +126,31 @@ class PicksTable(Reviewed[Pick]):
         """`labels`: those known so far, by path; `features` (N, D) of length 1, by which the nearest labelled pictures
         are found."""
         self.path, self.samples, self.features = folder / "picks.csv", samples, features
+        self.texts: dict[str, Any] = {
+            "title": f"Label pictures of {samples.name}",
+            "hint": "Every label is saved at once; the pictures stay as they are."
+            " Press a class's key, or c to type one.",
+            "prefix": LABEL,
+            "take": {"key": "y", "text": "yes,", "decision": ""},
+            "choices": [{"key": "s", "text": "skip: no label for it", "decision": SKIP}],
+            "new_classes": True,
+        }
         self.row_of = {name: row for row, name in enumerate(samples.paths)}
         own = {pick.path for pick in read_picks(self.path)}
         self.earlier = {path: label for path, label in labels.items() if path not in own}
         self.skipped_earlier = [path for path in read_skipped(folder / "skipped.csv") if path not in own]
-        self.known = [*class_names, *(label.name for label in labels.values())]
-        self.wording = Wording(
-            title=f"Label pictures of {samples.name}",
-            hint="Every label is saved at once; the pictures stay as they are. Press a class's key, or c to type one.",
-            prefix=LABEL,
-            take=Button("y", "yes,", ""),
-            choices=(Button("s", "skip: no label for it", SKIP),),
-            new_classes=True,
-        )
+        self.known = dict.fromkeys([*class_names, *(label.name for label in labels.values())])
 
     @property
     def class_names(self) -> Sequence[str]:
-        return list(dict.fromkeys(self.known))
+        return list(self.known)
 
     def read(self) -> list[Pick]:
         picks = read_picks(self.path)
         for pick in picks:
             if pick.path not in self.row_of:
                 raise DataError(f"{self.path}: {pick.path!r} is no picture of {self.samples.name}; remove {self.path}")
-        self.known += [pick.label for pick in picks if pick.label]
+        self.known |= dict.fromkeys(pick.label for pick in picks if pick.label)
         return picks
 
     def decided(self, row: Pick, decision: str, by: str) -> Pick:
@@ -152,7 +161,7 @@ class PicksTable(Reviewed[Pick]):
         name = decision.removeprefix(LABEL).strip()
         if decision:
             require_class_name(name, row.path)
-            self.known.append(name)
+            self.known.setdefault(name)
         return row._replace(label=name, skipped="", decided=by)
 
     def save(self, rows: Sequence[Pick]) -> None:
@@ -165,16 +174,19 @@ class PicksTable(Reviewed[Pick]):
         """All labels, those of these picks included."""
         return self.earlier | {pick.path: Label(pick.label) for pick in picks if pick.label}
 
-    def shown(self, row: Pick) -> Shown:
+    def shown(self, row: Pick) -> dict[str, Any]:
         facts = [("asked because", REASONS.get(row.reason, row.reason))]
         if row.guess:
             then = f", then {row.second}" if row.second else ""
             facts.append(("the model thinks", f"{row.guess} ({percent(float(row.confidence))}){then}"))
-        strips = [
-            Examples(f"labelled {name}", self.nearest(row.path, name)) for name in (row.guess, row.second) if name
-        ]
-        strips = [strip for strip in strips if strip.rows]
-        return Shown(self.row_of[row.path], facts, suggested=row.guess, examples=strips)
+        strips = [(f"labelled {name}", self.nearest(row.path, name)) for name in (row.guess, row.second) if name]
+        return {
+            "row": self.row_of[row.path],
+            "facts": facts,
+            "suggested": row.guess,
+            "other": None,
+            "examples": [(title, rows) for title, rows in strips if rows],
+        }
 
     def nearest(self, path: str, name: str) -> list[int]:
         """The nearest pictures that had this label before this round."""
@@ -183,9 +195,3 @@ class PicksTable(Reviewed[Pick]):
             return labelled[:MOST_EXAMPLES]
         likeness = self.features[labelled] @ self.features[self.row_of[path]]
         return [labelled[place] for place in np.argsort(-likeness, kind="stable")[:MOST_EXAMPLES]]
-
-
-REASONS = {
-    CENTRE: "it is typical of many pictures that have no label yet",
-    UNCERTAIN: "the model is unsure of it and of pictures like it",
-}

@@ -1,9 +1,9 @@
-"""Images with doubtful labels as a table that a person edits, and the table to train on that follows from it."""
+"""Doubtful labels as a table that a person edits, by hand or on a page, and the table to train on that follows."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from common.text import did_you_mean
 from datasets.bundle import SPLITS, Samples
 from datasets.copies import are_copies
 from datasets.images import picture_of
-from inference.labels.table import percent
+from inference.labels.label_issues import COPY, OUTLIER, TWO
+from inference.labels.review import percent
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
+NEIGHBOURS = ("path", "label", "neighbour")
+"""Columns of neighbours.csv: of each suspect and class the nearest pictures, in order."""
 
 
 class Suspect(NamedTuple):
@@ -100,3 +103,68 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
 def has_files(samples: Samples) -> bool:
     """Return whether each picture is a file of its own: not in memory, nor inside a shard."""
     return samples.pixels is None and samples.members is None
+
+
+class SuspectsTable:
+    """suspects.csv on the page (`review.Table`), with pictures of the two classes to compare with."""
+
+    def __init__(self, folder: Path, samples: Samples) -> None:
+        self.path, self.samples = folder / "suspects.csv", samples
+        self.texts: dict[str, Any] = {
+            "title": f"Decide on the labels of {samples.name}",
+            "hint": "A model contradicts these labels, and may be wrong. Every decision is saved at once; the images"
+            " stay as they are. A dashed button is what is proposed.",
+            "prefix": RELABEL,
+            "take": {"key": "r", "text": "relabel as", "decision": ""},
+            "choices": [
+                {"key": "k", "text": "keep", "decision": KEEP},
+                {"key": "d", "text": "drop", "decision": DROP},
+            ],
+            "new_classes": False,
+        }
+        self.row_of = {name: row for row, name in enumerate(samples.paths)}
+        self.neighbours: dict[tuple[str, str], list[int]] = {}
+        near = folder / "neighbours.csv"
+        for row in read_rows(near, NEIGHBOURS) if near.is_file() else ():
+            if row["neighbour"] in self.row_of:
+                found = self.neighbours.setdefault((row["path"], row["label"]), [])
+                found.append(self.row_of[row["neighbour"]])
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return self.samples.class_names
+
+    def read(self) -> list[Suspect]:
+        return read_suspects(self.path, self.samples)
+
+    def decided(self, row: Suspect, decision: str, by: str) -> Suspect:
+        suspect = row._replace(decision=decision, decided=by)
+        require_decision(suspect, self.samples.class_names)
+        return suspect
+
+    def save(self, rows: Sequence[Suspect]) -> None:
+        write_suspects(self.path, rows)
+        write_cleaned(self.path.with_name("cleaned.csv"), self.samples, rows)
+
+    def shown(self, row: Suspect) -> dict[str, Any]:
+        thinks = f"{row.suggested} ({percent(float(row.confidence))})" if row.suggested else "none of the others"
+        classes = dict.fromkeys(name for name in (row.label, row.suggested) if name)
+        strips = [(f"labelled {name}", self.neighbours.get((row.path, name))) for name in classes]
+        return {
+            "row": self.row_of[row.path],
+            "facts": [("label", row.label), ("the model thinks", thinks), ("why it is asked", reason(row))],
+            "suggested": row.suggested,
+            "other": self.row_of.get(row.other),
+            "examples": [(title, rows) for title, rows in strips if rows],
+        }
+
+
+def reason(suspect: Suspect) -> str:
+    """Say in a sentence why a label is doubted, as what a model thinks and no more."""
+    if suspect.kind == COPY:
+        return f"a copy of it is labelled {suspect.suggested}"
+    if suspect.kind == OUTLIER:
+        return "the model finds it unlike every other picture of the set"
+    if suspect.kind == TWO:
+        return f"the model thinks that it may show both {suspect.label} and {suspect.suggested}"
+    return f"the model thinks {suspect.suggested} where the label says {suspect.label}"
