@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from commands.arguments import ImagesOptions
+from commands.arguments import ImagesOptions, UsageError
 from common.options import require, require_finite
 from common.shell import command
 from datasets.config import named_set
@@ -38,6 +38,8 @@ class Options(ImagesOptions):
         require(self, "be at least 2", lambda count: count >= 2, "folds")
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
+        if (Path(self.data) / "config.json").is_file():
+            raise UsageError(f"{self.data} is a run: name images, such as those that it was trained on")
 
     @property
     def folder(self) -> Path:

@@ -232,17 +232,6 @@ def test_rank_judges_backbones_on_what_none_of_them_was_trained_on(home, first, 
     assert (code, "on 40 training images" in out) == (0, True), err
 
 
-def test_clean_says_which_images_no_fold_could_judge(home, first, tmp_path, capsys):
-    pool = noise_set(tmp_path / "pool", all=[*range(4), *range(NEW, NEW + 40)]) / "all"
-    runs = [
-        train(options(home, pool, f"k_fold{fold}", weights=first, data={"folds": 2, "fold": fold})).run_dir
-        for fold in (1, 2)
-    ]
-    assert left_out(runs[0]) | left_out(runs[1]) == {"0", "1", "2", "3"}
-    code, out, err = call(capsys, "clean", runs[0], "--output", tmp_path / "clean")
-    assert (code, "4 images left out" in out) == (0, True), err
-
-
 def test_a_damaged_split_of_the_start_is_named_in_one_line(first, mixed, tmp_path, capsys):
     run = shutil.copytree(first, tmp_path / "run")
     (run / "split.csv").write_text("path,content_hash\na,0\n")
