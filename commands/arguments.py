@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 from commands.parser import ManyOptions, UsageError, filled
 from common.files import text_file
 from common.options import Arg, NoWord, Option, Positional, require, require_counts, require_finite
+from common.text import wrapped
 from datasets.config import DataConfig, Group, Name
 from trainers.config import Device, RunConfig, load_config, set_in
 
@@ -105,11 +107,15 @@ class WeightsOptions:
     """Look for `latest` in this folder."""
 
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
-        """Open `run`, or another such name; `options` go to `open_classifier`."""
+        """Open `run`, or another such name; `options` go to `open_classifier`. A run that is not finished is a note."""
         from inference.classifier import open_classifier
+        from trainers.storage.finished_run import unfinished
 
         own = {name: vars(self)[name] for name in ("model", "class_names", "output_dir")}
-        return open_classifier(source or self.run, **own, **options)
+        classifier = open_classifier(source or self.run, **own, **options)
+        if classifier.run_dir is not None and (note := unfinished(classifier.run_dir)):
+            print(wrapped(f"note: {note}"), file=sys.stderr)
+        return classifier
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from commands.arguments import ImagesOptions, UsageError
+from commands.arguments import ImagesOptions
+from commands.parser import UsageError
 from common.options import require, require_finite
 from common.shell import command
 from datasets.config import named_set

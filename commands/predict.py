@@ -76,7 +76,7 @@ def main(options: Options) -> int:
         )
         judged = classifier.answers is not None
         say_what_is_not_promised(classifier, options)
-        tally, spread = Tally(), ExampleSheet(options.grid_images)
+        tally, spread = Tally(classifier), ExampleSheet(options.grid_images)
         images = tally.readable(results)
         if options.grid is not None:
             images = spread.seeing(images)
@@ -106,7 +106,7 @@ def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
         if lack is not None:
-            print(wrapped(f"note: {lack}"), file=sys.stderr)
+            print(wrapped(f"note: too few validation images for all that was asked: {lack}"), file=sys.stderr)
 
 
 def write(images: Iterable[ImagePrediction], options: Options, *, judged: bool) -> Sequence[ImagePrediction]:
@@ -135,7 +135,8 @@ def say(tally: Tally) -> None:
     """Say on standard error how many images are right and how many files could not be read."""
     if tally.labelled:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
-        print(wrapped(f"{share} ({tally.right / tally.labelled:.1%})"), file=sys.stderr)
+        trained_on = f"; the model was trained on {tally.trained_on:,} of them" if tally.trained_on else ""
+        print(wrapped(f"{share} ({tally.right / tally.labelled:.1%}){trained_on}"), file=sys.stderr)
     if failed := len(tally.unreadable):
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
 
@@ -160,5 +161,6 @@ def as_json(
         ],
         "labelled": tally.labelled,
         "right": tally.right,
+        "trained_on": tally.trained_on,
         "unreadable": tally.unreadable,
     }

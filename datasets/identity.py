@@ -13,12 +13,16 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from common.errors import DataError
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.remembered import KEPT_FROM, remembered
+
+if TYPE_CHECKING:
+    from datasets.sources.shards import TarMember
 
 CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
 """Kinds of hash, and the name of its column in split.csv. A path hash covers the size of a file, too."""
@@ -58,10 +62,15 @@ def content_digest(samples: Samples, row: int) -> bytes:
     """Hash the pixels in memory, or the file's bytes, to 8 bytes (BLAKE2b). Raises DataError: it cannot be read."""
     if samples.pixels is not None:
         return hashlib.blake2b(samples.pixels[row].tobytes(), digest_size=DIGEST_BYTES).digest()
+    return file_digest(samples.file(row))
+
+
+def file_digest(file: Path | TarMember) -> bytes:
+    """Hash the bytes of a file to 8 bytes (BLAKE2b). Raises DataError: it cannot be read."""
     try:
-        return hashlib.blake2b(samples.file(row).read_bytes(), digest_size=DIGEST_BYTES).digest()
+        return hashlib.blake2b(file.read_bytes(), digest_size=DIGEST_BYTES).digest()
     except OSError as error:
-        raise DataError(f"cannot read image {samples.file(row)}: {error.strerror or error}") from error
+        raise DataError(f"cannot read image {file}: {error.strerror or error}") from error
 
 
 def path_digest(path: str, size: int) -> bytes:

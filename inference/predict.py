@@ -5,8 +5,11 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice, repeat, zip_longest
+from pathlib import Path
 from typing import TextIO
 
 import numpy as np
@@ -14,14 +17,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from common.errors import CheckpointError
 from common.tables import csv_lines
 from common.text import printable
+from datasets.identity import CONTENT_HASH, file_digest
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
 from inference.certainty.answers import Judge
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
+from trainers.seen import hashes_in, start_of
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 
@@ -120,14 +126,26 @@ def _decoded(
 
 @dataclass
 class Tally:
-    """Counts of the results that pass through it."""
+    """Counts of the results of a classifier that pass through it."""
 
+    classifier: Classifier
     images: int = 0
     labelled: int = 0
     """Images whose folder names their class."""
     right: int = 0
     """Labelled images for which the model's first class is that one."""
+    trained_on: int = 0
+    """Labelled images that the model was trained on."""
     unreadable: list[Unreadable] = field(default_factory=list)
+
+    @cached_property
+    def training(self) -> set[str]:
+        """Hashes of the images that a run was trained on; empty where its split.csv has none of contents."""
+        table = start_of(str(self.classifier.run_dir or self.classifier.source)).table
+        with suppress(CheckpointError):
+            kind, used = hashes_in(table) if table is not None else ("", {})
+            return used.get("train", set()) if kind == CONTENT_HASH else set()
+        return set()
 
     def readable(self, results: Iterable[ImagePrediction | Unreadable]) -> Iterator[ImagePrediction]:
         """The images among the results, behind a progress bar; a file that is none is named on standard error."""
@@ -142,6 +160,8 @@ class Tally:
             self.images += 1
             self.labelled += image.label is not None
             self.right += image.label == image.predicted
+            if image.label is not None and self.training:
+                self.trained_on += file_digest(Path(image.path)).hex() in self.training
             yield image
 
 

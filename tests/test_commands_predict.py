@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import struct
 import sys
 import tracemalloc
@@ -13,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fake_sets import write_table
 from PIL import Image
 from small_run import CLASSES, call, labelled_photos, make_run, photo
 
 from datasets.config import DataConfig
+from datasets.identity import file_digest
 from datasets.images import read_image
 from datasets.loaders import evaluation_loader
 from datasets.opened import labelled_samples
@@ -26,6 +29,7 @@ from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import ExampleSheet, predict
 from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.storage.finished_run import load
+from trainers.storage.run_folder import write_json
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,27 @@ def test_top_is_capped_at_the_classes(capsys, run, tmp_path):
         assert sum(shares) == pytest.approx(1, abs=1e-6)
     right = sum(row["label"] == row["predicted"] for row in table(out))
     assert f"{right} of 6 images whose folder names their class are right" in err
+
+
+def test_images_that_the_run_was_trained_on_are_counted(capsys, tmp_path):
+    run, data = make_run(tmp_path / "run"), labelled_photos(tmp_path / "data", n=2)
+    pictures = sorted(data.rglob("*.png"))
+    rows = [(path, "x", "val" if n else "train", file_digest(path).hex()) for n, path in enumerate(pictures[::2])]
+    write_table(run / "split.csv", rows, ("path", "label", "split", "content_hash"))
+    unlabelled = photo(tmp_path / "elsewhere" / "a.png")
+    unlabelled.write_bytes(pictures[0].read_bytes())
+    code, out, err = call(capsys, "predict", run, data, unlabelled, "--json")
+    assert (code, json.loads(out)["labelled"], json.loads(out)["trained_on"]) == (0, 6, 1)
+    assert "trained on 1 of them" in err
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "explain"])
+def test_a_run_that_was_interrupted_is_opened_with_a_note(capsys, tmp_path, command):
+    run, picture = make_run(tmp_path / "run"), photo(tmp_path / "a.png")
+    write_json(run / "summary.json", {"status": "interrupted", "epochs": 2, "planned_epochs": 40})
+    code, _, err = call(capsys, command, run, *[picture] * (command != "export"))
+    assert code == 0
+    assert f"note: {run} was interrupted after epoch 2 of 40; python main.py resume {run} goes on" in err
 
 
 def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_path, monkeypatch):

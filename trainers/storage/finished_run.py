@@ -19,7 +19,7 @@ from trainers.engine.metrics import SCALARS
 from trainers.statistics import Design
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
 from trainers.storage.places import with_present_places
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
@@ -75,6 +75,16 @@ def refuse_links_out(run_dir: Path) -> None:
                 raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
             if not (path.is_file() or path.is_dir()) and os.path.lexists(path):  # else it went meanwhile
                 raise CheckpointError(f"{path} is neither a file nor a folder: remove it")
+
+
+def unfinished(run_dir: Path) -> str:
+    """Say that a run ended before its last planned epoch, and how it goes on; empty where it did not."""
+    summary = read_if_whole(run_dir / "summary.json", status=str, epochs=int) or {"status": "finished"}
+    if summary["status"] == "finished":
+        return ""
+    ended = "is running or was killed" if summary["status"] == "running" else f"was {summary['status']}"
+    epochs = f"{summary['epochs']} of {summary.get('planned_epochs')}"
+    return f"{run_dir} {ended} after epoch {epochs}; {command('resume', run_dir)} goes on"
 
 
 @contextmanager
