@@ -1,6 +1,6 @@
 """Export a classifier, and refuse to leave a file that does not compute what the model computes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
+from PIL.Image import Image as Picture
 from torch import Tensor
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
 from common.shell import EXTRAS, NAME
 from common.text import printable
-from datasets.bundle import BatchKey, ImageSet, image_set
+from datasets.bundle import image_set
 from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
 from inference.certainty import exports
 from inference.classifier import Classifier, open_classifier
-from inference.images import find_images, read_pixels
+from inference.images import find_images
 from trainers.config import to_dict
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
-from vit import ImageSpec, WeightsError
+from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def export(
     """
     if classifier.config is None:
         raise OptionError(f"{classifier.source} is an export itself; export the run or the weights it came from")
-    batch, origin = comparison_images(classifier, images)
+    whole, origin = comparison_pictures(classifier, images)
     metadata = metadata_of(classifier, temperature if pictures else None)
     answers = classifier.answers
     if answers is not None:
@@ -94,11 +95,11 @@ def export(
         note = write_file(
             classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), answers
         )
-        parity = compare(classifier, open_classifier(str(aside), device="cpu").logits, batch, origin)
+        parity = compare(classifier, open_classifier(str(aside), device="cpu").logits, whole, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
         if pictures:
-            note = compare_pictures(classifier, aside, comparison_pictures(classifier, images), temperature)
+            note = compare_pictures(classifier, aside, whole[:16], temperature)
     return parity, note
 
 
@@ -139,14 +140,13 @@ def write_file(
     return ""
 
 
-def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Image.Image], temperature: float) -> str:
+def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Picture], temperature: float) -> str:
     """Compare a file of pictures with `predict`, picture by picture; a line that says how close they are. Raises
     WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
-    session, pipeline = open_pictures(file), Pipeline(classifier.spec)
-    mode, difference = "L" if pipeline.channels == 1 else "RGB", 0.0
+    session, difference = open_pictures(file), 0.0
     for picture in pictures:
-        pixels = torch.from_numpy(np.stack([pipeline.store(to_mode(picture, mode))]))
-        expected = (classifier.logits(pipeline.normalise(pixels)).double() / temperature).softmax(dim=1)[0].numpy()
+        logits = classifier.logits(seen_by(classifier, [picture])).double()
+        expected = (logits / temperature).softmax(dim=1)[0].numpy()
         probabilities, labels = session.run(["probabilities", "label"], {"picture": np.asarray(picture)})
         difference = max(difference, float(np.abs(probabilities[0] - expected).max()))
         first, second = np.sort(expected)[::-1][:2] if len(expected) > 1 else (1.0, 0.0)
@@ -158,8 +158,19 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Imag
     return f"probabilities of {len(pictures)} whole pictures differ by at most {difference:.2g} from those of predict"
 
 
-def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: Tensor, origin: str) -> Parity:
+def seen_by(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:
+    """Pictures as the model sees them, float32 (B, C, S, S), normalised; of a model of other channels made from RGB."""
+    pipeline = Pipeline(classifier.spec)
+    mode = "L" if pipeline.channels == 1 else "RGB"
+    pixels = np.stack([pipeline.store(to_mode(picture, mode)) for picture in pictures])
+    return pipeline.normalise(torch.from_numpy(pixels[:, np.arange(pipeline.channels) % pixels.shape[1]]))
+
+
+def compare(
+    classifier: Classifier, logits: Callable[[Tensor], Tensor], pictures: Sequence[Picture], origin: str
+) -> Parity:
     """Compare a file with the model it came from, on each batch size."""
+    images = seen_by(classifier, pictures)
     difference = largest = 0.0
     agreed: list[bool] = []
     for size in BATCH_SIZES:
@@ -172,51 +183,30 @@ def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: 
     return Parity(len(images), origin, difference, largest, float(np.mean(agreed)))
 
 
-def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[Tensor, str]:
-    """Up to `count` images (B, C, S, S), normalised, and what they are."""
-    if paths:
-        pipeline = Pipeline(classifier.spec)
-        read = (read_pixels(file, pipeline) for file in find_images(paths))
-        pictures = list(islice((pixels for pixels in read if isinstance(pixels, np.ndarray)), count))
-        if not pictures:
-            raise DataError(f"{', '.join(paths)}: no image to compare on")
-        return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
-    with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
-        if (images := validation_images(classifier)) is not None:
-            return images.batch(BatchKey(0, np.arange(min(count, len(images)))))[0], "val images of the run"
-    return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
-
-
-def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 16) -> list[Image.Image]:
-    """Up to `count` whole pictures, RGB, of the same images as `comparison_images`."""
+def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[list[Picture], str]:
+    """Up to `count` whole pictures, RGB, and what they are: given ones, validation images of the run, or, where these
+    are gone, generated ones. Raises DataError: none of the given ones can be read."""
     least = Pipeline(classifier.spec).least
     if paths:
-        with suppress(DataError):
-            return [read_image(file.path, least=least) for file in islice(find_images(paths), count)]
-    with suppress(DataError, OptionError, OSError):
-        if (images := validation_images(classifier)) is not None:
+        pictures = list(islice(readable(paths, least), count))
+        if not pictures:
+            raise DataError(f"{', '.join(paths)}: no image to compare on")
+        return pictures, "given images"
+    with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
+        if classifier.run_dir is not None:
+            config = read_run_config(classifier.run_dir)
+            with untrusted_run():
+                loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
+            images = image_set(loader)
             rows = images.indices[:count].tolist()
-            return [picture_of(images.samples, row, channels=3, least=least) for row in rows]
-    coarse = np.random.default_rng(0).integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)
-    sizes = [(40 + 30 * number, 300 - 12 * number) for number in range(count)]
-    return [Image.fromarray(pixels).resize(size) for pixels, size in zip(coarse, sizes, strict=True)]
+            return [picture_of(images.samples, row, channels=3, least=least) for row in rows], "val images of the run"
+    coarse = np.random.default_rng(0).integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)  # smoother than white noise
+    sizes = [(40 + 30 * (number % 16), 300 - 12 * (number % 16)) for number in range(count)]
+    pictures = [Image.fromarray(pixels).resize(size) for pixels, size in zip(coarse, sizes, strict=True)]
+    return pictures, "generated images (the run's own are gone; --images names some)"
 
 
-def validation_images(classifier: Classifier) -> ImageSet | None:
-    """The validation images of a classifier's own run; None where it is no run. Raises DataError, OptionError, OSError:
-    they are gone, moved, damaged, or were never there."""
-    if classifier.run_dir is None:
-        return None
-    config = read_run_config(classifier.run_dir)
-    with untrusted_run():
-        loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
-    return image_set(loader)
-
-
-def generated_images(spec: ImageSpec, count: int) -> Tensor:
-    """Smooth random pictures with the statistics of `spec`: closer to photographs than white noise is."""
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, spec.in_channels, 7, 7, generator=generator)
-    pictures = torch.nn.functional.interpolate(coarse, size=spec.image_size, mode="bicubic").clamp(0, 1)
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
-    return (pictures - mean) / std
+def readable(paths: Sequence[str], least: Any) -> Iterator[Picture]:
+    for file in find_images(paths):
+        with suppress(DataError):
+            yield read_image(file.path, least=least, alone=True)

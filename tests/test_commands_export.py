@@ -18,7 +18,7 @@ from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 from inference.classifier import open_classifier
-from inference.export import BATCH_SIZES, compare, generated_images
+from inference.export import BATCH_SIZES, compare, comparison_pictures, seen_by
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.finished_run import load
@@ -41,8 +41,9 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     theirs = open_classifier(str(file), device="cpu")
     assert theirs.class_names == CLASSES
     assert theirs.spec == ours.spec
+    images, _ = comparison_pictures(ours, [])
     for size in BATCH_SIZES:
-        batch = generated_images(ours.spec, size)
+        batch = seen_by(ours, images[:size])
         torch.testing.assert_close(theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=0)
     if kind == "safetensors":
         with safe_open(file, "pt") as opened:
@@ -179,7 +180,7 @@ def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_p
         8, 2, 4, 4, 64, 256, num_classes=3, norm_layer=lambda size: nn.LayerNorm(size, eps=1e-6)
     ).eval()
     theirs.load_state_dict(load_file(file))
-    images = generated_images(spec, 9)
+    images = torch.randn(9, 3, spec.image_size, spec.image_size)
     torch.testing.assert_close(theirs(images), model(images), atol=1e-5, rtol=0)
 
 
@@ -226,7 +227,7 @@ def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(caps
 
 def test_nan_is_never_parity(tmp_path):
     classifier = open_classifier(str(make_run(tmp_path / "run", name="vit_micro_2")), device="cpu")
-    images = generated_images(classifier.spec, 4)
+    images, _ = comparison_pictures(classifier, [], count=4)
     assert compare(classifier, classifier.logits, images, "").good
     assert not compare(classifier, lambda batch: classifier.logits(batch) * torch.nan, images, "").good
 
