@@ -17,14 +17,14 @@ from datasets.split_csv import fingerprint
 from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier
-from inference.evaluation_report import Evaluation, with_answers, write_evaluation
+from inference.evaluation_report import Evaluation, write_evaluation
 from trainers.config import RunConfig
 from trainers.engine.arithmetic import amp_dtype_on, set_precision
 from trainers.engine.evaluation import score_split
 from trainers.options.defaults import resolve_device
 from trainers.run_start import changes_of_machine
 from trainers.seen import as_begun, seen_lines, start_of, without_seen
-from trainers.storage.finished_run import open_best, read_history, read_run_config, untrusted_run
+from trainers.storage.finished_run import open_best, read_history, read_run_config, unfinished, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
@@ -51,13 +51,12 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, de
     loader = data.dataloaders[split]
     with recorded(model) as kept:
         scores = score_split(model.to(place), loader, place, amp_dtype_on(place, config.train.amp))
-    fits = split == "val"  # an earlier file is not read where it is replaced
-    evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=fits)
-    evaluation = with_answers(
-        evaluation, split, scores, kept, loader.dataset, class_names,
-        answers=None if fits else read_answers(run_dir / "eval", opened.seal), fit_for=opened.seal if fits else None,
-    )  # fmt: skip
-    notes = [*seen_lines(run_dir)]
+    about = (run_dir / "eval", split, scores, kept, loader.dataset, class_names)
+    if split == "val":  # an earlier file of answers is not read where it is replaced
+        evaluation = write_evaluation(*about, fit_for=opened.seal)
+    else:
+        evaluation = write_evaluation(*about, answers=read_answers(run_dir / "eval", opened.seal))
+    notes = [*filter(None, [unfinished(run_dir)]), *seen_lines(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, place):
@@ -106,9 +105,8 @@ def evaluate_on(
     loader = evaluation_loader(samples, "test", classifier.spec, data, device=classifier.device)
     with recorded(classifier.model) as kept:
         scores = score_split(classifier.model, loader, classifier.device, classifier.amp_dtype)
-    about = (name, scores, loader.dataset, classifier.class_names)
-    found = write_evaluation(target, *about, fit=False)
-    found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
+    about = (target, name, scores, kept, loader.dataset, classifier.class_names)
+    found = write_evaluation(*about, answers=classifier.answers)
     return dataclasses.replace(found, notes=list(notes))
 
 

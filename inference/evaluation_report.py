@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from inference.certainty.report import report
 from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.metrics import (
-    SHOWN_CLASSES,
     ClassRow,
     confidence_bins,
     confusion_among,
@@ -67,11 +66,21 @@ class Evaluation:
 
 
 def write_evaluation(
-    folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str], *, fit: bool
+    folder: Path,
+    name: str,
+    scores: Scores,
+    kept: Sequence[tuple[Tensor, ...]],
+    dataset: Any,
+    class_names: Sequence[str],
+    *,
+    answers: Any = None,
+    fit_for: str | None = None,
 ) -> Evaluation:
-    """Write `<name>_predictions.csv`, `_per_class.csv`, `_confusion.csv` and `.png`, `_reliability.png` into `folder`.
+    """Write `<name>_predictions.csv`, `_per_class.csv`, `_confusion.csv` and `.png`, `_reliability.png`, and what
+    `certainty.report` writes of the `answers`, into `folder`.
 
-    With `fit` a temperature is fitted to these scores and saved as temperature.json; else the saved one is used.
+    `kept`: the features of each pass. With `fit_for`, the name of the weights, a temperature and answers are fitted to
+    these scores and saved; else the saved temperature and the given answers are used.
     """
     from trainers.reporting.figures.results import (  # matplotlib takes a second to import
         confusion_figure,
@@ -81,7 +90,7 @@ def write_evaluation(
 
     folder.mkdir(parents=True, exist_ok=True)
     outputs = scores.outputs
-    if fit and outputs.whole:
+    if fit_for is not None and outputs.whole:
         save_temperature(folder, scores)
     temperature = read_temperature(folder) if outputs.whole else None
     bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
@@ -98,29 +107,20 @@ def write_evaluation(
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
     design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
-    interval = design.interval(scores.metrics["accuracy"])
-    files = [*tables, *pictures]
-    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled)
-
-
-def with_answers(
-    evaluation: Evaluation,
-    name: str,
-    scores: Scores,
-    kept: Sequence[tuple[Tensor, ...]],
-    dataset: Any,
-    class_names: Sequence[str],
-    *,
-    answers: Any,
-    fit_for: str | None = None,
-) -> Evaluation:
-    """The evaluation with how far its answers can be relied on, written beside its other files; `kept`: the features of
-    each pass. With `fit_for`, the name of the weights, what later answers need for that is fitted."""
-    folder = evaluation.files[0].parent
-    given = {"answers": answers, "fit_for": fit_for, "temperature": evaluation.temperature}
-    found = report(folder, name, scores.outputs, kept, dataset, class_names, **given)
-    files = [*evaluation.files, *found.files]
-    return replace(evaluation, answers=found.numbers, said=found.lines, files=files)
+    given = {"answers": answers, "fit_for": fit_for, "temperature": temperature}
+    found = report(folder, name, outputs, kept, dataset, class_names, **given)
+    return Evaluation(
+        scores.metrics,
+        design.images,
+        design,
+        design.interval(scores.metrics["accuracy"]),
+        classes,
+        [*tables, *pictures, *found.files],
+        temperature,
+        scaled,
+        answers=found.numbers,
+        said=found.lines,
+    )
 
 
 def as_table(predictions: Path) -> Path:
@@ -149,13 +149,9 @@ def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
     logits, labels = scores.outputs.logits, scores.outputs.labels
     bins = reliability(logits, labels, temperature=temperature)
     return {
-        "loss": negative_log_likelihood(logits, labels, temperature=temperature),
+        "loss": F.cross_entropy(logits.double() / temperature, labels).item(),
         "ece": expected_calibration_error(bins),
     }
-
-
-def negative_log_likelihood(logits: Tensor, labels: Tensor, *, temperature: float) -> float:
-    return F.cross_entropy(logits.double() / temperature, labels).item()
 
 
 def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -179,43 +175,38 @@ def read_temperature(folder: Path) -> float | None:
     return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None
 
 
-NAMES = {"accuracy_top5": "top-5 accuracy", "macro_f1": "macro F1", "ece": "ECE"}
-"""Names of some metrics in sentences."""
+LISTED = 4
+"""Classes in the table on a terminal."""
 
 
 def lines(evaluation: Evaluation) -> Iterator[str]:
-    """Lines below the scores: notes, whether training logged the same, the classes, the files."""
+    """Yield the lines below the scores: notes, whether training logged the same, answers, classes, files."""
     yield from (f"note: {note}" for note in evaluation.notes)
-    if "accuracy_top5" in evaluation.metrics:
+    if len(evaluation.classes) > 5 and "accuracy_top5" in evaluation.metrics:
         yield f"{'top-5 accuracy':>17}  {evaluation.metrics['accuracy_top5']:.2%}"
-    both = {
-        name: (value, evaluation.logged[name])
-        for name, value in evaluation.metrics.items()
-        if name in evaluation.logged
-    }
-    if same := [NAMES.get(name, name.replace("_", " ")) for name, (value, logged) in both.items() if value == logged]:
-        yield f"{'as logged':>17}  bit for bit what training logged: {', '.join(same)}"
-    for name, (value, logged) in both.items():
-        if value != logged:
-            yield f"{name.replace('_', ' '):>17}  {value!r}, but training logged: {logged!r}"
+    logged = {name: value for name, value in evaluation.logged.items() if name in evaluation.metrics}
+    changed = [name for name, value in logged.items() if value != evaluation.metrics[name]]
+    if logged and not changed:
+        yield f"{'as logged':>17}  bit for bit what training logged"
+    for name in changed:
+        yield f"{name.replace('_', ' '):>17}  {evaluation.metrics[name]!r}, but training logged: {logged[name]!r}"
     if evaluation.temperature is not None:
-        yield (
-            f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
-            f"ECE {evaluation.scaled['ece']:.4f} when logits are divided by it"
-        )
+        loss, ece = evaluation.scaled["loss"], evaluation.scaled["ece"]
+        yield f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {loss:.4f}, ECE {ece:.4f} with it"
     yield from evaluation.said
     yield ""
     yield from _class_table(evaluation.classes)
-    yield ""
-    yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
+    first, others = evaluation.files[0], len(evaluation.files) - 1
+    yield f"{'files':>17}  {first} and {others} more"
 
 
 def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
     """All classes, or of many the ones with the lowest F1."""
-    rows = classes
-    if len(rows) > SHOWN_CLASSES:
-        rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
-        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(classes)} are in the per-class file"
+    rows = sorted(classes, key=lambda row: 1.0 if row.f1 is None else row.f1)[:LISTED]
+    if len(classes) <= LISTED + 1:
+        rows = [*classes]
+    else:
+        yield f"the {LISTED} classes with the lowest F1; all {len(classes):,} are in the per-class file"
     table = [["class", "precision", "recall", "F1", "images"]]
     for row in rows:
         shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))

@@ -227,9 +227,8 @@ def test_too_few_images_are_counted_and_nothing_is_promised():
     answers = fitted(images=17, width=64, parts=3)
     assert not answers.cuts
     assert set(answers.thresholds) == {0.1}  # from nine images that were held out
-    lack = answers.without([0.9], 0.05)
-    assert "12 more" in lack  # of 29
-    assert "21 more" in lack  # of 38
+    assert answers.without([0.9], 0.05) == "17 images; 90% sets need 29, unknowns 38"
+    assert fitted(images=300).without(LEVELS, 0.05) is None
     model = build_model("vit_micro_2", num_classes=5).eval()
     found = Judge(model, answers)(torch.rand(3, 3, 8, 8))
     assert found.sets is None
@@ -289,8 +288,10 @@ def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(eva
     assert 0 <= found["unknown"] <= 0.2  # of the 40 that are held out
     assert {"answers.json", "val_answers.csv", "val_answers.png"} <= {p.name for p in (run / "eval").iterdir()}
     code, out, _ = call(capsys, "evaluate", run, "--split", "test")
-    for words in ("95 % right".replace(" %", "%"), "95% sets", "too few", "219 more", "unknown", "promised"):
+    for words in ("95% right", "95% sets", "80 images; 99% sets need 299", "unknown", "promised"):
         assert words in out
+    assert len(out.splitlines()) <= 24
+    assert max(len(line) for line in out.splitlines()[3:-1]) <= 80  # without the paths, and the row of scores
 
 
 def test_predict_json_the_table_of_evaluate_and_serve_say_the_same(evaluated, capsys):
@@ -324,7 +325,7 @@ def test_a_higher_level_gives_no_smaller_set_and_fewer_images_a_note(evaluated, 
     assert all(small <= large for pair in pairwise(sizes) for small, large in zip(*pair, strict=True))
     code, out, err = call(capsys, "predict", run, data / "test", "--cover", "0.99")
     assert code == 0
-    assert "219 more" in err
+    assert "99% sets need 299" in err
     assert {row["set"] for row in csv.DictReader(io.StringIO(out))} == {""}
 
 

@@ -52,19 +52,13 @@ class Answers:
 
     def without(self, levels: Iterable[float], rate: float) -> str | None:
         """Say what of this cannot be promised, and how many images it would take; None: nothing."""
-        parts = [
-            f"sets of {level:.0%} need {self._lack(conformal.fewest(level))}"
-            for level in levels
-            if level not in self.cuts
-        ]
+        lack = {f"{level:.0%}": conformal.fewest(level) for level in levels if level not in self.cuts}
+        sets = ", ".join(f"{level} {images}" for level, images in lack.items()).replace(" ", " sets need ", 1)
+        parts = [sets] if lack else []
         if rate not in self.thresholds:
-            needed = unknown.fewest(rate) * (1 if self.unlikeness.gaussian is None else 2)
-            parts.append(f"unknowns at {rate:.0%} false alarms need {self._lack(needed)}")
-        return "; ".join(parts) or None
-
-    def _lack(self, needed: int) -> str:
-        what = "validation images" if self.units == self.images else "groups of validation images"
-        return f"{needed} {what}, {needed - self.units} more than there are"
+            parts.append(f"unknowns {unknown.fewest(rate) * (1 if self.unlikeness.gaussian is None else 2)}")
+        what = "images" if self.units == self.images else "groups"
+        return f"{self.units} {what}; {', '.join(parts)}" if parts else None
 
 
 def fit_answers(

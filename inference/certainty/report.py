@@ -18,10 +18,9 @@ from datasets.copies import units_of
 from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
 from inference.certainty.features import in_one
+from inference.predict import JOINT
 from trainers.coverage import RIGHT, answered
 
-JOINT = " | "
-"""Between the classes of a set in a table."""
 LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
 
@@ -59,22 +58,24 @@ def report(
         files.append(write_answers(folder, answers))
     elif answers is not None:
         scores = scores_of(answers, outputs, features)
-    shares, classes = columns_of(outputs)
+    shares, _ = columns_of(outputs)
     cut = None if answers is None else answers.cuts.get(LEVEL)
     sets = None if cut is None else sets_of(shares, cut)
     threshold = None if answers is None else answers.thresholds.get(RATE)
     unlike = None if threshold is None or scores is None else np.where(np.isnan(scores), np.nan, scores > threshold)
     if answers is not None:
-        rows = table_rows(outputs, dataset, class_names, classes, sets, unlike)
-        files.append(write_table(folder / f"{name}_answers.csv", rows))
-    files.append(draw(folder / f"{name}_answers.png", shares.max(axis=1), outputs.correct.numpy(), sets, title=name))
+        files.append(folder / f"{name}_answers.csv")
+        with text_file(files[-1]) as file:
+            rows = table_rows(outputs, dataset, class_names, sets, unlike)
+            file.writelines(csv_lines(("path", "label", "predicted", "set", "unknown"), rows))
+    files.append(folder / f"{name}_answers.png")
+    draw(files[-1], shares.max(axis=1), outputs.correct.numpy(), sets, title=name)
     numbers = numbers_of(answers, outputs, unlike, units)
     said = [*lines(answers, numbers, fitted=fit_for is not None)]
     if unlike is not None:
         judged = ~np.isnan(unlike)
-        alarms, labels = unlike[judged], outputs.labels.numpy()[judged]
-        numbers["unknown_by_class"] = unknown_by_class(alarms, labels, class_names)
-        said += worst_class(alarms, labels, class_names)
+        of_classes, worst = unknown_by_class(unlike[judged], outputs.labels.numpy()[judged], class_names)
+        numbers["unknown_by_class"], said = of_classes, [*said, *worst]
     return AnswersReport(numbers, said, files)
 
 
@@ -119,63 +120,48 @@ def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, un
 
 
 def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
-    """The sentences: what silence buys, what the sets hold, what is called unknown; what it assumes comes last."""
+    """Yield the sentences, each with its name in 17 columns and short enough for a terminal of 80."""
     share, right = numbers["answered"], f"{RIGHT:.0%} right"
-    if share == 1:
-        yield f"{right:>17}  on all of these images"
-    elif share:
-        yield f"{right:>17}  on the {share:.1%} of these images that it is surest of; the others are for a person"
-    else:
-        yield f"{right:>17}  on none of these images, however sure it is"
+    of = "all" if share == 1 else f"the surest {share:.1%}" if share else "none"
+    yield f"{right:>17}  on {of} of these images"
     if answers is None:
         return
     for level in LEVELS:
         if (found := numbers["sets"].get(f"{level:g}")) is not None:
-            here = "" if fitted else f"; here {found['cover']:.1%} do"
+            here = "" if fitted else f", here {found['cover']:.1%}"
             head = f"{level:.0%} sets"
-            size = f"{found['size']:.2f} classes each"
-            yield f"{head:>17}  hold the right class in at least {level:.0%} of images, with {size}{here}"
+            yield f"{head:>17}  right class in at least {level:.0%}{here}; {found['size']:.2f} classes each"
     if (lack := answers.without(LEVELS, RATE)) is not None:
         yield f"{'too few':>17}  {lack}"
     if numbers["unknown"] is not None:
-        here = "of the half that it was not fitted to" if fitted else f"{RATE:.0%} are to be"
-        share = f"{numbers['unknown']:.1%} of these images are called"
-        yield f"{'unknown':>17}  {share} unlike the validation images ({here})"
-    yield (
-        f"{'promised':>17}  with {CONFIDENCE:.0%} probability, from {answers.images:,} validation images, for images of"
-        " the same source; of another source nothing is promised"
-    )
+        here = "of the half not fitted to" if fitted else f"{RATE:.0%} are to be"
+        yield f"{'unknown':>17}  {numbers['unknown']:.1%} unlike the validation images ({here})"
+    yield f"{'promised':>17}  with {CONFIDENCE:.0%} probability, for images of the same source alone"
 
 
-def unknown_by_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str]) -> dict[str, float]:
-    """The share of the images of each class that are called unknown, of the classes that have images."""
-    return {class_names[label]: float(unlike[labels == label].mean()) for label in np.unique(labels)}
-
-
-def worst_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str]) -> Iterator[str]:
-    """Yield a line on the class whose own images are called unknown most often, if these are many."""
+def unknown_by_class(
+    unlike: NDArray, labels: NDArray, class_names: Sequence[str]
+) -> tuple[dict[str, float], list[str]]:
+    """The share of the images of each class that are called unknown, of the classes that have images; and a line on
+    the class where it is the largest, if it is large."""
     images = np.bincount(labels, minlength=len(class_names))
     alarms = np.bincount(labels, weights=unlike, minlength=len(class_names))
-    shares = np.divide(alarms, images, out=np.zeros(len(images)), where=images >= LEAST_OF_CLASS)
-    worst = int(shares.argmax())
-    if shares[worst] > 2 * RATE:
-        of = f"{alarms[worst]:.0f} of {images[worst]:,}"
-        yield f"{'':>17}  most of them of class {printable(class_names[worst])}: {of} are called unknown"
+    shares = alarms / np.maximum(images, 1)
+    of_classes = {class_names[label]: float(shares[label]) for label in np.flatnonzero(images).tolist()}
+    worst = int(np.where(images >= LEAST_OF_CLASS, shares, 0).argmax())
+    said = f"most of them of class {printable(class_names[worst])}: {alarms[worst]:.0f} of {images[worst]:,}"
+    many = images[worst] >= LEAST_OF_CLASS and shares[worst] > 2 * RATE
+    return of_classes, [f"{'':>17}  {said}"] if many else []
 
 
 def table_rows(
-    outputs: Any,
-    dataset: Any,
-    class_names: Sequence[str],
-    classes: NDArray[np.int64],
-    sets: NDArray[np.bool_] | None,
-    unlike: NDArray | None,
+    outputs: Any, dataset: Any, class_names: Sequence[str], sets: NDArray[np.bool_] | None, unlike: NDArray | None
 ) -> Iterator[list[str]]:
     """Yield a row per image: path, label, predicted, the set, and whether it is unknown.
 
     The last is empty where nothing is promised, and for images that the score is fitted to.
     """
-    shares, _ = columns_of(outputs)
+    shares, classes = columns_of(outputs)
     predicted, labels = outputs.predicted.tolist(), outputs.labels.tolist()
     for row, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
         names = ""
@@ -187,16 +173,9 @@ def table_rows(
         yield [printable(cell) for cell in cells]
 
 
-def write_table(path: Path, rows: Iterator[list[str]]) -> Path:
-    with text_file(path) as file:
-        file.writelines(csv_lines(("path", "label", "predicted", "set", "unknown"), rows))
-    return path
-
-
-def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> Path:
-    """Accuracy on the images that it is surest of, and the sizes of the sets."""
+def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> None:
+    """Draw the accuracy on the images that it is surest of, and the sizes of the sets."""
     from trainers.reporting.figures.coverage import coverage_picture  # matplotlib takes a second to import
 
     sizes, title = None if sets is None else sets.sum(axis=1), f"{title}: {len(correct):,} images"
     write_bytes(path, coverage_picture(confidence, correct, title=title, sizes=sizes, level=LEVEL))
-    return path
