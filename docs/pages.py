@@ -1,7 +1,7 @@
-"""Write the pages that the walk-through links, from runs of the two bare commands, and their screenshot:
+"""Write the page that the walk-through links, and the screenshot of a page of two runs, from the two bare commands:
 
 python main.py && python main.py train
-python -m docs.pages runs/digits/compare runs/digits/vit_micro_2_s0
+python -m docs.pages runs/digits/vit_micro_2_s0 [--screenshot runs/digits/compare]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inference.classifier import open_classifier
 from inference.page.document import page_of, validation_pictures
 from tests.headless_browser import Browser
 
-HERE = Path(__file__).resolve().parent / "pages"
+HERE = Path(__file__).resolve().parent
 CLICKS = """
 document.getElementById("snapshot").value = 2;
 document.getElementById("snapshot").dispatchEvent(new Event("input"));
@@ -27,22 +27,20 @@ moveTo([0.6, 0.4]);
 """
 
 
-def write(name: str, runs: dict[str, Path], *, count: int, computes: bool) -> Path:
+def page(runs: dict[str, Path], *, count: int) -> str:
     classifiers = [replace(open_classifier(str(run), device="cpu"), source=text) for text, run in runs.items()]
-    pictures = validation_pictures(classifiers[0])[:count]
-    path = HERE / name
-    path.write_text(page_of(classifiers, pictures, computes=computes), encoding="utf-8")
-    print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
-    return path
+    return page_of(classifiers, validation_pictures(classifiers[0])[:count])
 
 
-def screenshot(page: Path, path: Path) -> None:
+def screenshot(content: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        browser = Browser(Path(folder))
+        file = Path(folder, "page.html")
+        file.write_text(content, encoding="utf-8")
+        browser = Browser(Path(folder, "profile"))
         try:
             window = {"width": 1200, "height": 1500, "deviceScaleFactor": 1, "mobile": False}
             browser.call("Emulation.setDeviceMetricsOverride", **window)
-            browser.call("Page.navigate", url=page.as_uri())
+            browser.call("Page.navigate", url=file.as_uri())
             browser.wait_for("document.body && document.body.dataset.ready === 'yes'", seconds=60)
             browser.evaluate(CLICKS)
             png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
@@ -53,16 +51,15 @@ def screenshot(page: Path, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("comparison", type=Path)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--screenshot", type=Path)
+    parser.add_argument("--screenshot", type=Path, metavar="COMPARISON")
     options = parser.parse_args()
-    HERE.mkdir(exist_ok=True)
-    arms = {arm.replace("_", " "): options.comparison / arm / "all" / "s0" for arm in ("from_scratch", "pretrained")}
-    both = write("scratch_and_pretrained.html", arms, count=4, computes=False)
-    write("small_vit.html", {"vit_micro_2 on digits": options.run}, count=8, computes=True)
+    path = HERE / "pages" / "small_vit.html"
+    path.write_text(page({"vit_micro_2 on digits": options.run}, count=8), encoding="utf-8")
     if options.screenshot is not None:
-        screenshot(both, options.screenshot)
+        arms = ("from_scratch", "pretrained")
+        runs = {arm.replace("_", " "): options.screenshot / arm / "all" / "s0" for arm in arms}
+        screenshot(page(runs, count=4), HERE / "figures" / "page.png")
 
 
 if __name__ == "__main__":

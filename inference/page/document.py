@@ -11,7 +11,6 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.page.perturbations import Perturbation, logits_under, perturbations_of
+from inference.page.perturbations import logits_under, perturbations_of
 from inference.page.residual_stream import entering, logit_lens, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.console import say
@@ -82,9 +81,10 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
         yield PagePicture(file.path, None, to_array(read_image(source, name=file.path, alone=True)))
 
 
-def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], *, computes: bool = True) -> str:
-    """The whole document; `computes`: with the weights of small models, so that it can try any change, and not only a
-    few. Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
+def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) -> str:
+    """The whole document; of small models with their weights, so that it can try any change, and not only a few.
+
+    Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
     snapshots = [snapshots_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads
@@ -93,28 +93,19 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], 
         every, mean = every + rows * tokens * heads, mean + rows * (tokens + heads)
     every_head = every * len(pictures) <= EVERY_HEAD
     shown = pictures if every_head else pictures[: max(1, MOST // mean)]
-    data: dict[str, Any] = {
+    runs = [
+        {"name": name, "shape": shape}
+        | numbers_of(classifier, of, shown, every_head=every_head)
+        | change_numbers(classifier, shown, shape)
+        for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, snapshots, strict=True)
+    ]
+    data = {
         "pictures": [{"name": picture.name, "label": picture.label} for picture in shown],
         "left_out": len(pictures) - len(shown),
         "every_head": every_head,
-        "runs": [
-            {
-                "name": name,
-                "shape": shape,
-                **numbers_of(classifier, of, shown, every_head=every_head),
-                **change,
-            }
-            for name, classifier, shape, of, change in zip(
-                names_of(classifiers),
-                classifiers,
-                shapes,
-                snapshots,
-                changes_numbers(classifiers, shown, shapes, computes=computes),
-                strict=True,
-            )
-        ],
+        "runs": runs,
     }
-    return document(data, title=" beside ".join(run["name"] for run in data["runs"]))
+    return document(data, title=" beside ".join(run["name"] for run in runs))
 
 
 def names_of(classifiers: Sequence[Classifier]) -> list[str]:
@@ -222,50 +213,23 @@ def cosines(vectors: Tensor) -> np.ndarray:
     return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
 
 
-def changes_numbers(
-    classifiers: Sequence[Classifier],
-    pictures: Sequence[PagePicture],
-    shapes: Sequence[dict[str, Any]],
-    *,
-    computes: bool,
-) -> list[dict[str, Any]]:
-    """Return for each model what tries a change: the weights of a small ViT of this project; else what a few changes
-    do, as probabilities. One line says how long those take together."""
-    found: list[dict[str, Any]] = []
-    tried, seconds, number = {}, 0.0, 0
-    for place, (classifier, shape) in enumerate(zip(classifiers, shapes, strict=True)):
-        model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
-        behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
-        if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
-            found.append({"weights": weights_of(model, images), "changes": None, "effects": None})
-            continue
-        changes, start = perturbations_of(model, images, shape), perf_counter()
-        classifier.logits(images[0])
-        seconds += (perf_counter() - start) * len(images) * len(changes[0])
-        number += len(changes[0]) - 1
-        tried[place] = (images, changes)
-        found.append({"weights": None})
-    if tried:
-        models = f" of {len(tried)} models" if len(tried) > 1 else ""
-        count = pluralise(len(pictures), "picture")
-        say(f"trying {number} changes{models} on {count}, for the page to show: about {seconds:.0f} s")
-    for place, (images, changes) in tried.items():
-        found[place] |= effects_of(classifiers[place].model, images, changes, shapes[place]["heads"])
-    return found
-
-
-def effects_of(
-    model: nn.Module, images: Sequence[Tensor], changes: Sequence[Sequence[Perturbation]], heads: int
-) -> dict[str, Any]:
-    """Return what the same changes of each image (1, C, S, S) do: the probabilities, and which patches they leave."""
+def change_numbers(classifier: Classifier, pictures: Sequence[PagePicture], shape: dict[str, Any]) -> dict[str, Any]:
+    """Return what tries a change: the weights of a small ViT of this project; else the probabilities after a few
+    changes, the same for each picture, and which patches they leave."""
+    model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
+    behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
+    if isinstance(model, VisionTransformer) and behind <= COMPUTED:
+        return {"weights": weights_of(model, images), "changes": None, "effects": None}
+    changes = perturbations_of(model, images, shape)
+    say(f"trying {len(changes[0]) - 1} changes on {pluralise(len(images), 'picture')}, for the page to show")
     said = [
-        [logits_under(model, image, change, heads).softmax(dim=1)[0].numpy() for change in own]
+        [logits_under(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
         for image, own in zip(images, changes, strict=True)
     ]
     order = [[change.patch_order.short().numpy() for change in own] for own in changes]
-    described = [{"name": of.name, "positions": of.use_positions, "off": of.disabled_heads} for of in changes[0]]
     return {
-        "changes": described,
+        "weights": None,
+        "changes": [{"name": of.name, "positions": of.use_positions, "off": of.disabled_heads} for of in changes[0]],
         "effects": encode_arrays({"order": np.array(order), "said": np.array(said)}),
     }
 
