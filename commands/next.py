@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from commands.parser import UsageError
 from common.options import Arg, Positional, require, require_counts
 from common.shell import command
 from common.text import wrapped
@@ -27,47 +26,37 @@ class Options:
     """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, or a zip."""
     number: Annotated[int, Arg(short="-n")] = 40
     """Number of pictures to choose."""
-    run: Name = None
-    """A run whose model looks at the pictures, or `latest`. Default: the pretrained networks on this machine, and the
-    labels so far."""
     labelled: Annotated[tuple[str, ...], Arg(metavar="NAME|PATH")] = ()
     """Labelled sets, as train reads them: their pictures and copies of these are not asked about, the model learns from
     them, and labels.csv contains them."""
     review: bool = False
     """Label the pictures on a page of this machine, by keys."""
-    classes: Annotated[tuple[str, ...], Arg(metavar="NAME")] = ()
-    """Names of classes that have no label yet, for their keys on the page; others are typed there."""
     path_column: Name = None
     """Column of a table that names the pictures, as for train."""
     data_root: Path = Path("data")
     """Folder of unpacked archives."""
     output: Path | None = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
-    output_dir: Path = Path("runs")
-    """Parent folder of all runs, in which `latest` is looked for."""
     port: int = 7862
     """TCP port of --review; 0 takes a free one."""
 
     def __post_init__(self) -> None:
         require_counts(self, "number")
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
-        if any(not name.strip() for name in self.classes):
-            raise UsageError("--classes: a class needs a name")
 
     @property
     def folder(self) -> Path:
-        return self.output or data_folder(OutputConfig(self.output_dir), self.pool) / "next"
+        return self.output or data_folder(OutputConfig(), self.pool) / "next"
 
     @property
     def features(self) -> Path:
         """Folder in which features of these pictures are kept."""
-        return (self.output or data_folder(OutputConfig(self.output_dir), self.pool)) / "features"
+        return (self.output or self.folder.parent) / "features"
 
     @property
     def review_command(self) -> str:
         """The command that opens the page on these pictures."""
-        words: list[object] = ["--run", self.run] if self.run else []
-        words += ["--labelled", *self.labelled] if self.labelled else []
+        words: list[object] = ["--labelled", *self.labelled] if self.labelled else []
         words += ["--path-column", self.path_column] if self.path_column else []
         words += ["--output", self.output] if self.output else []
         return command("next", self.pool, *words, "--review")
@@ -76,42 +65,32 @@ class Options:
 def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
     from inference.labels import rounds
-    from inference.labels.features import extract_features, of_run, pretrained
+    from inference.labels.features import extract_features, pretrained
     from inference.labels.picks import PicksTable
     from inference.labels.review import Review
-    from trainers.storage.finished_run import find_run
 
     def say(lines: Iterable[str]) -> None:
         for line in lines:
             print(wrapped(line, indent=11))
 
-    folder, run_dir = options.folder, find_run(options.run, options.output_dir) if options.run else None
+    folder, features = options.folder, None
     pool = rounds.open_round(
-        options.pool,
-        options.data_root,
-        folder,
-        labelled=options.labelled,
-        run_dir=run_dir,
-        path_column=options.path_column,
+        options.pool, options.data_root, folder, labelled=options.labelled, path_column=options.path_column
     )
     if pool.picks:
         PicksTable(folder, pool.samples, pool.labels).save(pool.picks)
-    extracted = None
     if options.review or not pool.waiting:
-        networks = pretrained() if run_dir is None else of_run(run_dir)
-        extracted = extract_features(pool.samples, networks, options.features)
+        extracted = extract_features(pool.samples, pretrained(), options.features)
+        features = extracted.features
     if pool.waiting:
         print(f"{len(pool.waiting)} of {len(pool.picks)} pictures of {folder / 'picks.csv'} have no label yet")
     else:
-        assert extracted is not None
         say(rounds.choose_round(pool, extracted, folder, options.number))
     say([f"{'label':>9}  {options.review_command}"])
     say([f"{'':>9}  or fill the column `label` of the table, and give the same command again"])
     if options.output is None:
-        claimed_folder(OutputConfig(options.output_dir), options.pool)
-    names = (*options.classes, *(extracted.class_names if extracted else ()))
-    features = extracted.features if extracted else None
-    table = PicksTable(folder, pool.samples, pool.labels, class_names=names, features=features)
+        claimed_folder(OutputConfig(), options.pool)
+    table = PicksTable(folder, pool.samples, pool.labels, features=features)
     table.save(table.read())
     say(rounds.summary(folder, pool.labels))
     if options.review:

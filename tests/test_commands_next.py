@@ -15,7 +15,7 @@ from fake_sets import class_folders, picture, save, write_table, zip_folder
 from headless_browser import Browser, find_browser
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
-from small_run import call, make_run
+from small_run import call
 
 import trainers.features
 from common.errors import DataError
@@ -23,7 +23,7 @@ from common.tables import read_rows
 from datasets import DataConfig
 from datasets.loaders import split_samples
 from inference.labels.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from inference.labels.features import FeatureExtractor, extract_features, of_run, side_by_side
+from inference.labels.features import FeatureExtractor, extract_features, side_by_side
 from inference.labels.picks import Label, Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
 from inference.labels.review import Review
 from inference.labels.rounds import read_pool
@@ -302,9 +302,9 @@ def test_of_a_pool_with_three_copies_in_ten_no_pick_is_wasted(tmp_path):
 
 def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
     (photos / "day1" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
-    code, out, _ = call(capsys, "next", "photos", "-n", "70", "--output-dir", "elsewhere")
+    code, out, _ = call(capsys, "next", "photos", "-n", "70", "--output", "elsewhere")
     assert (code, "broken.jpg: " in out) == (0, True)
-    assert not [pick for pick in read_picks(Path("elsewhere/photos/next/picks.csv")) if "broken" in pick.path]
+    assert not [pick for pick in read_picks(Path("elsewhere/picks.csv")) if "broken" in pick.path]
 
 
 def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_path, monkeypatch):
@@ -326,28 +326,10 @@ def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_pat
     assert len(passes) == 2
 
 
-def test_by_a_run_the_probabilities_are_those_that_predict_gives(photos, tmp_path, capsys):
-    run = make_run(tmp_path / "runs" / "small" / "r")
-    pool = read_pool("photos", tmp_path, {})
-    extracted = extract_features(pool.samples, of_run(run), tmp_path / "kept", device="cpu")
-    capsys.readouterr()
-    code, out, _ = call(capsys, "predict", run, *pool.samples.paths, "--top", "3", "--device", "cpu")
-    assert code == 0
-    for line, shares in zip(out.splitlines()[1:], extracted.probabilities, strict=True):
-        cells = line.split(",")
-        for name, value in zip(cells[2::2], cells[3::2], strict=True):
-            assert shares[extracted.class_names.index(name)] == pytest.approx(float(value), abs=1e-5)
-    code, out, err = call(capsys, "next", "photos", "--run", run, "-n", "5")
-    assert (code, "5 pictures of 60: of those that the model is least sure of" in out) == (0, True), err
-    assert {pick.guess for pick in read_picks(Path("runs/photos/next/picks.csv"))} <= set(extracted.class_names)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["-n", "0"], 2, "number=0 must be"),
-        (["--classes", " "], 2, "--classes: a class needs a name"),
-        (["--run", "runs/none"], 3, "runs/none is not a run directory"),
         (["--labelled", "digits"], 3, "digits is not made of files"),
     ],
 )
@@ -362,7 +344,7 @@ def table_of(tmp_path, count=6, guess="cat"):
     pool = read_pool(str(tmp_path / "pool"), tmp_path, {})
     picks = [Pick(path, "uncertain", "0.9", guess, "0.5211", "dog", "", "", "") for path in sorted(paths)]
     write_picks(tmp_path / "picks.csv", picks)
-    return PicksTable(tmp_path, pool.samples, {}, class_names=("cat",))
+    return PicksTable(tmp_path, pool.samples, {})
 
 
 @pytest.fixture

@@ -28,8 +28,7 @@ from trainers.features import features_of, kept_features, kept_tensors
 from trainers.options.defaults import resolve_device
 from trainers.options.recipes import filled_in
 from trainers.reporting.console import duration, say
-from trainers.setup import head_of, prepare
-from trainers.storage.finished_run import open_best
+from trainers.setup import prepare
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.factory import local_pretrained_models
 
@@ -90,15 +89,11 @@ def features_of_set(
 
 
 class FeatureExtractor(NamedTuple):
-    """A network that looks at unlabelled pictures: a pretrained one, or the model of a run."""
+    """A pretrained network that looks at unlabelled pictures."""
 
     name: str
     model: nn.Module
     spec: ImageSpec
-    class_names: tuple[str, ...] = ()
-    """Classes that the model of a run answers with; empty without a run."""
-    amp: str = "tf32"
-    """Precision of the run, a value of `--amp`."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +108,6 @@ class ExtractedFeatures:
     """(N,)"""
     faults: list[str]
     """A line for each picture that cannot be read."""
-    probabilities: NDArray[np.float64] | None = None
-    """(N, C): of a run, by its classes."""
-    class_names: tuple[str, ...] = ()
 
 
 def pretrained() -> list[FeatureExtractor]:
@@ -130,12 +122,6 @@ def pretrained() -> list[FeatureExtractor]:
         model = blueprint.build(num_classes=1).eval()
         networks.append(FeatureExtractor(f"{config.name} ({config.weights})", model, blueprint.image_spec))
     return networks
-
-
-def of_run(run_dir: Path) -> list[FeatureExtractor]:
-    """Open the best model of a run. Raises CheckpointError: there is none that can be read."""
-    opened = open_best(run_dir)
-    return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names), opened.amp)]
 
 
 def extract_features(
@@ -165,24 +151,16 @@ def extract_features(
     ]
     used = samples.with_splits({TRAIN: rows, LEFT_OUT: unreadable})
     place = torch.device(resolve_device(device))
-    parts, probabilities = [], None
+    amp_dtype, parts = precision_to_use(place, "tf32"), []
     for network in networks:
-        model = network.model.to(place)
         say(f"of {len(rows):,} pictures by {network.name}", label="features")
         loader = evaluation_loader(used, "train", network.spec, DataConfig(used.name, batch_size=BATCH), device=place)
-        amp_dtype = precision_to_use(place, network.amp)
         about = [_digest(content + used.splits.tobytes()), to_dict(network.spec), BATCH, str(amp_dtype)]
-        values = kept_features(folder, about, model, loader, place, amp_dtype=amp_dtype)
-        parts.append(values)
-        if network.class_names:
-            with torch.inference_mode():
-                logits = head_of(model)(values.to(place)).float().cpu()
-            probabilities = np.full((len(samples), len(network.class_names)), 1 / len(network.class_names))
-            probabilities[rows] = logits.double().softmax(dim=1).numpy()
+        parts.append(kept_features(folder, about, network.model.to(place), loader, place, amp_dtype=amp_dtype))
     beside = side_by_side(parts)
     features = np.zeros((len(samples), beside.shape[1]), np.float32)
     features[rows] = beside
-    return ExtractedFeatures(features, groups, readable, faults, probabilities, networks[0].class_names)
+    return ExtractedFeatures(features, groups, readable, faults)
 
 
 def side_by_side(parts: list[Tensor]) -> Floats:

@@ -120,7 +120,6 @@ class PicksTable:
         samples: Samples,
         labels: Mapping[str, Label],
         *,
-        class_names: Sequence[str] = (),
         features: NDArray[np.float32] | None = None,
     ) -> None:
         """`labels`: those known so far, by path; `features` (N, D) of length 1, by which the nearest labelled pictures
@@ -139,7 +138,7 @@ class PicksTable:
         own = {pick.path for pick in read_picks(self.path)}
         self.earlier = {path: label for path, label in labels.items() if path not in own}
         self.skipped_earlier = [path for path in read_skipped(folder / "skipped.csv") if path not in own]
-        self.known = dict.fromkeys([*class_names, *(label.name for label in labels.values())])
+        self.known = dict.fromkeys(label.name for label in labels.values())
 
     @property
     def class_names(self) -> Sequence[str]:

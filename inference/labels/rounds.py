@@ -24,7 +24,6 @@ from inference.labels.choose import Chosen, choose, few_labels, free_rows, proba
 from inference.labels.features import ExtractedFeatures
 from inference.labels.picks import Label, Pick, read_labels, read_picks, read_skipped, write_picks
 from trainers.reporting.console import say
-from trainers.storage.finished_run import read_run_config, untrusted_run
 
 LISTED = 10
 """Pictures and classes named on the terminal."""
@@ -55,19 +54,10 @@ class Pool:
         return np.array([row_of[path] for path in paths if path in row_of], np.int64)
 
 
-def open_round(
-    source: str, root: Path, folder: Path, *, labelled: Sequence[str], run_dir: Path | None, path_column: str | None
-) -> Pool:
-    """The pictures of `source`, with all labels that are known: of `labelled` sets, of the images of a run, and of
-    earlier rounds in `folder`, whose word counts most. Raises what reading them raises; a run whose images are not
-    there is a note."""
+def open_round(source: str, root: Path, folder: Path, *, labelled: Sequence[str], path_column: str | None) -> Pool:
+    """Find the pictures of `source`, with all labels that are known: of `labelled` sets and of earlier rounds in
+    `folder`, whose word counts most. Raises what reading them raises."""
     labels: dict[str, Label] = {}
-    if run_dir is not None:
-        try:
-            with untrusted_run():
-                labels |= labels_of_set(read_run_config(run_dir).data)
-        except (OSError, ValueError) as error:
-            say(f"the images of {run_dir} are not known, so copies of them may be chosen: {error}", label="note")
     for place in labelled:
         labels |= labels_of_set(DataConfig(place, root))
     labels |= read_labels(folder / "labels.csv")
@@ -171,13 +161,10 @@ def choose_round(pool: Pool, extracted: ExtractedFeatures, folder: Path, count: 
 def thought(
     pool: Pool, extracted: ExtractedFeatures, learnt: NDArray[np.int64]
 ) -> tuple[list[str], NDArray[np.float64] | None]:
-    """The classes, and what a model thinks of each picture (N, C): the run's own, or logistic regression on the labels.
-    None where labels are too few to ask one."""
+    """The classes, and what logistic regression on the labels thinks of each picture (N, C); None: labels are few."""
     names = [pool.labels[pool.samples.paths[row]].name for row in learnt.tolist()]
     classes = list(dict.fromkeys(names))
     numbers = np.array([classes.index(name) for name in names], int)
-    if extracted.probabilities is not None and not (len(learnt) and few_labels(numbers)):
-        return list(extracted.class_names), extracted.probabilities
     if few_labels(numbers):
         return classes, None
     return classes, probabilities_of(extracted.features, learnt, numbers, len(classes))
