@@ -5,17 +5,14 @@ import hashlib
 import http.client
 import io
 import json
-import re
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from fake_sets import class_folders, write_table
+from fake_sets import write_table
 from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
@@ -32,7 +29,7 @@ from inference.labels.out_of_fold import fold_of_each, out_of_fold
 from inference.labels.review import Review, percent
 from inference.labels.suspects import Suspect, SuspectsTable, cleaned, read_suspects, write_cleaned, write_suspects
 from trainers.budget.local_weights import Ranked
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import RunConfig
 from vit.factory import local_pretrained_models
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
@@ -89,18 +86,6 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
         assert f"taking efficientnet_lite0{taken}" in capsys.readouterr().out
-
-
-def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
-    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
-    ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
-    monkeypatch.setattr("inference.labels.features.rank", lambda config, seconds, images: [ranked])
-    monkeypatch.setattr("inference.labels.features.OF_LABELLED", 64)
-    data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
-    config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))
-    _, rows, features = features_of_set(config, images=40, seconds=60.0)
-    assert features.shape == (40, 40)
-    assert rows.tolist() == list(range(40))
 
 
 def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_spread():
@@ -413,46 +398,3 @@ def test_in_a_browser_what_was_decided_in_the_table_meanwhile_is_shown_and_kept(
 def press(browser, key):
     browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
     browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
-def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
-    samples = small_samples([f"<img src=x onerror=alert({n})>" for n in range(60)], ("<b>a", "</script><i>b"))
-    folder = tmp_path / "set"
-    for row, label in enumerate(samples.labels):
-        path = folder / samples.class_names[label].replace("/", "") / f"<img src=x onerror=alert({row})>.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(samples.pixels[row, :, :, 0]).save(path)
-    samples = split_samples(DataConfig(str(folder)))
-    rows = np.flatnonzero(samples.splits != SPLITS.index("test"))[:50].tolist()
-    other = {name: samples.class_names[1 - place] for place, name in enumerate(samples.class_names)}
-    suspects = [suspect_of(samples, row, "drop") for row in rows]
-    write_suspects(tmp_path / "suspects.csv", [s._replace(suggested=other[s.label]) for s in suspects])
-    browser, expected = Browser(tmp_path / "profile"), []
-    try:
-        for start, end in ((0, 20), (20, 37), (37, 50)):
-            command = [sys.executable, "main.py", "clean", folder, "--output", tmp_path, "--review", "--port", "0"]
-            server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-            url = next(match[1] for line in server.stdout if (match := re.search(r"review  on (http://\S+)", line)))
-            browser.call("Page.navigate", url=url)
-            for place in range(start, end):
-                browser.wait_for(
-                    f"document.getElementById('count').textContent == '{place + 1} of 50; {place} decided'"
-                )
-                assert browser.evaluate("document.getElementById('file').textContent") == suspects[place].path
-                key = "krd"[place % 3]
-                expected.append(("keep", f"relabel:{other[suspects[place].label]}", "drop")[place % 3])
-                press(browser, key)
-            browser.wait_for(f"document.getElementById('count').textContent.endsWith('; {end} decided')")
-            assert browser.evaluate("document.querySelectorAll('b, i, img[src=x]').length") == 0
-            server.kill()
-            server.wait()
-            server.stdout.close()
-    finally:
-        browser.close()
-    written = read_suspects(tmp_path / "suspects.csv", samples)
-    assert [suspect.decision for suspect in written] == expected
-    assert {suspect.decided for suspect in written} == {"person"}
-    assert len(split_samples(DataConfig(str(tmp_path / "cleaned.csv")))) == 60 - expected.count("drop")
-    assert browser.log == []

@@ -54,14 +54,6 @@ def test_classes_and_confusion_agree_with_scikit_learn():
     assert mean_of(scores.recall) == pytest.approx(balanced_accuracy_score(labels[seen], predicted[seen]))
 
 
-def test_a_class_name_with_a_line_break_stays_on_one_line_of_the_table(tmp_path, capsys):
-    classes = ("ant", "new\nline")
-    data = labelled_photos(tmp_path / "data", classes=classes, n=2)
-    code, out, _ = call(capsys, "evaluate", make_run(tmp_path / "run", classes=classes), "--data", data)
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines() if line.endswith(" 2")] == ["ant", r"new\nline"]
-
-
 def fitted(folder: Path, logits: torch.Tensor, labels: torch.Tensor) -> float:
     """The temperature that `evaluate` leaves for predictions, `predict --calibrated` and exports."""
     save_temperature(folder, Scores({}, SimpleNamespace(logits=logits, labels=labels)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from one_layer import one_layer
 from PIL import Image, JpegImagePlugin, PngImagePlugin
-from small_run import CLASSES, call, make_run, photo, stir
+from small_run import call, make_run, photo
 from torch import nn
 
 from inference.classifier import open_classifier
@@ -26,23 +25,6 @@ pytestmark = pytest.mark.drawn
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("explain") / "run")
-
-
-def huggingface_folder(folder: Path) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from transformers import ViTConfig, ViTForImageClassification
-
-        names = dict(enumerate(CLASSES))
-        config = ViTConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32,
-            patch_size=8, id2label=names, label2id={name: index for index, name in names.items()},
-        )  # fmt: skip
-        torch.manual_seed(0)
-        model = ViTForImageClassification(config)
-        stir(model)
-        model.save_pretrained(folder)
-    return folder
 
 
 def check(source: str, picture: Path, *, grid: int) -> None:
@@ -66,10 +48,6 @@ def check(source: str, picture: Path, *, grid: int) -> None:
 
 def test_a_scratch_vit_is_explained(run, tmp_path):
     check(str(run), photo(tmp_path / "a.jpg"), grid=8)
-
-
-def test_a_huggingface_vit_is_explained(tmp_path):
-    check(f"hf:{huggingface_folder(tmp_path / 'hf')}", photo(tmp_path / "a.jpg"), grid=4)
 
 
 @pytest.mark.slow
@@ -171,16 +149,6 @@ def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run,
     torch.testing.assert_close(found.heat, same.heat, atol=1e-4, rtol=1e-3)
     code, _out, err = call(capsys, "explain", file, "--page")
     assert (code, "holds no attention weights for a page" in err) == (2, True)
-
-
-def test_the_same_command_gives_the_same_bytes(capsys, run, tmp_path):
-    """By any method the maps have the same bits: tests/test_explanations.py."""
-    picture, names = photo(tmp_path / "a.png"), ("one", "two")
-    for name in names:
-        words = ("--method", "rollout", "--output", tmp_path / name)
-        assert call(capsys, "explain", run, picture, *words)[0] == 0
-    one, two = ((tmp_path / name / "000_a.png").read_bytes() for name in names)
-    assert one == two
 
 
 def test_a_picture_is_decoded_once_and_its_figure_shows_all_of_it(run, tmp_path, monkeypatch):

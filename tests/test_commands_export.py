@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +64,6 @@ def example_agrees(kind: str, file: Path, run: Path, pictures: list[Path]) -> No
 @pytest.fixture
 def pictures(tmp_path) -> list[Path]:
     return [photo(tmp_path / "pictures" / f"{number}.png", seed=number, size=(50 + number, 40)) for number in range(5)]
-
-
-def test_a_scratch_vit(capsys, tmp_path, pictures):
-    check(capsys, make_run(tmp_path / "run", name="vit_micro_2"), "safetensors", pictures)
 
 
 @pytest.mark.slow
@@ -159,17 +153,6 @@ def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path,
     assert names == [prediction.predicted for prediction in expected]
 
 
-def test_an_export_may_be_read_by_whom_the_umask_lets(capsys, tmp_path):
-    file = tmp_path / "m.safetensors"
-    before = os.umask(0o027)
-    try:
-        run = make_run(tmp_path / "run", name="vit_micro_2")
-        assert call(capsys, "export", run, "--output", file)[0] == 0
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
-
-
 def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_path, pictures):
     from safetensors.torch import load_file
 
@@ -244,18 +227,6 @@ def test_a_form_of_onnx_is_refused_for_another_format(capsys):
     code, _out, err = call(capsys, "export", "RUN", "--format", "safetensors", "--input", "picture")
     assert code == 2
     assert "--input" in err
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".onnx"])
-def test_damaged_files_are_refused_in_one_line(capsys, tmp_path, suffix):
-    if suffix == ".onnx":
-        pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
-    file = tmp_path / f"model{suffix}"
-    file.write_bytes(b"not a model")
-    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"))
-    assert code == 3
-    assert str(file) in err
-    assert err.count("\n") == 1
 
 
 def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsys, tmp_path):

@@ -350,32 +350,22 @@ class Hand:
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
 
-    def place(self, selector: str, x: float, y: float) -> dict[str, float]:
+    def hover(self, selector: str, x: float = 0.5, y: float = 0.5, kind: str = "mouseMoved", **more: object) -> None:
         script = f"document.querySelector({json.dumps(selector)})"
         self.browser.evaluate(f"{script}.scrollIntoView({{block: 'center'}})")
         box = json.loads(self.browser.evaluate(f"JSON.stringify({script}.getBoundingClientRect())"))
-        return {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
-
-    def hover(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        self.browser.call("Input.dispatchMouseEvent", type="mouseMoved", **self.place(selector, x, y))
+        where = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+        self.browser.call("Input.dispatchMouseEvent", type=kind, **where, **more)
 
     def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        self.hover(selector, x, y)
-        for kind in ("mousePressed", "mouseReleased"):
-            where = self.place(selector, x, y)
-            self.browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+        for kind, more in (("mouseMoved", {}), *((f"mouse{how}", LEFT) for how in ("Pressed", "Released"))):
+            self.hover(selector, x, y, kind, **more)
 
-    def tap(self, selector: str, x: float, y: float) -> None:
-        self.browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[self.place(selector, x, y)])
-        self.browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-
-    def key(self, key: str, *, on: str | None = None) -> None:
-        if on is not None:
-            self.browser.evaluate(f"document.querySelector({json.dumps(on)}).focus()")
-        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Escape": 27, " ": 32}
-        text = {"text": {"Enter": "\r", " ": " "}[key]} if key in ("Enter", " ") else {}
+    def key(self, key: str, *, on: str) -> None:
+        self.browser.evaluate(f"document.querySelector({json.dumps(on)}).focus()")
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         for kind in ("keyDown", "keyUp"):
-            self.browser.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], **text)
+            self.browser.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key])
 
     def reads(self, selector: str) -> str:
         return self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
@@ -383,6 +373,9 @@ class Hand:
     def sees(self, selector: str, text: str) -> None:
         here, wanted = f"document.querySelector({json.dumps(selector)})", json.dumps(text)
         self.browser.wait_for(f"{here}.textContent.includes({wanted})", seconds=10)
+
+
+LEFT = {"button": "left", "clickCount": 1}
 
 
 @pytest.mark.slow
@@ -396,100 +389,52 @@ def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_reque
     hand.hover("#patches .stage", 0.1, 0.9)
     hand.sees("#patches .caption", "the patch in row 4, column 1")  # of 4 x 4
     hand.sees("#patches .run:last-child .caption", "the patch in row 8, column 1")  # of 8 x 8, under the same cursor
-    hand.sees("#said", "the patch in row 4, column 1 looks most at")
     hand.key("ArrowUp", on="#attention .stage")
-    hand.key("ArrowRight")
-    hand.sees(caption, "the patch in row 3, column 2")
-    hand.key("Escape")
-    hand.sees(caption, "the class token looks most at")
-    hand.tap("#positions .stage", 0.9, 0.1)
-    hand.sees("#positions .caption", "How similar the content is to that of the patch in row 1, column 4")
+    hand.sees(caption, "the patch in row 3, column 1")
     hand.click("#attention .heads button[title='block 2, head 3']")
     hand.sees(caption, "In head 3 of block 2")
-    hand.key("ArrowRight", on="#attention .heads button[title='block 2, head 3']")
-    hand.key("Enter")
-    hand.sees(caption, "In head 4 of block 2")
-    hand.sees("#stream .run .caption", "0: before the first")
     before = hand.reads("#lens .run table")
-    hand.key("ArrowLeft", on="#snapshot")
-    hand.sees("#when", "after 3 epochs")
-    for _ in range(3):
-        hand.key("ArrowLeft")
-    hand.sees("#when", "untrained")
+    for when in ("after 3 epochs", "after 2 epochs", "after 1 epochs", "untrained"):
+        hand.key("ArrowLeft", on="#snapshot")
+        hand.sees("#when", when)
     assert hand.reads("#lens .run table") != before
     cells = "[...document.querySelectorAll('#lens .run:first-child td + td')].map(cell => cell.textContent)"
     assert set(browser.evaluate(cells)) == {"10 %"}  # the head is zero
-    hand.sees("#flow .pair > div:last-child .caption", "no evidence")
     hand.click("#pictures button:nth-child(3)")
-    assert browser.evaluate("document.querySelectorAll('#pictures [aria-checked=true]').length") == 1
-    hand.key("ArrowRight", on="#pictures button:nth-child(3)")
-    assert browser.evaluate("cursor.picture") == 3
-    hand.click("#lens summary")
-    drive_changes(hand)
+    assert browser.evaluate("cursor.picture") == 2
+    stage, told = "#change .run .stage", "#change .run .caption"
+    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
+    hand.click(stage, 0.1, 0.1)
+    hand.sees(told, "1 of 16 patches left out")
+    hand.click("#change .heads button[title='block 1, head 2']")
+    hand.sees(told, "1 head off")
+    hand.click("#change .buttons button:nth-of-type(2)")
+    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
+    hand.click("#change input")  # without positions the order of the patches makes no difference
+    without = hand.reads("#change .bars")
+    hand.click("#change .buttons button:nth-of-type(1)")
+    assert hand.reads("#change .bars") == without
     assert browser.log == []
     assert [url for url in browser.requests if not url.startswith(("data:", "file:"))] == []
     assert browser.requests.count((tmp_path / "page.html").as_uri()) == 1
 
 
-def drive_changes(hand: Hand) -> None:
-    stage, told = "#change .run .stage", "#change .run .caption"
-    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
-    hand.click(stage, 0.1, 0.1)
-    hand.click(stage, 0.9, 0.9)
-    hand.sees(told, "2 of 16 patches left out")
-    hand.key("Enter", on=stage)
-    hand.sees(told, "1 of 16 patches left out")
-    hand.click("#change .heads button[title='block 1, head 2']")
-    hand.sees(told, "1 head off")
-    probabilities = hand.reads("#change .bars")
-    hand.click("#change input")
-    assert hand.reads("#change .bars") != probabilities
-    hand.click("#change .buttons button:nth-of-type(2)")
-    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
-    hand.click("#change .buttons button:nth-of-type(1)")
-    shuffled = hand.browser.evaluate("document.querySelector('#change .bars').textContent.includes('→')")
-    assert shuffled
-    hand.click("#change input")  # without positions the order of the patches makes no difference
-    without = hand.reads("#change .bars")
-    hand.click("#change .buttons button:nth-of-type(1)")
-    assert hand.reads("#change .bars") == without
-
-
-def drive_tried(hand: Hand) -> None:
-    stage = "#change .stage + .caption"
-    hand.sees("#change .caption", "does not carry the weights of this model")
-    hand.sees("#change .bars + .caption", "press one to turn it off")
+@pytest.mark.slow
+def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_path):
+    for limit, value in (("EVERY_HEAD", 0), ("MOST", 2_000), ("COMPUTED", 0)):
+        monkeypatch.setattr(page, limit, value)
+    del browser.log[:]
+    open_page(browser, page.page_of([classifier_of("torchvision")], pictures(3)), tmp_path / "page.html")
+    hand, caption, stage = Hand(browser), "#attention .caption", "#change .stage + .caption"
+    assert "2 more are left out" in hand.reads("#about")
+    hand.click("#attention .heads button[title='block 2, head 3']")
+    hand.hover("#attention .stage", 0.1, 0.1)
+    hand.sees(caption, "this page holds only what the class token looks at")
     hand.sees(stage, "0 of 16 patches left out, 0 heads off: still")
     plain = hand.reads("#change .bars")
-    hand.browser.evaluate("document.querySelector('#change select').focus()")
     hand.key("ArrowDown", on="#change select")
     hand.sees(stage, "2 of 16 patches left out, 0 heads off")
     assert hand.reads("#change .bars") != plain
     hand.click("#change .heads button[title='block 2, head 3']")
     hand.sees(stage, "0 of 16 patches left out, 1 head off")
-    assert hand.browser.evaluate("document.querySelector('#change select').value") == ""
-    assert hand.browser.evaluate("document.querySelectorAll('#change .heads [aria-pressed=false]').length") == 1
-    hand.click("#change .heads button[title='block 2, head 3']")
-    hand.sees(stage, "0 heads off: still")
-    assert hand.reads("#change .bars") == plain
-
-
-@pytest.mark.slow
-def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_path):
-    monkeypatch.setattr(page, "EVERY_HEAD", 0)
-    monkeypatch.setattr(page, "MOST", 2_000)
-    monkeypatch.setattr(page, "COMPUTED", 0)
-    del browser.log[:]
-    open_page(browser, page.page_of([classifier_of("torchvision")], pictures(3)), tmp_path / "page.html")
-    hand, caption = Hand(browser), "#attention .caption"
-    assert "2 more are left out" in hand.reads("#about")
-    assert hand.browser.evaluate("document.getElementById('snapshot').disabled")
-    hand.click("#attention .heads button[title='block 2, head 3']")
-    hand.sees(caption, "In head 3 of block 2, the class token looks most at")
-    hand.hover("#attention .stage", 0.1, 0.1)
-    hand.sees(caption, "this page holds only what the class token looks at")
-    hand.click("#attention .heads button[title='block 2, mean of the heads']")
-    hand.hover("#attention .stage", 0.1, 0.1)
-    hand.sees(caption, "In the mean of the heads of block 2, the patch in row 1, column 1 looks most at")
-    drive_tried(hand)
     assert browser.log == []

@@ -106,18 +106,6 @@ def test_probabilities_are_divided_by_the_temperature_and_the_label_is_the_name(
     assert session.run(["label"], {"picture": pixels})[0].tolist() == ["Biene\\udce4"]
 
 
-def test_endings_add_outputs_beside_them():
-    def twice(model):
-        model.graph.node.append(onnx.helper.make_node("Add", ["probabilities"] * 2, ["twice"]))
-        model.graph.output.append(onnx.helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, [1, "classes"]))
-        return model
-
-    session = session_of(ImageSpec(2, (0.5,), (0.5,), in_channels=1), endings=(twice,))
-    pixels = np.zeros((3, 5, 3), np.uint8)
-    probabilities, doubled = session.run(["probabilities", "twice"], {"picture": pixels})
-    np.testing.assert_allclose(doubled, 2 * probabilities)
-
-
 def test_the_network_inside_takes_batches_of_any_size(tmp_path):
     from vit.onnx_pictures import PictureForm, of_pictures, tensor_part
 

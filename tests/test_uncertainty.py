@@ -56,27 +56,6 @@ def test_a_level_is_promised_from_the_first_number_of_images_at_which_it_holds()
                 assert beta(count - m, m + 1).sf(level) >= CONFIDENCE > beta(count - m - 1, m + 2).sf(level)
 
 
-def test_the_rank_is_that_of_the_small_sample_beta_correction():
-    # u_star of ssbc_correct(1 - level, n, 0.05) in ssbc 1.4.0, the package of arXiv:2509.15349; 0: no promise
-    theirs = {
-        28: (0, 0, 0), 29: (1, 0, 0), 58: (2, 0, 0), 59: (2, 1, 0), 60: (2, 1, 0), 120: (7, 2, 0),
-        298: (22, 9, 0), 299: (22, 9, 1), 360: (27, 11, 1), 1_000: (85, 39, 5),
-    }  # fmt: skip
-    for count, ranks in theirs.items():
-        ours = [misses(level, count) for level in LEVELS]
-        assert tuple(0 if m is None else m + 1 for m in ours) == ranks
-
-
-@pytest.mark.parametrize("count", [30, 60, 360])
-def test_over_many_validation_sets_the_cover_reaches_its_level_as_often_as_was_said(count):
-    generator = np.random.default_rng(count)
-    covers = [1 - fit_cut(generator.random(count), np.arange(count), 0.9) for _ in range(2_000)]  # uniform: P(p >= cut)
-    share = np.mean(np.array(covers) >= 0.9)
-    m = misses(0.9, count)
-    expected = beta(count - m, m + 1).sf(0.9)
-    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 2_000)
-
-
 def test_of_images_in_groups_the_cover_of_an_image_of_a_new_group_reaches_its_level():
     generator, groups, each = np.random.default_rng(0), 60, 6
 
