@@ -123,23 +123,6 @@ def test_the_example_writes_the_mean_of_weights_which_opens_as_each_of_them(caps
         torch.testing.assert_close(tensor, torch.stack([part[name] for part in parts]).mean(dim=0))
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ([{"weights": "fashion_mnist"}, {"weights": "fashion_mnist", "classes": ("ant", "bee", "dog")}], "class_names"),
-        ([{"weights": "none"}] * 2, "random"),
-        ([{"name": "resnet18", "image_size": 32}] * 2, "batch norms"),
-    ],
-    ids=["classes", "random", "batch_norms"],
-)
-def test_the_example_refuses_weights_that_have_no_mean(capsys, tmp_path, options, named):
-    files = [exported(capsys, tmp_path / f"{n}", **{"name": "vit_nano_8"} | each) for n, each in enumerate(options)]
-    done = soup_of(tmp_path / "soup.safetensors", *files)
-    assert done.returncode == 1
-    assert named in done.stderr
-    assert not (tmp_path / "soup.safetensors").exists()
-
-
 def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path, pictures, monkeypatch):
     options = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"}  # the recipe scratch-small
     run = make_run(tmp_path / "run", **options)

@@ -17,13 +17,12 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from small_run import call
 
-import trainers.features
 from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
 from datasets.loaders import split_samples
 from inference.labels.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from inference.labels.features import FeatureExtractor, extract_features, side_by_side
+from inference.labels.features import FeatureExtractor, side_by_side
 from inference.labels.picks import Label, Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
 from inference.labels.review import Review
 from inference.labels.rounds import read_pool
@@ -274,56 +273,11 @@ def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and
     assert len(split_samples(DataConfig("runs/photos/next/labels.csv"))) == 76
 
 
-def test_of_a_pool_with_three_copies_in_ten_no_pick_is_wasted(tmp_path):
-    """Exact copies, re-encoded and smaller ones of photographs-like pictures, some of them labelled."""
-    folder = tmp_path / "pool"
-    for number in range(70):
-        save(folder / f"{number:03d}.png", seed=number, size=(96, 80))
-    for number in range(30):
-        image = picture(number, (96, 80))
-        if number % 3 == 0:
-            (folder / f"exact{number:03d}.png").write_bytes((folder / f"{number:03d}.png").read_bytes())
-        elif number % 3 == 1:
-            image.save(folder / f"jpeg{number:03d}.jpg", quality=80)
-        else:
-            image.resize((72, 60)).save(folder / f"small{number:03d}.png")
-    labelled = {str(folder / f"{number:03d}.png"): Label("x") for number in range(5)}
-    pool = read_pool(str(folder), tmp_path, labelled)
-    extracted = extract_features(pool.samples, small_network(), tmp_path / "features", device="cpu")
-    usable = extracted.readable & (np.arange(len(pool.samples)) < pool.own)
-    taken = pool.rows([*pool.labels])
-    usable[taken] = False
-    free = free_rows(extracted.groups, usable, taken)
-    chosen = choose(extracted.features, free, taken, 40)
-    originals = [re.search(r"(\d+)\.", pool.samples.paths[each.row])[1] for each in chosen]
-    wasted = len(originals) - len(set(originals)) + sum(int(number) < 5 for number in originals)
-    assert wasted < 0.05 * len(chosen)
-
-
 def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
     (photos / "day1" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
     code, out, _ = call(capsys, "next", "photos", "-n", "70", "--output", "elsewhere")
     assert (code, "broken.jpg: " in out) == (0, True)
     assert not [pick for pick in read_picks(Path("elsewhere/picks.csv")) if "broken" in pick.path]
-
-
-def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_path, monkeypatch):
-    passes, compute = [], trainers.features.compute_features
-
-    def counting(*arguments, **options):
-        passes.append(1)
-        return compute(*arguments, **options)
-
-    monkeypatch.setattr("trainers.features.compute_features", counting)
-    pool = read_pool("photos", tmp_path, {})
-    first = extract_features(pool.samples, small_network(), tmp_path / "kept", device="cpu")
-    again = extract_features(pool.samples, small_network(), tmp_path / "kept", device="cpu")
-    assert len(passes) == 1
-    assert (first.features == again.features).all()
-    save(photos / "new.png", seed=1234)
-    pool = read_pool("photos", tmp_path, {})
-    extract_features(pool.samples, small_network(), tmp_path / "kept", device="cpu")
-    assert len(passes) == 2
 
 
 @pytest.mark.parametrize(

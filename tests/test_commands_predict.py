@@ -185,17 +185,6 @@ def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
     assert [Path(row["path"]).name for row in table(out)] == ["caf\\udce9.png", "line\\nbreak.png"]
 
 
-def test_the_grid_holds_as_many_pictures_as_are_asked_for(run, tmp_path, capsys):
-    widths = []
-    for count, asked in (2, 25), (7, 2), (7, 25):
-        paths = [photo(tmp_path / f"{number}.png", seed=number) for number in range(count)]
-        grid = tmp_path / "grid" / f"{count}_{asked}.png"
-        assert call(capsys, "predict", run, *paths, "--grid", grid, "--grid-images", asked)[0] == 0
-        with Image.open(grid) as image:
-            widths.append(image.width)
-    assert widths[0] == widths[1] < widths[2]
-
-
 def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_number_of_files():
     def image(number: int) -> ImagePrediction:
         name = "rare" if number in (1501, 1502) else "abc"[number % 3]

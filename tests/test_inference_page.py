@@ -150,9 +150,7 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
 @pytest.mark.parametrize(
     ("sources", "names"),
     [
-        (["runs/digits/a"], ["a"]),
         (["runs/c/scratch/all/s0", "runs/c/tuned/all/s0"], ["scratch", "tuned"]),
-        (["runs/a", "runs/a"], ["a", "a"]),
         (["runs/a", "hf:some/b"], ["runs/a", "hf:some/b"]),
     ],
 )
