@@ -9,14 +9,16 @@ import pytest
 import torch
 from one_layer import one_layer
 from PIL import Image, JpegImagePlugin, PngImagePlugin
-from small_run import call, make_run, photo
+from small_run import CLASSES, call, make_run, photo
 from torch import nn
 
+from datasets.transforms import preprocess
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.reporting.figures.attention import heads_figure
+from trainers.reporting.heat_maps import heat_maps
 from vit.export import describe
 
 pytestmark = pytest.mark.drawn
@@ -68,6 +70,16 @@ def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tm
     assert heads_figure(attention.heads, asking=attention.asking).get_suptitle() == (
         "attention of all patches, on average"
     )
+
+
+@pytest.mark.parametrize("target", CLASSES)
+def test_a_map_is_about_the_class_that_was_asked_for(run, tmp_path, target):
+    classifier, picture = open_classifier(str(run), device="cpu"), photo(tmp_path / "a.png")
+    found = explain(classifier, ImageFile(str(picture)), target=target)
+    images = preprocess(Image.open(picture), classifier.spec)[None]
+    expected = heat_maps(classifier.model, images, torch.tensor([CLASSES.index(target)])).values[0]
+    assert found.target == target
+    torch.testing.assert_close(found.heat, expected)
 
 
 def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):

@@ -251,7 +251,16 @@ def test_a_label_that_is_taken_back_is_taken_back_in_both_tables(photos, capsys)
     assert [*read_labels(folder / "labels.csv")] == [*paths, *(pick.path for pick in picks[1:])]
 
 
-def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and_never_asked(photos, tmp_path, capsys):
+def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and_never_asked(
+    photos, tmp_path, capsys, monkeypatch
+):
+    learnt = []
+
+    def watched(features, rows, *others):
+        learnt.append(len(rows))
+        return probabilities_of(features, rows, *others)
+
+    monkeypatch.setattr("inference.labels.rounds.probabilities_of", watched)
     for number in range(4):
         for split in ("train", "test"):
             save(tmp_path / "known" / split / "zebra" / f"{number}.png", seed=700 + number + 10 * (split == "test"))
@@ -262,6 +271,7 @@ def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and
     assert code == 0
     assert "60 pictures of 60: of those that the model is least sure of" in out
     assert "1 picture not asked about" in out
+    assert learnt == [8]  # no test image
     picks = read_picks(Path("runs/photos/next/picks.csv"))
     assert str(copied) not in {pick.path for pick in picks}
     assert {pick.guess for pick in picks} <= {"yak", "zebra"}

@@ -159,6 +159,11 @@ def test_models_go_by_what_their_paths_do_not_share(sources, names):
     assert page.names_of([replace(classifier, source=source) for source in sources]) == names
 
 
+def test_the_classes_of_a_picture_are_the_likeliest_ones_and_its_label():
+    assert page.shown_classes(torch.arange(12.0), 0) == [0, *range(3, 12)]
+    assert page.shown_classes(torch.arange(12.0), None) == [*range(2, 12)]
+
+
 def test_names_with_markup_stay_text_and_the_policy_forbids_every_request():
     document = page.page_of([replace(classifier_of("class token"), source="<img src=x>")], pictures())
     assert "<img src=x>" not in document

@@ -265,6 +265,8 @@ def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(eva
     assert found["fitted_on"] == found["units"] == 80
     assert set(found["unknown_by_class"]) == {"cat", "dog"}
     assert 0 <= found["unknown"] <= 0.2  # of the 40 that are held out
+    with open(run / "eval" / "val_answers.csv", newline="", encoding="utf-8") as file:
+        assert sum(row["unknown"] == "" for row in csv.DictReader(file)) == 40  # those that the score is fitted to
     assert {"answers.json", "val_answers.csv", "val_answers.png"} <= {p.name for p in (run / "eval").iterdir()}
     code, out, _ = call(capsys, "evaluate", run, "--split", "test")
     for words in ("95% right", "95% sets", "80 images; 99% sets need 299", "unknown", "promised"):
