@@ -224,9 +224,7 @@ def test_what_timm_lets_decay_decays_and_nothing_else(name: str) -> None:
     ("name", "prefix"),
     [("deit_tiny_patch16_224", "model."), ("convnext_atto", "net."), ("repvgg_a0", ""), ("volo_d1_224", "")],
 )
-def test_a_file_of_weights_keeps_the_preprocessing_of_its_model(
-    name: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_of_weights_keeps_the_preprocessing_of_its_model(name: str, prefix: str, tmp_path: Path) -> None:
     """As without a network, where the file that the hub has is fetched by hand."""
     torch.manual_seed(1)
     theirs = timm.create_model(name, num_classes=3)
@@ -234,9 +232,7 @@ def test_a_file_of_weights_keeps_the_preprocessing_of_its_model(
     blueprint = Blueprint(ModelConfig(name=f"timm:{name}", weights=str(tmp_path / "w.pth")))
     assert blueprint.image_spec == image_spec(ModelConfig(name=f"timm:{name}"))
     assert blueprint.image_spec.mean == theirs.pretrained_cfg["mean"]
-    with caplog.at_level("INFO"):
-        ours = blueprint.build(num_classes=3)
-    assert f"mean {blueprint.image_spec.mean}" in caplog.text
+    ours = blueprint.build(num_classes=3)
     images = torch.randn(1, 3, *[blueprint.image_spec.image_size] * 2)
     torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
 
