@@ -16,8 +16,8 @@ from datasets.opened import OpenedImages
 from datasets.shared_split import SharedSplit, shared_split
 from datasets.split import subset_training
 from trainers.budget.pace import Pace, measure
-from trainers.budget.sharing import Sharing, sharing
 from trainers.config import RunConfig, to_dict
+from trainers.multirun.sharing import Sharing, sharing
 from trainers.options import defaults
 from trainers.reporting import console
 from trainers.seen import starts_of, without_seen

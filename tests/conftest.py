@@ -115,7 +115,7 @@ def short_measurements() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def one_processor() -> Iterator[None]:
     """Runs of one command train one after the other in the test's process, unless `--jobs` says otherwise."""
-    from trainers.budget import sharing
+    from trainers.multirun import sharing
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharing, "cpu_count", lambda: 1)

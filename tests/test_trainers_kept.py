@@ -1,4 +1,4 @@
-"""Which of two finished runs of a plan is kept, and the epoch that a run keeps without luck."""
+"""The loss by which a plan keeps one of two runs, and the epoch that a run keeps without luck."""
 
 import json
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 from small_run import few_digits
 
 from common.errors import OptionError
-from trainers.budget.kept import better, on_validation
+from trainers.budget.plan import calibrated_loss
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
@@ -39,49 +39,25 @@ def two_runs(folder, *, images, strengths, sureness=(1.0, 1.0), group=""):
         yield run_of(folder / str(seed), softmax(logits, axis=1), labels, group)
 
 
-@pytest.mark.parametrize(
-    ("images", "strengths", "keeps", "keeps_favoured"),
-    [
-        (300, (2.5, 1.5), True, True),
-        (300, (1.5, 2.5), False, False),
-        (30, (4.0, 0.5), True, True),
-        (30, (0.5, 4.0), False, False),
-        (30, (1.5, 1.5), False, True),  # as good: few images cannot tell
-    ],
-)
-def test_the_later_run_is_kept_where_its_log_loss_is_lower(tmp_path, images, strengths, keeps, keeps_favoured):
-    later, earlier = two_runs(tmp_path, images=images, strengths=strengths)
-    assert [better(later, earlier, favoured=favoured) for favoured in (False, True)] == [keeps, keeps_favoured]
-
-
 def test_being_too_sure_is_no_disadvantage_for_a_temperature_mends_it(tmp_path):
     plain, _ = two_runs(tmp_path / "plain", images=300, strengths=(1.5, 1.5))
     sure, _ = two_runs(tmp_path / "sure", images=300, strengths=(1.5, 1.5), sureness=(4.0, 1.0))
-    losses = [on_validation(run.run_dir).losses for run in (plain, sure)]
-    np.testing.assert_allclose(*losses, atol=1e-3)
-    assert on_validation(plain.run_dir).paths == sorted(line.split(",")[0] for line in lines(plain))
+    losses = [calibrated_loss(run) for run in (plain, sure)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
     logits = np.log([[float(word) for word in line.split(",")[3].split()] for line in lines(plain)])
     labels = [NAMES.index(line.split(",")[1]) for line in lines(plain)]
     grid = [-log_softmax(factor * logits, axis=1)[range(300), labels].mean() for factor in np.arange(0.2, 5, 0.01)]
-    assert losses[0].mean() == pytest.approx(min(grid), abs=1e-3)
+    assert losses[0] == pytest.approx(min(grid), abs=1e-3)
 
 
 def lines(run):
     return (run.run_dir / "eval" / "val_predictions.csv").read_text().splitlines()[1:]
 
 
-def test_large_files_of_predictions_are_compared_image_by_image_too(tmp_path):
-    paths, losses = np.array(["b.png", "c.png", "a.png"]), np.array([2.0, 3.0, 1.0])
+def test_of_large_files_of_predictions_the_losses_are_read(tmp_path):
     (tmp_path / "eval").mkdir()
-    np.savez(tmp_path / "eval" / "val_predictions.npz", paths=paths, losses=losses)
-    found = on_validation(tmp_path)
-    assert (found.paths, found.losses.tolist()) == (["a.png", "b.png", "c.png"], [1.0, 2.0, 3.0])
-
-
-def test_images_of_one_group_count_as_one(tmp_path):
-    later, earlier = two_runs(tmp_path, images=300, strengths=(2.5, 1.5), group="one")
-    assert not better(later, earlier, favoured=False)  # one that is right alone explains nothing
-    assert better(later, earlier, favoured=True)
+    np.savez(tmp_path / "eval" / "val_predictions.npz", paths=np.array(["a", "b"]), losses=np.array([1.0, 3.0]))
+    assert calibrated_loss(SimpleNamespace(run_dir=tmp_path)) == 2.0
 
 
 def test_the_last_epoch_is_kept_whatever_it_scores(tmp_path):

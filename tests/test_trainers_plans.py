@@ -175,7 +175,7 @@ class Machine:
         monkeypatch.setattr(plan, "read_json", lambda path: self.parts)
         monkeypatch.setattr(plan, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
         monkeypatch.setattr(plan.console, "say", lambda line, **options: self.said.append(line))
-        self.parts = {}
+        self.parts, self.fit = {}, 6.0
 
     def compute(self, network):
         self.now += self.slower * self.networks.cost([network])
@@ -186,7 +186,7 @@ class Machine:
             self.now = max(self.now, handlers[0])
         else:
             frozen = [network for network in config.model.networks if not network.weights]
-            self.now += self.slower * plan.ANSWER
+            self.now += self.slower * self.fit * len(frozen)
             if config.output.tb != "scalars":
                 passes = plan.PASSES * sum(self.networks.prices[network].seconds for network in frozen)
                 self.now += self.slower * (plan.PICTURES + passes)
@@ -212,7 +212,9 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, seconds, 
     answer, *others = machine.runs
     assert machine.runs[-1].output.tb == "standard"
     if not others:
-        assert machine.now <= max(seconds, slower * (networks.cost([VIT]) + plan.to_mix(networks, [VIT])))
+        assert machine.now <= max(
+            seconds, slower * (networks.cost([VIT]) + plan.to_mix(networks, [VIT], machine.fit, 1.0))
+        )
         return
     assert networks.cost(answer.model.networks) <= plan.FIRST * seconds or answer.model.networks == (VIT,)
     assert machine.now <= seconds + 0.01
@@ -251,7 +253,7 @@ def fake_starts(monkeypatch, *, features, accuracy=(0.6, 0.7)):
         return SimpleNamespace(run_dir=len(runs), val={"accuracy": next(scores), "loss": 0.5}, images={"val": 50})
 
     monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: features)
-    monkeypatch.setattr(plan, "better", lambda later, earlier, favoured: later.val["accuracy"] > 0.65)
+    monkeypatch.setattr(plan, "calibrated_loss", lambda run: 1 - run.val["accuracy"])
     return runs, start
 
 

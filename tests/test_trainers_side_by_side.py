@@ -14,8 +14,8 @@ from other_process import do
 from small_run import few_digits
 
 from common.errors import Interrupted, OptionError, TrainingError
-from trainers.budget import sharing
 from trainers.config import RunConfig, TrainConfig
+from trainers.multirun import sharing
 from trainers.multirun.worker_pool import WorkerPool, one_by_one
 from trainers.setup import prepare
 from vit.config import ModelConfig

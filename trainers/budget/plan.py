@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from common.errors import OptionError
@@ -21,18 +22,19 @@ from common.text import pluralise
 from datasets.opened import OpenedImages
 from trainers.auto_resume import find_same_options
 from trainers.budget.deadline import DeadlineHandler
-from trainers.budget.kept import better
 from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
 from trainers.budget.pace import seconds_of_forward
-from trainers.budget.ways import FILES, STEP, Way, frozen_accuracy, shares, ways
+from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.config import RunConfig, from_dict
 from trainers.heads.fit import ranking, shares_of
+from trainers.heads.temperature import losses, sharpness
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.run import Handler
 from trainers.setup import RunSetup, prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_run_config
+from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import command_line, read_if_whole, read_json
 from trainers.storage.run_result import RunResult
 from vit.config import Network, embedded_weights
@@ -45,14 +47,17 @@ MOST = 0.8
 """Share that they may take where other programs use the processors, too."""
 SHORT = 30.0
 """Seconds that are too few for anything to be trained after the first answer."""
-ANSWER = 5.0
-"""Seconds expected for the fit and the scores of a head."""
-PICTURES, PASSES = 8.0, 400
-"""Seconds of the pictures of a mixture, and the forward passes of its heat maps and their faithfulness."""
+ANSWER = 4.0
+"""Seconds expected for the fit and the scores of a head, for each network."""
+PICTURES = 8.0
+"""Seconds of the pictures of a mixture without its heat maps."""
 IDLE = 20.0
 """Seconds that may stay unused without a word."""
 LEAST = 1.0
 """Passes over the images below which a network is not trained: in fewer it would not come near its frozen answer."""
+
+ROUNDED = 1e-12
+"""Probability that stands for those that the file of predictions has rounded to 0."""
 
 Start = Callable[[RunConfig, Sequence[Handler]], RunResult | None]
 """Trains one run and returns its result; None where the run is only rehearsed and leaves nothing."""
@@ -107,22 +112,24 @@ def mixture(
         recipe = RECIPES["finetune-small"].options
         options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
         return one_model(filled_in(config, options), start, budget, images)
-    if budget.left - slower * (ANSWER + to_mix(networks, first)) < SHORT:
-        more_time = budget.less(slower * to_mix(networks, first))
-        first += compute_features(networks, [*networks.quick(), *networks.slow()], more_time, known=first, share=MOST)[
-            0
-        ]
+    expected = slower * ANSWER
+    if budget.left - expected * len(first) - to_mix(networks, first, expected, slower) < SHORT:
+        alone, order = budget.less(to_mix(networks, first, expected, slower)), [*networks.quick(), *networks.slow()]
+        first += compute_features(networks, order, alone, known=first, share=MOST)[0]
         only = start(as_begun(frozen(config, first, networks.canvas)), ())
         say_result("frozen", only, ranking(read_json(only.run_dir / "heads.json")) if only else ())
         say_left_out(networks, first)
         return only
+    before = budget.left
     answer = start(as_begun(part(frozen(config, first, networks.canvas), "frozen", pictures=False)), ())
+    a_fit = (before - budget.left) / len(first)
     judged = read_json(answer.run_dir / "heads.json") if answer else {}
     say_result("frozen", answer, ranking(judged))
-    rest, _ = compute_features(networks, networks.slow(), budget.less(slower * to_mix(networks, first)), known=first)
+    time_for_more = budget.less(to_mix(networks, first, a_fit, slower))
+    rest, _ = compute_features(networks, networks.slow(), time_for_more, known=first)
     together = [*first, *rest]
     say_left_out(networks, together)
-    for_training = budget.less(slower * to_mix(networks, together))
+    for_training = budget.less(to_mix(networks, together, a_fit, slower))
     found = ways(frozen_accuracy(judged, first), networks, seconds=for_training.left)
     together += map(network_of, train_each(config, start, found, for_training))
     mixed = start(as_begun(part(frozen(config, together, networks.canvas), "mixed")), ())
@@ -157,9 +164,9 @@ def compute_features(
     return chosen, slower()
 
 
-def to_mix(networks: Priced, used: Sequence[Network]) -> float:
-    """Estimate the seconds of a fit, scores, and pictures with heat maps of these networks."""
-    return ANSWER + PICTURES + networks.cost(used, PASSES)
+def to_mix(networks: Priced, used: Sequence[Network], a_fit: float, slower: float) -> float:
+    """Estimate the seconds of a fit and scores, `a_fit` for each network, and of pictures with heat maps."""
+    return a_fit * len(used) + slower * (PICTURES + networks.cost(used, PASSES))
 
 
 def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:
@@ -206,7 +213,19 @@ def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedIma
     if answer is None or result is None:
         return result or answer
     say_result("trained", result)
-    return result if better(result, answer, favoured=True) else answer
+    return result if calibrated_loss(result) <= calibrated_loss(answer) else answer
+
+
+def calibrated_loss(run: RunResult) -> float:
+    """Return the log loss of a run on its validation images, after the best temperature."""
+    path = run.run_dir / "eval" / "val_predictions.npz"
+    if path.is_file():  # of many classes or images, whose logits are not kept
+        with np.load(path, allow_pickle=False) as file:
+            return float(file["losses"].mean(dtype=np.float64))
+    names = read_json(run.run_dir / "meta.json", class_names=list)["class_names"]
+    _, labels, _, probabilities, _ = read_predictions(path.with_suffix(".csv"), names)
+    logits = np.log(np.maximum(probabilities, ROUNDED))
+    return float(losses(sharpness(logits, labels) * logits, labels).mean())
 
 
 def with_deadline(

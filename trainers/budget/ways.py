@@ -25,6 +25,8 @@ LARGER, LARGER_PASSES = 128, 20.0
 """Input side of the ViT for few photographs that are as large, and the passes from which it helps."""
 STEP, LAST_STAGES = 3.5, 2.0
 """Cost of training with an image, in forward passes; of training the last three stages."""
+PASSES = 400
+"""Forward passes of each network for the heat maps of a mixture and their faithfulness."""
 FILES = 6.0
 """Seconds that a run takes beside its passes."""
 
@@ -40,7 +42,7 @@ class Way:
     most: float
     """Passes after which it gains no more."""
     mixing: float
-    """Seconds of its features of the validation and test images."""
+    """Seconds of its features of the validation and test images, and of its heat maps."""
 
     @property
     def name(self) -> str:
@@ -105,7 +107,8 @@ def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, mo
     nearest = min(known, key=lambda network: abs(network.image_size - (size or network.image_size)))
     cost = networks.prices[nearest].seconds * ((size or nearest.image_size) / nearest.image_size) ** 2
     images = networks.sizes["train"]
-    return Way(options, step * cost * images, pays, most, cost * (sum(networks.sizes.values()) - images))
+    evaluated = sum(networks.sizes.values()) - images
+    return Way(options, step * cost * images, pays, most, cost * (evaluated + PASSES))
 
 
 def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:

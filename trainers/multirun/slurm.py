@@ -20,7 +20,7 @@ import torch
 
 from common.errors import Interrupted, OptionError, TrainingError, first_line, import_optional
 from common.shell import EXTRAS
-from trainers.budget.sharing import Sharing
+from trainers.multirun.sharing import Sharing
 from trainers.multirun.worker_pool import WorkerPool, one_by_one
 from trainers.reporting.console import say
 from trainers.resume import is_finished
