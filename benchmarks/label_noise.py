@@ -138,8 +138,8 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def table(sets: dict[str, Any]) -> None:
-    """Rows for docs/clean.md: means over the cases, and their range; of the test, what noise costs and what is won back
-    in points with its standard error over the cases."""
+    """Print rows for docs/results.md: means over the cases, and their range; of the test, what noise costs and what is
+    won back in points with its standard error over the cases."""
     for name, result in sets.items():
         for kind, rate in CASES:
             rows = [row for row in result["cases"] if (row["noise"], row["rate"]) == (kind, rate)]

@@ -381,7 +381,7 @@ def press(browser, key):
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_from_no_label_to_a_classifier_by_keys_with_two_kills_in_between(tmp_path):
-    """The three commands of docs/label.md; every label is there although the server is killed twice."""
+    """The three commands of docs/labels.md; every label is there although the server is killed twice."""
     folder = class_folders(tmp_path / "photos", {"a": 20, "b": 20})
     words = ["next", "photos", "-n", "20", "--review", "--port", "0"]
     main = [sys.executable, str(ROOT / "main.py")]

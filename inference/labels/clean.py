@@ -32,11 +32,11 @@ from trainers.storage.data_folder import data_folder
 SHOWN, LISTED = 24, 10
 """Suspects on the figure, and on the terminal."""
 SURE = 0.9
-"""Accuracy of the models below which half of the suspects are hard images and more (docs/clean.md)."""
+"""Accuracy of the models below which half of the suspects are hard images and more (docs/labels.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
 """Time that features may take where no time is given: a choice, whatever the machine."""
 DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
-"""Probability of a class from which dropping an image is proposed; below it hard images are many (docs/clean.md)."""
+"""Probability of a class from which dropping an image is proposed; below it hard images are many (docs/labels.md)."""
 TEST = SPLITS.index("test")
 
 
