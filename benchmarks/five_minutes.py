@@ -162,7 +162,7 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(out.read_text())
         return values
     log = Path(f"{out}.log").read_text()
-    run = Path(re.findall(r"^ +run  (.+)$", log, re.MULTILINE)[-1])  # the better of two
+    run = Path(re.findall(r"predict (\S+) path/to/images", log)[-1])
     summary, config = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "config"))
     model = config["model"]
     return {

@@ -34,8 +34,7 @@ class Run:
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
-    `expected_steps` are those of the plan, or those that fit the time of `--minutes` as it looks now; `stopped` says
-    why the plan ended it before them.
+    `stopped` says why the plan of `--minutes` ended it early.
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
@@ -53,7 +52,7 @@ class Run:
         self.trainer.state.run = self
         self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
         self.rate = schedule(setup)
-        self.expected_steps, self.stopped = setup.total_steps, ""
+        self.stopped = ""
         self.best_scores: dict[int, Scores] = {}
         self.states: dict[str, Any] = {
             "model": setup.network,
@@ -83,7 +82,7 @@ class Run:
     def lengthen(self, config: RunConfig) -> None:
         """Go on with other epochs, on which no step so far depends."""
         self.setup.config = config
-        self.rate, self.expected_steps = schedule(self.setup), self.setup.total_steps
+        self.rate = schedule(self.setup)
         self.trainer.state.max_epochs = self.setup.last_epoch
 
     @property

@@ -61,7 +61,7 @@ class DeadlineHandler:
         if self.fixed or step >= self.run.setup.total_steps:
             self.stop_if_late(engine, now)
             return
-        self.run.expected_steps = total = self.steps_in_time(step, now)
+        total = self.steps_in_time(step, now)
         latest = min((1 - COOLDOWN) * total, self.planned - 1)  # after its planned end it is too late
         if self.cooldown and step >= latest:
             self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))

@@ -1,7 +1,7 @@
 """`--minutes M`: the best classifier for the time there is, as one function that trains.
 
 1. The pretrained networks on this machine whose features take at most 40 % of the time, frozen, under one fitted head.
-2. All of the embedded ViT until its deadline; then the last stages of EfficientNet-Lite0, in the other half of the time.
+2. All of the embedded ViT in half of the time that is left; the last stages of EfficientNet-Lite0 in the other half.
 3. The mixture of the frozen and the trained networks, by weights that are fitted to the validation images.
 
 A model that is named, or without weights, is trained alone; with weights it is judged frozen first.
