@@ -212,9 +212,8 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, seconds, 
     answer, *others = machine.runs
     assert machine.runs[-1].output.tb == "standard"
     if not others:
-        assert machine.now <= max(
-            1.05 * seconds, slower * (networks.cost([VIT]) + plan.to_mix(networks, [VIT], machine.fit, 1.0))
-        )
+        alone = networks.cost([LITE0]) + plan.to_mix(networks, [LITE0], machine.fit, 1.0)
+        assert machine.now <= max(1.05 * seconds, slower * alone)
         return
     assert networks.cost(answer.model.networks) <= plan.FIRST * seconds or answer.model.networks == (VIT,)
     assert machine.now <= seconds + 0.01
@@ -224,6 +223,15 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, seconds, 
     assert [config.output.tb for config in machine.runs].count("standard") == 1
     words = ("stay unused", "is not trained")
     assert seconds - machine.now < plan.IDLE or any(word in line for word in words for line in machine.said)
+
+
+@pytest.mark.parametrize(("train", "chosen"), [(700, LITE0), (1_300, VIT)])
+def test_where_nothing_can_follow_the_most_useful_network_may_take_most_of_the_time(monkeypatch, train, chosen):
+    """One minute for CIFAR-10 had 66.4 % of the two smallest networks in 31 s, for 78.5 % of EfficientNet in 66 s."""
+    machine = Machine(monkeypatch, priced(train=train), seconds=60)
+    machine.plan()
+    [run] = machine.runs
+    assert chosen in run.model.networks
 
 
 def test_networks_that_gain_nothing_are_not_trained_and_the_plan_says_so(monkeypatch):

@@ -45,6 +45,8 @@ FIRST = 0.4
 """Share of the time that all images may take with the quick networks; and of what is left then, with slower ones."""
 MOST = 0.8
 """Share that they may take where other programs use the processors, too."""
+LATE = 0.9
+"""Share that the most useful network may take where nothing can follow it: without it the answer is much worse."""
 SHORT = 30.0
 """Seconds that are too few for anything to be trained after the first answer."""
 ANSWER = 4.0
@@ -106,7 +108,12 @@ def mixture(
 ) -> RunResult | None:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
-    first, slower = compute_features(networks, networks.quick(), budget)
+    useful = networks.quick()[:1]
+    alone = networks.cost(useful, sum(networks.sizes.values()) + PASSES)
+    if alone <= LATE * budget.left and budget.left - alone - 2 * ANSWER - PICTURES < SHORT:
+        first, slower = compute_features(networks, useful, budget, share=LATE)  # nothing can follow it
+    else:
+        first, slower = compute_features(networks, networks.quick(), budget)
     if not first:
         console.say("no frozen networks: their features of all images would take the whole time", label="plan")
         recipe = RECIPES["finetune-small"].options
@@ -114,8 +121,11 @@ def mixture(
         return one_model(filled_in(config, options), start, budget, images)
     expected = slower * ANSWER
     if budget.left - expected * len(first) - to_mix(networks, first, expected, slower) < SHORT:
-        alone, order = budget.less(to_mix(networks, first, expected, slower)), [*networks.quick(), *networks.slow()]
-        first += compute_features(networks, order, alone, known=first, share=MOST)[0]
+        rest_of_it, order = (
+            budget.less(to_mix(networks, first, expected, slower)),
+            [*networks.quick(), *networks.slow()],
+        )
+        first += compute_features(networks, order, rest_of_it, known=first, share=MOST)[0]
         only = start(as_begun(frozen(config, first, networks.canvas)), ())
         say_result("frozen", only, ranking(read_json(only.run_dir / "heads.json")) if only else ())
         say_left_out(networks, first)
@@ -154,7 +164,7 @@ def compute_features(
     for network in (each for each in order if each not in known):
         more = [*chosen, network]
         expected = before - budget.left + slower() * (networks.cost([network]) + networks.cost(more, PASSES))
-        if networks.cost(more, images + PASSES) <= share * before and expected <= MOST * before:
+        if networks.cost(more, images + PASSES) <= share * before and expected <= max(share, MOST) * before:
             networks.compute(network)
             chosen.append(network)
     quickest = min(networks.prices, key=lambda network: networks.prices[network].seconds)
