@@ -7,7 +7,7 @@ import sys
 import traceback
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import commands
 from common.errors import Interrupted, exit_code, first_line, out_of_memory
@@ -102,8 +102,7 @@ def answer(argv: list[str]) -> int:
     if argv == ["--completion"]:
         from commands.parser import completion
 
-        modules = {name: import_module(f"{commands.__name__}.{name}") for name in COMMANDS}
-        print("\n".join(completion({name: module.Options for name, module in modules.items()})))
+        print("\n".join(completion({name: module_of(name).Options for name in COMMANDS})))
         return 0
     if not argv:
         from commands.compare import STORY
@@ -117,9 +116,14 @@ def answer(argv: list[str]) -> int:
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     from commands.parser import parse
 
-    module = import_module(f"{commands.__name__}.{name}")
+    module = module_of(name)
     code: int = module.main(parse(module.Options, argv[1:], prog=command(name)))
     return code
+
+
+def module_of(name: str) -> Any:
+    """Import the module of a command, when it is asked for: most need torch, the help of others does not."""
+    return import_module(f"{commands.__name__}.{name}")
 
 
 def reason(error: Exception) -> str:

@@ -120,8 +120,8 @@ class ModelConfig:
     weights: Annotated[str | None, Hparam, Arg(metavar="WEIGHTS")] = None
     """Start from weights: none, a file, a run, or a name. IMAGENET1K_V1 is the default of vit_b_16 and resnet18,
     imagenet that of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
-    research and teaching). auto: a linear probe on the pretrained weights that suit the images best, of those that need
-    no download."""
+    research and teaching). auto: all pretrained networks that need no download, frozen and side by side, under one
+    fitted head."""
     weights_source: Annotated[Literal["torchvision", "timm", "huggingface", "google", "ours"] | None, InFiles] = None
     """Name the library whose parameter names the weights file uses. Default: recognised by the names."""
     trainable: Annotated[str, Hparam, Arg(metavar="PART")] = "all"
