@@ -32,7 +32,7 @@ class Options(ModelOptions):
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
     method: Annotated[str, Arg(metavar="NAME")] = "auto"
-    """Method of the maps: auto, integrated-attnlrp, rollout, attention, integrated-layercam or occlusion."""
+    """Method of the maps: auto, integrated-attnlrp, rollout, integrated-layercam or occlusion."""
     target: Name = None
     """Class that the heat map is about. Default: the predicted one."""
     layer: int | None = None

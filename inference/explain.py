@@ -3,10 +3,10 @@ Transformer also its attention, layer by layer and head by head."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,12 @@ from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.images import Both, ImageFile, Unreadable, read_both
-from trainers.reporting import heat_maps as maps
 from trainers.reporting.console import say
+from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, kept, measured
+from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
-
-if TYPE_CHECKING:
-    from trainers.reporting.explanations.faithfulness import Faithfulness
 
 DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
 DECODED = 400  # and those that decoding left at least, or it is decoded again
@@ -68,9 +66,6 @@ class Explanation:
     """The method by its usual name."""
     of_class: bool
     """True if the map is about this class, or about the picture as a whole."""
-    parts: Sequence[tuple[str, float, Tensor]] = field(default=())
-    """Networks of a mixture, each with what it added to the logit of the class over the mean of all, and its own
-    map."""
     attention: AttentionWeights | None = None
     """None for a model whose attention weights cannot be read, or that has none."""
 
@@ -80,14 +75,10 @@ class Explanation:
         return self.image.heat
 
     def drawn(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[str, Tensor]]:
-        """The map, those of the parts of a mixture, whose deciding one is named, and the attention of a layer or head
-        where one is asked for, each with its title. Raises OptionError: no such layer, or no attention."""
+        """The map, and the attention of a layer or head where one is asked for, each with its title. Raises
+        OptionError: no such layer, or no attention."""
         about = f"evidence for {self.target}" if self.of_class else "what the model looked at"
         shown = [(f"{about} ({self.title})", self.heat)]
-        decided = max((spoke for _, spoke, _ in self.parts), default=0.0)
-        for name, spoke, values in self.parts:
-            word = ", which decided" if spoke == decided else ""
-            shown.append((f"{name}{word}: {spoke:+.2f} of the logit", values))
         if layer is not None:
             if self.attention is None:
                 raise NoAttention("this model has no attention weights to show: leave --layer out")
@@ -109,7 +100,7 @@ def explain(
         return read
     images = pipeline.normalise(torch.from_numpy(read.pixels[None])).to(classifier.device)
     classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
-    found = maps.heat_maps(classifier.model, images, classes, method=method)
+    found = heat_maps(classifier.model, images, classes, method=method)
     ranked = ranked_classes(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
     picture, view = _displayed(classifier, file, read)
     return Explanation(
@@ -118,7 +109,6 @@ def explain(
         found.method,
         found.title,
         found.of_class,
-        [(part.name, float(part.spoke[0]), part.values[0]) for part in found.parts],
         attention_of(classifier, images),
     )
 
@@ -151,13 +141,13 @@ def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | N
     )
 
 
-def faithfulness_of(classifier: Classifier, explanation: Explanation) -> "Faithfulness | str":
+def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfulness | str:
     """Return how faithful the method of an explanation is on a run's model: as it was kept, or measured now and kept;
     or a line that says why it is not known."""
     unknown, run_dir = "How faithful these maps are is not known", classifier.run_dir
     if run_dir is None:
         return f"{unknown}: that is measured on the validation images of a run."
-    if found := maps.kept(run_dir).get(explanation.method):
+    if found := kept(run_dir).get(explanation.method):
         return found
     try:
         with untrusted_run():
@@ -165,9 +155,9 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> "Faithf
             data = images_of(run_dir, config, classifier.spec, tuple(classifier.class_names))
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
-    say(f"measuring once, on {maps.IMAGES} validation images, how faithful its heat maps are", label="maps")
+    say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")
     dataset = data.dataloaders["val"].dataset
-    found = maps.measured(run_dir, classifier.model, dataset, method=maps.to_ask_for(explanation.method))
+    found = measured(run_dir, classifier.model, dataset, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 
 

@@ -67,14 +67,15 @@ class BlankCanvas:
 def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave pictures blank, but in files marked `drawn`: drawing takes nine tenths of a tiny run. Figures are made
     everywhere, and so are their files; heat maps of one image, and measured on four."""
-    from trainers.reporting import heat_maps, pictures
+    from trainers.reporting import pictures
+    from trainers.reporting.explanations import faithfulness
     from trainers.reporting.figures import results
 
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("drawn") is None:
             patch.setattr(results, "FigureCanvasAgg", BlankCanvas)
             patch.setattr(pictures, "SHOWN", 1)
-            patch.setattr(heat_maps, "IMAGES", 4)
+            patch.setattr(faithfulness, "IMAGES", 4)
         yield
 
 

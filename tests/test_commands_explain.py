@@ -17,8 +17,8 @@ from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
 from inference.images import ImageFile
 from inference.predict import predict
+from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.attention import heads_figure
-from trainers.reporting.heat_maps import heat_maps
 from vit.export import describe
 
 pytestmark = pytest.mark.drawn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,15 +11,17 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
-from trainers.reporting import heat_maps as hook
-from trainers.reporting.explanations import attnlrp, faithfulness, layercam, mixtures, perturbation
-from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, from_json, measure, paired, to_json
+from common.image_spec import ImageSpec
+from trainers.reporting.explanations import attnlrp, faithfulness, layercam, perturbation
+from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, kept, measure, measured, paired
 from trainers.reporting.explanations.methods import METHODS, heat_maps
 from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
+from trainers.storage.checkpoint_file import write_checkpoint
+from vit.config import Network
 from vit.factory import build_model
+from vit.mixture import SideBySide, shared_picture
 
 SIDE = 32
-OF_ATTENTION = {"rollout", "attention"}
 OF_MAPS = {"integrated-layercam", "occlusion"}
 
 
@@ -62,7 +66,7 @@ TAKES = {
     "vit_nano_8": set(METHODS), "stem, mean": set(METHODS), "torchvision": set(METHODS),
     "resnet18": OF_MAPS,
     "efficientnet": OF_MAPS,
-    "timm's ViT": set(METHODS) - OF_ATTENTION,
+    "timm's ViT": set(METHODS) - {"rollout"},
     "own convolutions": OF_MAPS,
     "own linear": {"occlusion"},
 }  # fmt: skip
@@ -166,51 +170,50 @@ def test_what_stands_for_a_part_that_is_removed_keeps_an_even_picture_and_levels
     assert perturbation.blurred(busy).std() < 0.75 * busy.std()
 
 
+PLACE, STEP = (2, 5), SIDE // 8
+PLANTED = tuple(slice(place * STEP, (place + 1) * STEP) for place in PLACE)
+
+
 class Planted(nn.Module):
     """A model whose second class is the sum of one cell of 8 x 8, and nothing else."""
 
-    def __init__(self, place: tuple[int, int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(SIDE, SIDE))
-        row, column = place
-        step = SIDE // 8
-        self.weight.data[row * step : (row + 1) * step, column * step : (column + 1) * step] = 1
+        self.weight.data[PLANTED] = 1
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         score = (images.mean(dim=1) * self.weight).sum(dim=(1, 2)) / 4 - 1
         return torch.stack([torch.zeros_like(score), score], dim=1)
 
 
-def marked(place: tuple[int, int], count: int = 24) -> torch.Tensor:
+def marked(count: int = 24) -> torch.Tensor:
     images = 0.1 * pictures(count)
-    step = SIDE // 8
-    images[:, :, place[0] * step : (place[0] + 1) * step, place[1] * step : (place[1] + 1) * step] += 1
+    images[..., *PLANTED] += 1
     return images
 
 
 def test_maps_of_a_planted_cell_lie_there_and_are_faithful():
-    place, method = (2, 5), "occlusion"
-    model, images = Planted(place), marked(place)
-    values = heat_maps(model, images, method=method).values
-    assert (values.flatten(1).argmax(dim=1) == place[0] * 8 + place[1]).all()
-    found = measure(model, images.split(8), method=method)
+    model, images = Planted(), marked()
+    values = heat_maps(model, images, method="occlusion").values
+    assert (values.flatten(1).argmax(dim=1) == PLACE[0] * 8 + PLACE[1]).all()
+    found = measure(model, images.split(8), method="occlusion")
     assert found.faithful
-    assert (found.method, found.images) == (method, 24)
+    assert (found.method, found.images) == ("occlusion", 24)
     assert found.brightest > 0.3
     assert found.random < 0.5 * found.brightest
     assert "are faithful" in str(found)
 
 
 def test_a_map_that_points_elsewhere_is_no_better_than_random():
-    place, elsewhere = (2, 5), torch.zeros(24, 8, 8)
+    elsewhere = torch.zeros(24, 8, 8)
     elsewhere[:, 6:, :7] = 1
-    model, images = Planted(place), marked(place)
-    bright, chance = costs_of(Subject(model, images, torch.ones(24, dtype=torch.long)), elsewhere, seed=0)
+    bright, chance = costs_of(Subject(Planted(), marked(), torch.ones(24, dtype=torch.long)), elsewhere, seed=0)
     assert bright.abs().max() < 1e-6
     assert paired(bright - chance) > 0.5
     poor = Faithfulness("rollout", 24, float(bright.mean()), float(chance.mean()), paired(bright - chance))
     assert not poor.faithful
-    assert "no better than random" in poor.verdict
+    assert "no better than random" in str(poor)
     assert not Faithfulness("rollout", 64, 0.015, 0.01, 1e-9).faithful  # sure, and too small to matter
 
 
@@ -224,81 +227,73 @@ def test_the_test_is_scipys_and_holds_its_level():
     assert 3 <= called <= 20  # 10 are expected
 
 
-def test_what_was_measured_is_read_back_for_the_same_weights_alone():
-    found = {"rollout": Faithfulness("rollout", 64, 0.25, 0.05, 1e-6)}
-    written = to_json(found, weights="best_1.pt")
-    assert from_json(written, weights="best_1.pt") == found
-    assert from_json(written, weights="best_2.pt") == {}
-    rollout = written["methods"]["rollout"]
-    for methods in ({"rollout": {"p": "x"}}, {"x": rollout}, {"rollout": {**rollout, "p": 1e999}}, []):
-        assert from_json({"weights": "best_1.pt", "methods": methods}, weights="best_1.pt") == {}
-    for damaged in (None, [], {"weights": "best_1.pt"}):
-        assert from_json(damaged, weights="best_1.pt") == {}
+class PlantedSet:
+    """The marked images as a validation set."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def batch(self, key) -> tuple[torch.Tensor]:
+        return (marked()[key.draws],)
 
 
-def test_measuring_ends_where_it_would_take_long():
-    batches = hook._in_time(iter([torch.zeros(1)] * 3), 3, seconds=-1)
-    next(batches)
-    with pytest.raises(hook.TakesLong):
-        next(batches)
+@pytest.fixture
+def run_dir(tmp_path):
+    """A run that has its best weights."""
+    (tmp_path / "checkpoints").mkdir()
+    write_checkpoint(tmp_path / "checkpoints" / "best.safetensors", {"model": {"weight": torch.zeros(1)}})
+    return tmp_path
 
 
-def mixture(*, flat: bool = False) -> tuple[nn.Module, list[nn.Module]]:
-    """Two networks, one of which sees the middle half of the picture and may be `flat`, without feature maps, and one
-    linear head."""
-    torch.manual_seed(5)
-    first = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4, padding=1), nn.ReLU(), nn.Flatten())
-    second = nn.Sequential(nn.Conv2d(3, 2, 4, stride=4), nn.ReLU(), nn.Flatten())
-    if flat:
-        second = nn.Sequential(nn.Flatten(), nn.Linear(3 * (SIDE // 2) ** 2, 32), nn.Tanh())
-
-    class View(nn.Module):
-        def __init__(self, network: nn.Module, cut: int) -> None:
-            super().__init__()
-            self.network, self.cut, self.margin = network, cut, (SIDE - cut) // 2
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            end = self.margin + self.cut
-            return self.network(images[..., self.margin : end, self.margin : end])
-
-    class Mixture(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.networks, self.views = ("first", "second"), nn.ModuleList([View(first, SIDE), View(second, SIDE // 2)])
-            self.columns, self.head = (slice(0, 256), slice(256, 288)), nn.Linear(288, 3)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.head(torch.cat([view(images) for view in self.views], dim=1))
-
-    return Mixture().eval(), [first, second]
+def test_what_was_measured_is_kept_for_the_same_weights_alone(run_dir):
+    found = measured(run_dir, Planted(), PlantedSet(), method="occlusion")
+    assert kept(run_dir) == {"occlusion": found}
+    file = run_dir / faithfulness.FILE
+    whole = json.loads(file.read_text())
+    numbers = whole["methods"]["occlusion"]
+    damaged = [{"occlusion": numbers | wrong} for wrong in ({"p": "x"}, {"random": None}, {"images": 1e999})]
+    for content in (*({"methods": each} for each in (*damaged, [], {"occlusion": []})), {"weights": "of another"}):
+        file.write_text(json.dumps(whole | content))
+        assert kept(run_dir) == {}
+    file.write_text("[]")
+    assert kept(run_dir) == {}
 
 
-def test_a_mixture_is_explained_by_its_parts_which_add_up():
-    model, _ = mixture()
-    images = pictures(3)
-    found = heat_maps(model, images)
-    assert [part.name for part in found.parts] == ["first", "second"]
-    assert found.method == "integrated-layercam"
-    logits = found.logits - model.head.bias.detach()
-    expected = logits.gather(1, found.classes[:, None])[:, 0] - logits.mean(dim=1)
-    torch.testing.assert_close(sum(part.spoke for part in found.parts), expected, atol=1e-5, rtol=1e-4)
-    border = found.parts[1].values.clone()
-    quarter = mixtures.FINE // 4
-    border[:, quarter:-quarter, quarter:-quarter] = 0
-    assert not border.any()  # the second network sees the middle alone
-    weights = torch.stack([part.spoke.clamp(min=0) for part in found.parts])
-    weights /= weights.sum(dim=0)
-    whole = sum(w[:, None, None] * part.values for w, part in zip(weights, found.parts, strict=True))
-    torch.testing.assert_close(found.values, shares(whole), atol=1e-6, rtol=1e-3)
+def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir):
+    assert measured(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
+    assert kept(run_dir) == {}
 
 
-def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each():
-    model, _ = mixture(flat=True)
-    found = heat_maps(model, pictures(2))
-    assert found.method == "mixture"
-    assert len({part.method for part in found.parts}) == 2
-    measured = measure(model, pictures(5).split(2))
-    assert (measured.method, measured.images) == ("mixture", 5)
+@pytest.fixture
+def mixture() -> SideBySide:
+    """A Transformer on the whole picture, and convolutions on the middle half of it."""
+    networks = Network("vit_nano_8", SIDE), Network("resnet18", SIDE // 2)
+    specs = [ImageSpec(SIDE), ImageSpec(SIDE // 2, crop_fraction=0.5)]
+    modules = [build_model(each.name, num_classes=3, weights="none", image_size=each.image_size) for each in networks]
+    model = SideBySide(networks, modules, specs, shared_picture(specs), num_classes=3).eval()
+    nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(5))
+    return model
+
+
+@pytest.mark.parametrize("decides", [0, 1])
+def test_the_map_of_a_mixture_is_that_of_the_network_that_decides(mixture, decides):
+    images, view = pictures(), mixture.views[decides]
+    with torch.no_grad():
+        mixture.head.weight[:, mixture.columns[1 - decides]] = 0
+    found, inside = heat_maps(mixture, images), slice(view.margin, view.margin + view.cut)
+    head = nn.Linear(view.width, 3, bias=False)
+    head.weight.data = mixture.head.weight.data[:, mixture.columns[decides]]
+    alone = heat_maps(nn.Sequential(view.network, head), images[..., inside, inside], found.classes).values
+    side = found.values.size(-1)
+    part, margin = side * view.cut // SIDE, side * view.margin // SIDE
+    expected = F.pad(F.interpolate(alone[:, None], size=(part, part), mode="bilinear"), [margin] * 4)[:, 0]
+    torch.testing.assert_close(found.values, shares(expected), atol=1e-6, rtol=1e-3)
+
+
+def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each(mixture):
+    assert heat_maps(mixture, pictures()).method == "auto"
+    measured = measure(mixture, pictures(5).split(2))
+    assert (measured.method, measured.images) == ("auto", 5)
     assert "each network by its own method" in str(measured)
 
 
@@ -306,13 +301,7 @@ def test_a_random_fifth_has_the_shape_of_the_brightest_one():
     marks = torch.zeros(40, 8, 8, dtype=torch.bool)
     marks[:, 2:5, 3:7] = True
     moved = faithfulness.moved(marks, torch.Generator().manual_seed(0))
-    assert (moved.sum(dim=(1, 2)) == 12).all()
-    shapes = {
-        tuple(map(tuple, mark.roll((down, right), (0, 1)).tolist()))
-        for mark in marks[:1]
-        for down in range(8)
-        for right in range(8)
-    }
-    assert all(tuple(map(tuple, mark.tolist())) in shapes for mark in moved)
-    assert len({tuple(mark.flatten().tolist()) for mark in moved}) > 20
+    shapes = [marks[0].roll((down, right), (0, 1)) for down in range(8) for right in range(8)]
+    found = [next(place for place, shape in enumerate(shapes) if torch.equal(mark, shape)) for mark in moved]
+    assert len(set(found)) > 20
     assert torch.equal(moved, faithfulness.moved(marks, torch.Generator().manual_seed(0)))

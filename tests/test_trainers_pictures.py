@@ -17,7 +17,6 @@ from sklearn.metrics import recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
-from torchvision.models import resnet18
 
 from common.errors import Interrupted
 from datasets.config import DataConfig
@@ -32,14 +31,14 @@ from trainers.reporting.figures.sheets import (
     batch_sheet,
     png,
 )
-from trainers.reporting.pictures_full import hardest, position_embeddings
+from trainers.reporting.pictures import hardest
 from trainers.reporting.tensorboard import recall
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.finished_run import load
-from vit.config import ModelConfig, ViTConfig
-from vit.model import VisionTransformer
+from vit.config import ModelConfig
+from vit.parts import position_embeddings
 
 pytestmark = pytest.mark.drawn
 
@@ -322,9 +321,6 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
 def test_position_embeddings_are_found():
     model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
     assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
-    ours = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3))
-    assert torch.equal(position_embeddings(ours), ours.embedding.positions[0])
-    assert position_embeddings(resnet18()) is None
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])

@@ -279,10 +279,6 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         from trainers.reporting import pictures
 
         pictures.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
-    if setup.config.output.tb == "full":
-        from trainers.reporting import pictures_full
-
-        pictures_full.draw(setup, scores["val"], run.loggers, step)
     page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
     run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:

@@ -14,6 +14,7 @@ from trainers.config import RunConfig, from_dict, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
 from trainers.reporting.console import weights_taken
+from trainers.reporting.explanations.faithfulness import kept
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
@@ -28,8 +29,6 @@ def before(setup: RunSetup, run_dir: Path) -> str:
 
 def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
     """Write the page of a finished run: its share of right images of the last split, and its weakest class there."""
-    from trainers.reporting import heat_maps
-
     config, (split, last) = setup.config, list(scores.items())[-1]
     classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
@@ -37,7 +36,7 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
         f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
         f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
-        *map(str, heat_maps.kept(run_dir).values()),
+        *map(str, kept(run_dir).values()),
     ]
     after_it = [command(do, run_dir, "path/to/images") for do in ("predict", "explain")]
     return page(config, run_dir, "\n\n".join(sentences), command("evaluate", run_dir), *after_it)

@@ -1,11 +1,13 @@
-"""Pictures that a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
+"""Pictures of a run, in TensorBoard and in `figures/` alike.
 
 At its start: its first batch beside what the model sees of it, and heat maps of eight validation images. At its end,
-with its best weights: these heat maps again, its worst mistakes, its confusion matrix, its calibration.
+with its best weights: these heat maps again, its worst mistakes, its confusion matrix, its calibration; with `--tb
+full` also PR curves, the projector and the position embeddings.
 Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
 without pictures.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -13,37 +15,53 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
 from common.errors import NoAttention
 from common.files import replacing
-from common.text import pluralise
+from common.text import pluralise, printable
 from datasets.bundle import BatchKey, ImageSet, evenly
 from datasets.fitting import view_of
 from datasets.sampling import batch_sampler
+from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores
 from trainers.engine.handlers import UNTRAINED
-from trainers.engine.metrics import confidence_bins, most_confused
+from trainers.engine.metrics import confidence_bins, most_confused, per_class
 from trainers.engine.one_image import evaluating
 from trainers.engine.predictions import Predictions, dense_probabilities
-from trainers.reporting import console, heat_maps
+from trainers.reporting import console
+from trainers.reporting.explanations.faithfulness import measured
+from trainers.reporting.explanations.methods import heat_maps
+from trainers.reporting.explanations.subject import NoMap
 from trainers.reporting.figures.attention import distance_figure
 from trainers.reporting.figures.coverage import coverage_picture
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 from trainers.reporting.figures.results import confusion_figure, reliability_figure
-from trainers.reporting.figures.sheets import batch_sheet, png, prediction_sheet
-from trainers.reporting.tensorboard import RunLoggers
+from trainers.reporting.figures.sheets import (
+    batch_sheet,
+    png,
+    position_similarity_figure,
+    prediction_sheet,
+    tile_picture,
+)
+from trainers.reporting.tensorboard import RunLoggers, tag_of
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import SNAPSHOTS
 from vit.attention_maps import maps_of
 from vit.low_rank import merged_state
+from vit.parts import inputs_of, parts, position_embeddings
 from vit.tensor_files import write_tree
 
 KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB a snapshot
-SHOWN = 8  # validation images whose attention is followed
+SHOWN = 8  # validation images with heat maps
+WAITED_FOR = 10.0  # seconds that measuring how faithful these are may take; `explain` does it otherwise
 MISTAKES = 16
+PROJECTED = 1_000  # validation images in the projector
+PR_CLASSES = 20  # those with the lowest F1 of more classes than that
+THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
 READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
@@ -73,8 +91,7 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
         with attempted():
             draw_attention(setup, evaluated, loggers, step=0, title=f"untrained\n{READ_HEAT}")
 
-    small = sum(parameter.numel() for parameter in evaluated.parameters()) <= KEPT
-    if small and attends(setup, evaluated):
+    if sum(parameter.numel() for parameter in evaluated.parameters()) <= KEPT:
         epochs = setup.total_steps // setup.steps_per_epoch
         quarters = {epochs * quarter // 4 for quarter in (1, 2, 3)}
 
@@ -83,15 +100,6 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
             folder = loggers.figures.with_name(SNAPSHOTS)
             with attempted():
                 keep_weights(evaluated, folder / f"step_{engine.state.iteration}.safetensors", engine.state.epoch)
-
-
-def attends(setup: RunSetup, model: nn.Module) -> bool:
-    """Return whether the attention of a model can be read, without which `explain --page` has nothing to show."""
-    spec = setup.spec
-    with evaluating(model), suppress(NoAttention):
-        maps_of(model, torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size, device=setup.device))
-        return True
-    return False
 
 
 def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
@@ -108,20 +116,18 @@ def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, st
 
     Nothing for a model without maps.
     """
-    shown = validation_attention(setup, model)
-    if shown is None:
-        return
-    images, distance, what = shown
-    loggers.add_picture("attention/by_image", png(prediction_sheet(images, title=f"{what}, {title}")), step)
-    if distance is not None:
-        when = title.partition("\n")[0]
-        figure = distance_figure(distance, title=f"{pluralise(len(images), 'validation image')}, {when}")
-        loggers.add_picture("attention/distance", png(figure), step)
+    with suppress(NoMap):
+        images, distance, what = validation_attention(setup, model)
+        loggers.add_picture("attention/by_image", png(prediction_sheet(images, title=f"{what}, {title}")), step)
+        if distance is not None:
+            when = title.partition("\n")[0]
+            figure = distance_figure(distance, title=f"{pluralise(len(images), 'validation image')}, {when}")
+            loggers.add_picture("attention/distance", png(figure), step)
 
 
-def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str] | None:
+def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str]:
     """Return the shown images with their heat maps, the mean attention distance (L, H) in pixels over them (None for
-    other than Vision Transformers), and what the maps are. None for a model without maps."""
+    other than Vision Transformers), and what the maps are. Raises NoMap: the model has none."""
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
@@ -130,10 +136,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
         with evaluating(model):
             with suppress(NoAttention):
                 distances.append(maps_of(model, images).distance.cpu())
-            try:
-                found = heat_maps.heat_maps(model, images)
-            except heat_maps.NoMap:
-                return None
+            found = heat_maps(model, images)
         judged += predictions_on(setup, [int(row)], found.logits, labels, found.values)
         what = f"evidence for the predicted class ({found.title})"
     return judged, torch.cat(distances).mean(dim=0) if distances else None, what
@@ -141,21 +144,17 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
-    when = console.weights_taken(setup.config, epoch)
+    when, faithful = console.weights_taken(setup.config, epoch), None
     with attempted():
-        worth = measure_maps(setup, loggers.figures.parent)
-        draw_attention(setup, setup.network, loggers, step=step, title=f"{when}\n{worth or READ_HEAT}")
+        with evaluating(setup.network), suppress(NoMap):
+            images = validation_images(setup)
+            faithful = measured(loggers.figures.parent, setup.network, images, seconds=WAITED_FOR)
+        draw_attention(setup, setup.network, loggers, step=step, title=f"{when}\n{faithful or READ_HEAT}")
     with attempted():
         draw_scores(setup, scores, loggers, step=step, when=when)
-
-
-def measure_maps(setup: RunSetup, run_dir: Path) -> str:
-    """Say how faithful the heat maps of the best weights are: measured, and kept in the run. Empty for a model without
-    maps, and where it would take long, which `explain` then does."""
-    with evaluating(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):
-        images = validation_images(setup)
-        return str(heat_maps.measured(run_dir, setup.network, images, seconds=heat_maps.WAITED_FOR) or "")
-    return ""
+    for part in (draw_positions, draw_pr_curves, write_projector) if setup.config.output.tb == "full" else ():
+        with attempted():
+            part(setup, scores, loggers, step)
 
 
 def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
@@ -171,6 +170,71 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     loggers.add_picture("calibration/reliability", png(calibration), step)
     confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
     loggers.add_picture("calibration/answers", coverage_picture(confidence, correct, title=title), step)
+
+
+def draw_positions(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """Draw how alike the position embeddings of the patches are."""
+    positions = position_embeddings(setup.network)
+    if positions is not None:
+        loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
+
+
+def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """Draw precision over recall of each class against all others."""
+    names, outputs = setup.data.class_names, scores.outputs
+    if not outputs.whole:
+        raise ValueError("precision over recall needs all logits, which a validation of this size does not keep")
+    probabilities = dense_probabilities(outputs, len(names))
+    for index in hardest(scores, names):
+        loggers.val.writer.add_pr_curve(
+            f"pr/{tag_of(names, index)}", outputs.labels == index, probabilities[:, index], step
+        )
+
+
+def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
+    """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
+    rows = per_class(scores.outputs, names)
+    indices = [index for index, row in enumerate(rows) if row.images]
+    return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
+
+
+def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """Write the features of up to PROJECTED validation images for the PROJECTOR tab."""
+    images, names = validation_images(setup), setup.data.class_names
+    outputs = scores.outputs
+    rows = evenly(len(outputs.labels), PROJECTED).tolist()
+    lines = []
+    for row in rows:
+        label, guess = names[int(outputs.labels[row])], names[int(outputs.predicted[row])]
+        shown = f"{label}, right" if label == guess else f"{label}, taken for {guess}"
+        words = [shown, label, guess, f"{outputs.losses[row]:.4f}", images.path(row)]
+        lines.append([printable(word) for word in words])  # a tab in a file name would begin a column
+    thumbnails = np.stack([tile_picture(pixels, THUMBNAIL) for pixels in images.stored(rows)])
+    shutil.rmtree(loggers.folder / f"{step:05d}", ignore_errors=True)  # of a run that was stopped at this place
+    loggers.val.writer.add_embedding(
+        features_of_rows(setup, rows),
+        metadata=lines,
+        metadata_header=["shown", "label", "predicted", "loss", "path"],  # a point is called by its first column
+        label_img=torch.from_numpy(thumbnails).permute(0, 3, 1, 2) / 255,
+        global_step=step,
+        tag="val",
+    )
+
+
+def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
+    """(N, D) on the CPU: what reaches the head for these val images."""
+    dataset: Any = setup.data.dataloaders["val"].dataset
+    if setup.on_features:
+        return dataset.features[torch.tensor(rows)].float()
+    features: list[Tensor] = []
+    head = parts(setup.model).head[0]
+    with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
+        size = setup.config.data.batch_size or 64
+        for start in range(0, len(rows), size):
+            images, *_ = dataset.batch(BatchKey(0, np.array(rows[start : start + size])))
+            setup.model(images.to(setup.device))
+            features.append(seen.pop().float().cpu())
+    return torch.cat(features)
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:

@@ -7,16 +7,24 @@ one, moved at random and wrapped around the edges: cells that lie together take 
 whatever they show, so a smooth map would look faithful to any model. B images, N cells per side.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.reporting.explanations.methods import METHODS, MIXTURE, heat_maps, title_of
+from common.errors import CheckpointError
+from datasets.bundle import BatchKey, evenly
+from trainers.reporting.explanations.methods import heat_maps, title_of
 from trainers.reporting.explanations.perturbation import blurred, probabilities, without
 from trainers.reporting.explanations.subject import Subject, cells, resized
+from trainers.storage.checkpoint_file import best_of, seal_of
+from trainers.storage.run_folder import read_json, write_json
 
 IMAGES = 64
 """Validation images that are measured."""
@@ -27,6 +35,8 @@ DRAWS = 2
 LEVEL, LEAST = 0.01, 0.01
 """Maps are faithful whose p value (one-sided, paired t test) is below the one, if their lead is not below the other."""
 AT_ONCE = 16
+FILE = "eval/faithfulness.json"
+"""File of a run: how faithful each method's maps are on its best weights."""
 
 
 @dataclass(frozen=True)
@@ -46,49 +56,70 @@ class Faithfulness:
     def faithful(self) -> bool:
         return self.p < LEVEL and self.brightest - self.random >= LEAST
 
-    @property
-    def verdict(self) -> str:
-        """A sentence, verdict first."""
-        title = title_of(self.method)
-        if not self.faithful:
-            return f"On this model the maps of {title} are no better than random: do not read them."
-        return f"On this model the maps of {title} are faithful."
-
-    @property
-    def numbers(self) -> str:
-        """Sentence with the numbers that the verdict is based on."""
+    def __str__(self) -> str:
+        verdict = "are faithful" if self.faithful else "are no better than random: do not read them"
+        brightest, random = (f"{round(100 * share, 1) + 0.0:.1f}" for share in (self.brightest, self.random))  # no -0.0
         return (
-            f"Removing the brightest fifth of the patches costs {points(self.brightest)} points of the class's "
-            f"probability, a random fifth {points(self.random)} ({self.images} validation images)."
+            f"On this model the maps of {title_of(self.method)} {verdict}. Removing the brightest fifth of the patches"
+            f" costs {brightest} points of the class's probability, a random fifth {random}"
+            f" ({self.images} validation images)."
         )
 
-    def __str__(self) -> str:
-        return f"{self.verdict} {self.numbers}"
+
+def kept(run_dir: Path) -> dict[str, Faithfulness]:
+    """Read what was measured on the best weights of a run, by method; nothing of a damaged file."""
+    try:
+        values = read_json(run_dir / FILE)
+        if values["weights"] != seal_of(best_of(run_dir)):
+            return {}
+        return {
+            name: Faithfulness(name, int(each["images"]), *(float(each[key]) for key in ("brightest", "random", "p")))
+            for name, each in values["methods"].items()
+        }
+    except (FileNotFoundError, CheckpointError, AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return {}
 
 
-def measure(model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto") -> Faithfulness | None:
+def measured(
+    run_dir: Path, model: nn.Module, dataset: Any, *, method: str = "auto", seconds: float = math.inf
+) -> Faithfulness | None:
+    """Measure a method on images of the validation set `dataset` of a run, and keep the result in the run.
+
+    None without images, or where the first batch shows that all take more than these seconds. Raises NoMap: the method
+    has no maps of this model.
+    """
+    rows = evenly(len(dataset), IMAGES)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+    images = (dataset.batch(BatchKey(0, part))[0].to(device) for part in parts)
+    found = measure(model, images, method=method, seconds_each=seconds / max(1, len(parts)))
+    if found is not None:
+        methods = {name: asdict(each) for name, each in {**kept(run_dir), found.method: found}.items()}
+        with suppress(OSError):  # a run that may only be read
+            (run_dir / FILE).parent.mkdir(exist_ok=True)
+            write_json(run_dir / FILE, {"weights": seal_of(best_of(run_dir)), "methods": methods})
+    return found
+
+
+def measure(
+    model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto", seconds_each: float = math.inf
+) -> Faithfulness | None:
     """Measure a method, by default the model's own, on normalised images (B, C, S, S), batch after batch.
 
-    The random fifths are drawn by place in the stream, so the result is the same each time. None without images.
-    Raises NoMap: the method has no maps of this model."""
-    bright, chance, name = [], [], method
-    for start, images in enumerate(batches):
+    The random fifths are drawn by place in the stream, so the result is the same each time. None without images, or if
+    the first of several batches takes longer than `seconds_each`. Raises NoMap: the method has no maps of this model.
+    """
+    costs, started = [], time.perf_counter()
+    for number, images in enumerate(batches):
+        if number == 1 and time.perf_counter() - started > seconds_each:
+            return None
         found = heat_maps(model, images, method=method)
-        name = found.method
-        if name != MIXTURE:  # which is what `auto` found: no method that could be asked for
-            method = name
-        costs = costs_of(Subject(model, images, found.classes.to(images.device)), found.values, seed=start)
-        bright.append(costs[0])
-        chance.append(costs[1])
-    if not bright:
+        method = found.method
+        costs.append(costs_of(Subject(model, images, found.classes.to(images.device)), found.values, seed=number))
+    if not costs:
         return None
-    first, second = torch.cat(bright).double(), torch.cat(chance).double()
-    return Faithfulness(name, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
-
-
-def points(share: float) -> str:
-    """A share of probability in points, without a sign before zero."""
-    return f"{round(100 * share, 1) + 0.0:.1f}"
+    first, second = (torch.cat(parts).double() for parts in zip(*costs, strict=True))
+    return Faithfulness(method, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
 
 
 def paired(leads: Tensor) -> float:
@@ -124,30 +155,4 @@ def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
     """Marks (B, N, N), each moved by a number of rows and of columns drawn at random, wrapped around the edges."""
     side = marks.size(-1)
     shifts = torch.randint(side, (len(marks), 2), generator=generator).tolist()
-    return torch.stack(
-        [mark.roll((down, right), dims=(0, 1)) for mark, (down, right) in zip(marks, shifts, strict=True)]
-    )
-
-
-def to_json(measured: Mapping[str, Faithfulness], *, weights: str) -> dict[str, Any]:
-    """Return what a run keeps; `weights`: the name of the file that the measured weights are in."""
-    return {"weights": weights, "methods": {name: asdict(found) for name, found in measured.items()}}
-
-
-def from_json(values: Any, *, weights: str) -> dict[str, Faithfulness]:
-    """Read what was kept of these very weights; nothing where it is of others, or damaged."""
-    found = {}
-    try:
-        if values["weights"] != weights:
-            return {}
-        for name, fields in values["methods"].items():
-            numbers = {key: float(fields[key]) for key in ("brightest", "random", "p")}
-            if name in (*METHODS, MIXTURE) and all(map(is_finite, numbers.values())):
-                found[name] = Faithfulness(name, int(fields["images"]), **numbers)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        return {}
-    return found
-
-
-def is_finite(number: float) -> bool:
-    return float("-inf") < number < float("inf")
+    return torch.stack([mark.roll(shift, dims=(0, 1)) for mark, shift in zip(marks, shifts, strict=True)])

@@ -30,7 +30,6 @@ def integrated_layercam(subject: Subject) -> Tensor:
     start = blurred(subject.images)
     coarse, gradient = torch.zeros(()), torch.zeros_like(start)
     for point in way(subject, start):
-        point.images.requires_grad_()
         activations, logits = deepest(point)
         with torch.enable_grad():
             by_layer, by_image = torch.autograd.grad(point.odds(logits).sum(), [activations, point.images])
@@ -69,7 +68,7 @@ def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
     with ExitStack() as hooks, torch.enable_grad():
         for module in subject.network.modules():
             hooks.enter_context(module.register_forward_hook(keep))
-        logits = subject.differentiable()
+        logits = subject(subject.images.requires_grad_())  # a graph also where every parameter is frozen
     reached = {rows: kept for rows, kept in taken.items() if len(kept) == len(subject.images)}
     if not reached:
         raise NoMap(f"{type(subject.network).__name__} has no feature maps (B, K, h, w): LayerCAM has nothing to show")

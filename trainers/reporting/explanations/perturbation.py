@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainers.reporting.explanations.subject import Subject, cells
+from trainers.reporting.explanations.subject import NoMap, Subject, cells
 
 BATCH = 32
 POINTS = (1 / 3, 2 / 3, 1.0)
@@ -39,7 +39,10 @@ def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
 
     The gradient at the picture alone is that of one point, where a sure model is flat and noisy; a mean over a path
     is that of integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
+    Raises NoMap: a program without gradients, such as an ONNX file.
     """
+    if next(subject.network.parameters(), None) is None:
+        raise NoMap(f"{type(subject.network).__name__} has no gradients: only occlusion explains it")
     for share in POINTS:
         yield replace(subject, images=(start + share * (subject.images - start)).detach())
 
@@ -55,7 +58,8 @@ def occlusion(subject: Subject) -> Tensor:
     without a window of 2 x 2 cells, the mean over the windows that a cell is in. It needs no gradients, so it is a map
     of a program, too (ONNX); it takes a pass for each window."""
     side = cells(subject.images.size(-1))
-    instead, windows = blurred(subject.images), _windows(side)  # (W, N, N)
+    instead, corners = blurred(subject.images), torch.eye((side - 1) ** 2).view(-1, 1, side - 1, side - 1)
+    windows = F.conv_transpose2d(corners, torch.ones(1, 1, 2, 2))[:, 0]  # (W, N, N): 1 inside of each window
     maps = []
     with torch.no_grad():
         for row in range(len(subject.images)):
@@ -69,15 +73,6 @@ def occlusion(subject: Subject) -> Tensor:
             fall = one.odds(one(image).float()).cpu() - torch.cat(falls)
             maps.append((fall[:, None, None] * windows).sum(dim=0) / windows.sum(dim=0))
     return torch.stack(maps)
-
-
-def _windows(side: int) -> Tensor:
-    """Every window of 2 x 2 cells: float32 (W, N, N), 1 inside."""
-    windows = torch.zeros(side - 1, side - 1, side, side)
-    for row in range(side - 1):
-        for column in range(side - 1):
-            windows[row, column, row : row + 2, column : column + 2] = 1
-    return windows.flatten(0, 1)
 
 
 def probabilities(subject: Subject, images: Tensor) -> Tensor:

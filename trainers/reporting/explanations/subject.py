@@ -1,7 +1,7 @@
 """Subject of a heat map: a network, its input, and a class of each image."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,6 @@ class NoMap(OptionError):
     """A method that has no map for this model; another method may have one."""
 
 
-def as_given(outputs: Tensor) -> Tensor:
-    """The outputs of a network that ends in its own head."""
-    return outputs
-
-
 @dataclass(frozen=True)
 class Subject:
     """A network in evaluation mode and the images (B, C, S, S), normalised, that it is asked about.
@@ -32,23 +27,11 @@ class Subject:
     images: Tensor
     classes: Tensor
     """int64 (B,): the class of each image that its map is about."""
-    head: Callable[[Tensor], Tensor] = as_given
+    head: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> logits (B, classes)"""
         return self.head(self.network(images))
-
-    def require_gradients(self) -> None:
-        """Raises NoMap: a program without gradients, such as an ONNX file."""
-        if next(self.network.parameters(), None) is None:
-            raise NoMap(f"{type(self.network).__name__} has no gradients: only occlusion explains it")
-
-    def differentiable(self) -> Tensor:
-        """The logits of one pass, with a graph also where every parameter is frozen; it ends at the images if they ask
-        for gradients."""
-        self.require_gradients()
-        with torch.enable_grad():
-            return self(self.images if self.images.requires_grad else self.images.detach().requires_grad_())
 
     def odds(self, logits: Tensor) -> Tensor:
         """(B,): the log odds of the class of each image against all others.
