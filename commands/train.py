@@ -251,7 +251,7 @@ def score_lines(
     Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
     images in groups have it in any case.
     """
-    from trainers.reporting.few_images import FEW
+    from trainers.reporting.console import FEW
     from trainers.statistics import Design
 
     below = []
@@ -282,7 +282,7 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 def verdict(result: RunResult) -> str:
     """Say in two sentences how good a run is; the table of scores below them has the rest."""
-    from trainers.reporting.few_images import FEW
+    from trainers.reporting.console import FEW
     from trainers.statistics import wilson
 
     split = "val" if result.test is None else "test"

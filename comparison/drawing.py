@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from common.text import ellipsis
 from comparison.results import ConditionResult
 from comparison.runs import Condition, FinishedRun
-from trainers.reporting.figures.results import GREY, escape, png, shorten, tidy
+from trainers.reporting.figures.results import GREY, escape, png, tidy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 WIDTH = 5.4
@@ -154,4 +155,4 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 
 
 def _wrapped(text: str, width: int) -> str:
-    return escape("\n".join(textwrap.wrap(shorten(text, 3 * width), width) or [""]))
+    return escape("\n".join(textwrap.wrap(ellipsis(text, 3 * width), width) or [""]))

@@ -25,12 +25,8 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.evaluation import Scores
 from trainers.engine.predictions import predictions_of
 from trainers.reporting import pictures
-from trainers.reporting.figures.heat_maps import upsampled
 from trainers.reporting.figures.results import confusion_figure, reliability_figure
-from trainers.reporting.figures.sheets import (
-    batch_sheet,
-    png,
-)
+from trainers.reporting.figures.sheets import batch_sheet, png, upsampled
 from trainers.reporting.pictures import hardest
 from trainers.reporting.tensorboard import recall
 from trainers.resume import resume

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from common.errors import CheckpointError, OptionError
+from common.errors import OptionError
 from datasets.sampling import batch_sampler
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.randomness import seed_step, step_generator
@@ -149,8 +149,6 @@ class Trainer(Engine):
         return OrderedDict(super().state_dict(), sums=self.sums.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        if "sums" not in state_dict:
-            raise CheckpointError("the run was started by an earlier version: resume it with that one, or train anew")
         super().load_state_dict(state_dict)
         self.sums.load_state_dict(state_dict["sums"])
 

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig
-from trainers.reporting.few_images import FEW, cannot_tell
 from trainers.setup import RunSetup
 from trainers.system import distributed
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 
+FEW = 100
+"""Images below which a score stands with its interval: from here on it reaches no more than 10 points either way."""
+LEAST = 20
+"""Images below which no share is told from another by its standard error."""
 FOLDS = 5
 """Folds that are advised where validation images are few and each class has images enough."""
 LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(package.__name__) for package in (trainers, datasets, vit))
@@ -34,19 +37,13 @@ LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(package.__name__) for package in (
 have a `label`, such as "note" or "plan", or None."""
 
 
-class Console(logging.Handler):
-    """Prints records in the main process, labels in a column, without tearing a progress bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        label: str | None = getattr(record, "label", "weights")  # the models' log has no labels
-        line = record.getMessage()
-        if label is not None:
-            line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
-        if distributed.is_main_process():
-            tqdm.write(wrapped(line, indent=0 if label is None else 11))
-
-
-CONSOLE = Console()
+def say(line: str = "", *, label: str | None = None) -> None:
+    """Log a line, a note as a warning; or print it where no program has said where that log goes."""
+    if is_unset(LOG):
+        show(line, label)
+    else:
+        level = logging.WARNING if label == "note" else logging.INFO
+        LOG.log(level, line, extra={"label": label}, stacklevel=2)
 
 
 def is_unset(log: logging.Logger) -> bool:
@@ -54,13 +51,12 @@ def is_unset(log: logging.Logger) -> bool:
     return log.level == logging.NOTSET and not log.handlers
 
 
-def say(line: str = "", *, label: str | None = None) -> None:
-    """Log a line, a note as a warning. The console prints it unless a program has said where that log goes."""
-    level, extra = logging.WARNING if label == "note" else logging.INFO, {"label": label}
-    if is_unset(LOG):
-        CONSOLE.handle(LOG.makeRecord(LOG.name, level, __file__, 0, line, (), None, extra=extra))
-    else:
-        LOG.log(level, line, extra=extra, stacklevel=2)
+def show(line: str, label: str | None) -> None:
+    """Print a line in the main process, its label in a column, without tearing a progress bar."""
+    if label is not None:
+        line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
+    if distributed.is_main_process():
+        tqdm.write(wrapped(line, indent=0 if label is None else 11))
 
 
 @contextmanager
@@ -76,6 +72,20 @@ def quiet() -> Iterator[None]:
             log.setLevel(level)
 
 
+class ModelLines(logging.Handler):
+    """Prints what the model factory logs, unless it was `said` before."""
+
+    def __init__(self, said: set[str]) -> None:
+        super().__init__()
+        self.said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.said:
+            self.said.add(line)
+            show(line, "weights")
+
+
 @contextmanager
 def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     """Print what the model factory logs, each line once for all runs that share `images`.
@@ -85,24 +95,25 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     if not is_unset(MODEL_LOG):
         yield
         return
-    said, propagate, console = set() if images is None else images.said, MODEL_LOG.propagate, Console()
-    console.addFilter(lambda record: is_new(record.getMessage(), said))
-    MODEL_LOG.addHandler(console)
+    lines = ModelLines(set() if images is None else images.said)
+    MODEL_LOG.addHandler(lines)
     MODEL_LOG.setLevel(logging.INFO)
     MODEL_LOG.propagate = False
     try:
         yield
     finally:
-        MODEL_LOG.removeHandler(console)
+        MODEL_LOG.removeHandler(lines)
         MODEL_LOG.setLevel(logging.NOTSET)
-        MODEL_LOG.propagate = propagate
+        MODEL_LOG.propagate = True
 
 
-def is_new(line: str, said: set[str]) -> bool:
-    """Return whether a line was not yet said, and note that it is."""
-    new = line not in said
-    said.add(line)
-    return new
+def say_new(rows: Iterable[tuple[str, str]], images: OpenedImages | None) -> None:
+    """Say (label, text) rows, but for texts that were said for an earlier run of the same `images`."""
+    said = set() if images is None else images.said
+    for label, text in rows:
+        if text not in said:
+            said.add(text)
+            say(text, label=label)
 
 
 def announce(
@@ -110,24 +121,19 @@ def announce(
 ) -> None:
     """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
 
-    What was said for an earlier run of the same `images` is not said again, nor are images and model of a resumed run.
+    Images and model of a resumed run are not said again.
     """
     rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
     if run_dir is not None:
         rows.append(("run", f"{printable(str(run_dir))}; live: {typed('tensorboard', '--logdir', run_dir.parent)}"))
-    said = set() if images is None else images.said
-    for label, text in rows:
-        if is_new(text, said):
-            say(text, label=label)
+    say_new(rows, images)
     say()
 
 
 def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
     """Print the images of a setup, and notes on it, before the first of several runs."""
-    for label, text in (("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))):
-        if is_new(text, images.said):
-            say(text, label=label)
+    say_new([("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))], images)
 
 
 def model_line(setup: RunSetup) -> str:
@@ -171,6 +177,21 @@ def notes_on(setup: RunSetup) -> Iterator[str]:
     if setup.warmup_steps < round((train.warmup_epochs or 0) * setup.steps_per_epoch):
         left = f"{pluralise(setup.warmup_steps, 'step')}: the run has {pluralise(setup.total_steps, 'step')}"
         yield f"the warm-up of {train.warmup_epochs:g} epochs is shortened to {left}"
+
+
+def needed_to_tell(share: float) -> int:
+    """Count the images that tell half of a share of errors from all of it, by two standard errors."""
+    return max(LEAST, math.ceil(round(16 * share / (1 - share), 6)))
+
+
+def cannot_tell(labels: np.ndarray, class_names: Sequence[str]) -> str:
+    """Say why validation images do not show whether a model learns; empty where they do."""
+    counts, images = np.bincount(labels), pluralise(len(labels), "validation image")
+    share = counts.max() / len(labels)
+    if share == 1 and len(labels) >= LEAST:
+        return f"all {images} are {class_names[int(counts.argmax())]!r}: they cannot tell whether the model learns"
+    needed = needed_to_tell(share if share < 1 else 1 / max(2, len(class_names)))
+    return "" if len(labels) >= needed else f"{images} cannot tell whether the model learns: about {needed:,} can"
 
 
 def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:

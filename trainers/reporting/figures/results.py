@@ -117,10 +117,6 @@ def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     return path
 
 
-def shorten(name: str, limit: int = 18) -> str:
-    return name if len(name) <= limit else name[: limit - 1] + "…"
-
-
 def escape(text: str) -> str:
     """Text that matplotlib shows as it is, lines kept: between dollar signs it would see mathematics."""
     return "\n".join(readable(line) for line in text.split("\n")).replace("$", r"\$")

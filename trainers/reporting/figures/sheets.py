@@ -1,4 +1,4 @@
-"""Pictures of a training run: sheets of images with captions, maps of the weights. Each is a matplotlib Figure.
+"""Sheets of images with captions and heat maps, and a map of the position embeddings, as matplotlib Figures.
 
 A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
 """
@@ -11,16 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
+from common.text import ellipsis
 from datasets.fitting import Box
 from trainers.reporting.figures import results
-from trainers.reporting.figures.heat_maps import overlay
 from trainers.reporting.figures.image_prediction import ImagePrediction
-from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
+from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
 
 DPI = 100
 TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
@@ -28,6 +29,10 @@ LARGE = 300  # the same where an image stands alone
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
 LETTER = 6.4  # pixels a letter of a caption takes on average
 DIM = "#57606a"
+UNSEEN = 0.72
+"""Opacity of the white that lies over what a model does not see of a picture."""
+EVEN = 0.5
+"""The colours span at least this much of the even share: a map that is the same everywhere looks it, not like noise."""
 
 
 class Tile(NamedTuple):
@@ -71,6 +76,41 @@ def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarra
         across, down = picture.shape[1] / image.pixels.shape[2], picture.shape[0] / image.pixels.shape[1]
         view = Box(view.left * across, view.top * down, view.right * across, view.bottom * down)
     return overlay(picture, values, view)
+
+
+def brightness(values: Tensor) -> Tensor:
+    """A map (G, G) -> 0 to 1, from its least to its largest value; 0 everywhere where there is nothing to see."""
+    shares = values.float().nan_to_num()
+    shares = shares * shares.numel() / shares.sum().clamp(min=torch.finfo(torch.float32).tiny)  # 1: the even share
+    low, high = shares.min(), shares.max()
+    return (shares - low) / (high - low).clamp(min=EVEN)
+
+
+def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """A map (G, G) over a picture of `size` (height, width): float32 of that size, and a mask of the pixels that it
+    covers. `view` is the part of the picture that the map is about, in its pixels (`datasets.fitting.view_of`)."""
+    height, width = size
+    box = view or Box(0, 0, width, height)
+    across = (torch.arange(width) + 0.5 - box.left) / (box.right - box.left)  # of the map: 0 to 1
+    down = (torch.arange(height) + 0.5 - box.top) / (box.bottom - box.top)
+    grid = torch.stack(torch.meshgrid(2 * across - 1, 2 * down - 1, indexing="xy"), dim=-1)
+    laid = F.grid_sample(
+        values.float()[None, None], grid[None], mode="bilinear", padding_mode="border", align_corners=False
+    )
+    inside = ((down >= 0) & (down <= 1))[:, None] & ((across >= 0) & (across <= 1))
+    return laid[0, 0].numpy(), inside.numpy()
+
+
+def overlay(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.ndarray:
+    """uint8 (h, w, 3) under a map (G, G) of any scale: the picture in grey, the map alone in colour, so that a colour
+    means one value; what lies outside of `view` stays without colour, and pale."""
+    strength, inside = upsampled(brightness(values), picture.shape[:2], view)
+    grey = picture.astype(np.float32).mean(axis=2, keepdims=True)
+    colour = colormaps["inferno"](strength)[..., :3] * 255
+    alpha = 0.3 + 0.4 * strength[..., None]
+    seen = (1 - alpha) * grey + alpha * colour
+    unseen = (1 - UNSEEN) * grey + UNSEEN * 255
+    return np.where(inside[..., None], seen, unseen).clip(0, 255).astype(np.uint8)
 
 
 def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
@@ -117,7 +157,7 @@ def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: 
 def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
     """An image, what it was taken for, and maps (title, (G, G)) over it side by side, under a title of some lines."""
     assert image.pixels is not None
-    taken_for = f"{shorten(image.predicted, 30)} {image.probability:.0%}"
+    taken_for = f"{ellipsis(image.predicted, 30)} {image.probability:.0%}"
     tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
     for name, values in maps:
         words = wrap(name if values.any() else f"{name}: nothing", round(tiles[0].picture.shape[1] / LETTER))
@@ -162,16 +202,10 @@ def position_similarity_figure(positions: Tensor) -> Figure:
     enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
     spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)
     canvas = spaced.transpose(1, 2).reshape(side * step, side * step)[:-gap, :-gap].numpy()
-    figure = Figure(figsize=(6.8, 6.0))
-    axis = figure.add_axes((0.09, 0.09, 0.75, 0.85))
+    figure = Figure(figsize=(6.8, 6.0), layout="constrained")
+    axis = figure.subplots()
     image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
-    numbers = range(0, side, max(1, side // 7))
-    middles = [number * step + (step - gap) / 2 for number in numbers]
-    axis.set_xticks(middles, map(str, numbers), fontsize=8)
-    axis.set_yticks(middles, map(str, numbers), fontsize=8)
-    axis.set_xlabel("column of the patch", fontsize=9)
-    axis.set_ylabel("row of the patch", fontsize=9)
+    axis.set(xticks=[], yticks=[], xlabel="column of the patch", ylabel="row of the patch")
     axis.set_title(f"position embeddings: similarity of each of the {side} x {side} patches to all", fontsize=10)
-    bar = figure.colorbar(image, cax=figure.add_axes((0.86, 0.09, 0.025, 0.85)))
-    bar.set_label("cosine similarity", fontsize=9)
+    figure.colorbar(image, label="cosine similarity")
     return figure
