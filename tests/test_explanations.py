@@ -54,23 +54,21 @@ def linear() -> nn.Module:
 
 MODELS = {
     "vit_nano_8": lambda: build_model("vit_nano_8", num_classes=3, weights="none"),
-    "stem, mean": lambda: build_model("vit_stem_16", num_classes=3, weights="none", image_size=SIDE),
     "torchvision": lambda: build_model("vit_b_16", num_classes=3, weights="none", image_size=SIDE),
     "resnet18": lambda: build_model("resnet18", num_classes=3, weights="none"),
-    "efficientnet": lambda: build_model("efficientnet_lite0", num_classes=3, weights="none", image_size=SIDE),
     "timm's ViT": lambda: build_model("timm:vit_tiny_patch16_224", num_classes=3, weights="none", image_size=SIDE),
     "own convolutions": convolutions,
     "own linear": linear,
 }
 TAKES = {
-    "vit_nano_8": set(METHODS), "stem, mean": set(METHODS), "torchvision": set(METHODS),
+    "vit_nano_8": set(METHODS),
+    "torchvision": set(METHODS),
     "resnet18": OF_MAPS,
-    "efficientnet": OF_MAPS,
     "timm's ViT": set(METHODS) - {"rollout"},
     "own convolutions": OF_MAPS,
     "own linear": {"occlusion"},
 }  # fmt: skip
-SLOW = {"stem, mean", "torchvision", "resnet18", "efficientnet", "timm's ViT"}
+SLOW = {"torchvision", "resnet18", "timm's ViT"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS])

@@ -6,17 +6,18 @@ import logging
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from fake_sets import class_folders
 from ignite.engine import Engine, Events
-from small_run import few_digits
+from small_run import call, tiny_run
 
 import vit
+from commands.train import score_lines
 from datasets.opened import OpenedImages
-from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting import console
 from trainers.run import train
 from trainers.system import distributed
-from vit.config import ModelConfig
 
 
 class Kept(logging.Handler):
@@ -63,20 +64,14 @@ def test_a_handler_of_the_program_takes_the_consoles_place_from_its_level_on(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("level", [logging.NOTSET, logging.DEBUG])
-def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(
-    level: int, log: logging.Logger, capsys: pytest.CaptureFixture[str]
-):
-    log.setLevel(level)
-    with console.quiet():
+def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(log: logging.Logger, capsys):
+    log.setLevel(logging.DEBUG)
+    with console.quiet(), console.quiet(), console.model_log():
         say_everything()
-        with console.quiet(), console.model_log():
-            say_everything()
-            console.MODEL_LOG.warning("replaced")
+        console.MODEL_LOG.warning("replaced")
         console.DATA_LOG.warning("an odd image")
-        say_everything()
     assert capsys.readouterr() == ("", "")
-    assert [each.level for each in (log, console.DATA_LOG, console.MODEL_LOG)] == [level, 0, 0]
+    assert [each.level for each in (log, console.DATA_LOG, console.MODEL_LOG)] == [logging.DEBUG, 0, 0]
 
 
 def test_of_several_processes_the_first_alone_prints(
@@ -106,34 +101,20 @@ def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(ca
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_images(
-    tmp_path, log: logging.Logger, capsys: pytest.CaptureFixture[str]
-):
+def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_images(tmp_path, log, capsys):
     images = OpenedImages()
-
-    def run(name: str) -> None:
-        train(
-            RunConfig(
-                model=ModelConfig(name="vit_micro_2"),
-                data=few_digits(),
-                train=TrainConfig(epochs=3, device="cpu"),
-                output=OutputConfig(output_dir=tmp_path, run_name=name, tb="scalars"),
-            ),
-            images=images,
-        )
-
-    run("a")
+    train(tiny_run(tmp_path, run_name="a"), images=images)
     printed = capsys.readouterr().out
     assert printed.startswith("     data  digits: ")
     lines = [line for line in printed.splitlines() if line.startswith("epoch ")]
-    assert [bool(re.search(r"  \d+:\d\d left$", line)) for line in lines] == [True, True, False]
+    assert [bool(re.search(r"  \d+:\d\d left$", line)) for line in lines] == [True, False]
     log.addHandler(kept := Kept())
     log.setLevel(logging.INFO)
-    run("b")
+    train(tiny_run(tmp_path, run_name="b"), images=images)
     assert capsys.readouterr().out == ""
     assert [message for _, label, message in kept.records if label == "data"] == []
     said = [message[:9] for level, label, message in kept.records if message and (level, label) == ("INFO", None)]
-    assert said == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert said == ["epoch 1/2", "epoch 2/2"]
 
 
 def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.CaptureFixture[str]):
@@ -161,3 +142,46 @@ def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or
     assert console.epoch_line(few, 100, val_images=10).endswith("val loss 4.600 acc  9/10")
     fitted = few | {"train_loss": None}
     assert "epoch" not in console.epoch_line(fitted, 1, val_images=10)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
+def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors(share):
+    images = console.needed_to_tell(share)
+    assert (1 - share) / 2 >= 2 * (share * (1 - share) / images) ** 0.5 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0] * 7 + [1] * 6, ("13 validation images", "20")),
+        ([0] * 90 + [1] * 10, ("100 validation images", "144")),
+        ([0] * 50, ("50 validation images", "'a'")),
+        ([0] * 12 + [1] * 12, ()),
+    ],
+)
+def test_too_few_validation_images_are_named_with_how_many_would_do(labels, words):
+    said = console.cannot_tell(np.array(labels), ("a", "b"))
+    assert all(word in said for word in words)
+    assert bool(said) == bool(words)
+
+
+def test_scores_of_few_images_have_fewer_digits_and_an_interval():
+    scores = {"accuracy": 1.0, "balanced_accuracy": 1.0, "loss": 0.12345, "macro_f1": 1.0, "ece": 0.98765}
+    _, few, many, unknown, below = score_lines([("val", scores, "best epoch 2", n) for n in (1, 100, None)])
+    assert few.split()[1:6] == ["100%", "100%", "0.12", "1.00", "0.99"]
+    assert (few.endswith("(best epoch 2)"), "1 image; " in below, "21 to 100%" in below) == (True, True, True)
+    assert many == unknown
+    assert many.split()[1:6] == ["100.0%", "100.0%", "0.123", "1.000", "0.988"]
+
+
+def test_one_validation_image_gives_no_advice_and_says_what_it_cannot_tell(tmp_path, capsys):
+    data = class_folders(tmp_path / "pets", {"train/a": 6, "train/b": 6, "val/a": 1})
+    words = "--model vit_micro_2 --image-size 8 --epochs 4 --device cpu --workers 0 --tb scalars"
+    code, out, err = call(capsys, "train", data, *words.split(), "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    assert "note  1 validation image cannot tell whether the model learns: about 20 can" in out
+    assert "--folds 5 validates on every image" in out
+    assert "not learning" not in out
+    assert "may learn" not in out
+    assert "acc 0/1" in out or "acc 1/1" in out
+    assert "(95% interval)" in out or "chose its weights" in out

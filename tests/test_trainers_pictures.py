@@ -101,6 +101,8 @@ def test_a_run_shows_its_pictures_at_the_promised_steps(full):
         **{key: [0, last] for key in OFTEN},
         **{key: [last] for key in ONCE | FULL},
     }
+    curves = {tag for tag in val_events(full).Tags()["tensors"] if tag.startswith("pr/")}
+    assert curves == {f"pr/{digit}" for digit in range(10)}
 
 
 def test_every_picture_is_a_file_with_the_same_bytes(full):
