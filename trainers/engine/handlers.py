@@ -64,8 +64,10 @@ def reset_peak_memory(device: torch.device) -> None:
 def attach_validation(
     trainer: Engine, evaluator: Engine, loader: DataLoader, *, untrained: DataLoader | None = None
 ) -> None:
-    """Validate after every epoch, and once before the first, on the images of `untrained` where it is given: a broken
-    validation path shows in seconds."""
+    """Validate after every epoch, and before the first on the images of `untrained`, by default all.
+
+    A broken validation path shows in seconds.
+    """
     trainer.add_event_handler(UNTRAINED, lambda: evaluator.run(untrained or loader))
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
@@ -89,7 +91,7 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) ->
 
 
 def metric_of(select: str) -> str:
-    """The validation metric that tells runs apart where their epochs are chosen by `select`."""
+    """Name the validation metric that tells runs apart whose epochs are chosen by `select`."""
     return "loss" if select == "last" else select
 
 
@@ -142,7 +144,7 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
 
 
 def attach_progress(trainer: Engine) -> None:
-    """A bar over the steps of an epoch on a terminal; nothing, and nothing to call, where a log file is written."""
+    """Show a bar over the steps of an epoch on a terminal; nothing where a log file is written."""
     if sys.stderr.isatty():
         bar = ProgressBar(persist=False, desc="epoch")
         bar.attach(trainer, event_name=Events.ITERATION_COMPLETED(every=5))

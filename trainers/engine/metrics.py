@@ -61,7 +61,7 @@ def class_scores(labels: Tensor, predicted: Tensor, count: int) -> ClassScores:
 
 
 def mean_of(scores: Tensor) -> float:
-    """Mean over the classes that have a score; 0 if none has."""
+    """Average the scores of the classes that have one; 0 if none has."""
     known = scores[~scores.isnan()]
     return known.mean().item() if len(known) else 0.0
 
@@ -83,7 +83,7 @@ def per_class(outputs: Predictions, class_names: Sequence[str]) -> list[ClassRow
 
 
 def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
-    """int64 (K, K), rows true: the images of K classes, in ascending order, that are taken for one of them."""
+    """Count how often images of K classes are taken for one of them: int64 (K, K), rows true."""
     inside = torch.isin(outputs.labels, classes) & torch.isin(outputs.predicted, classes)
     true, predicted = (torch.searchsorted(classes, part[inside]) for part in (outputs.labels, outputs.predicted))
     count = len(classes)
@@ -91,8 +91,10 @@ def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
 
 
 def most_confused(outputs: Predictions, class_names: Sequence[str]) -> tuple[np.ndarray, list[str], str]:
-    """The counts among the SHOWN_CLASSES with the most mistakes, their names in class order, and how a title ends that
-    says so; all classes where they fit."""
+    """Return counts among the SHOWN_CLASSES with the most mistakes, their names, and how a title ends that says so.
+
+    All classes where they fit; names in class order.
+    """
     chosen, title = torch.arange(len(class_names)), ""
     if len(class_names) > MOST_SHOWN:
         wrong = torch.cat([outputs.labels[~outputs.correct], outputs.predicted[~outputs.correct]])

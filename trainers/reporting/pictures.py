@@ -126,8 +126,10 @@ def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, st
 
 
 def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str]:
-    """Return the shown images with their heat maps, the mean attention distance (L, H) in pixels over them (None for
-    other than Vision Transformers), and what the maps are. Raises NoMap: the model has none."""
+    """Return the shown images with their heat maps, their mean attention distance, and what the maps are.
+
+    The distance is (L, H), in pixels; None for other than Vision Transformers. Raises NoMap: the model has none.
+    """
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
@@ -192,7 +194,7 @@ def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: i
 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
-    """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
+    """List the classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
     rows = per_class(scores.outputs, names)
     indices = [index for index, row in enumerate(rows) if row.images]
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
@@ -222,7 +224,7 @@ def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: 
 
 
 def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
-    """(N, D) on the CPU: what reaches the head for these val images."""
+    """Compute what reaches the head for these val images: (N, D) on the CPU."""
     dataset: Any = setup.data.dataloaders["val"].dataset
     if setup.on_features:
         return dataset.features[torch.tensor(rows)].float()
@@ -238,7 +240,7 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
-    """The wrongly classified images, of which the model was surest first; where all is right, the least certain."""
+    """Return the mistakes that the model was surest of; of a model without any, what it was least sure of."""
     outputs, wrong = scores.outputs, ~scores.outputs.correct
     sureness = outputs.logits.double().softmax(dim=1).amax(dim=1) if outputs.whole else outputs.confidence
     order = sureness.where(wrong, -torch.inf) if wrong.any() else -sureness
@@ -258,7 +260,7 @@ def mistakes_title(scores: Scores) -> str:
 
 
 def validation_images(setup: RunSetup) -> Any:
-    """The images behind the val split, also where the loaders give cached features."""
+    """Return the images of the val split, also where the loaders give cached features."""
     dataset: Any = setup.data.dataloaders["val"].dataset
     return getattr(dataset, "images", dataset)
 
@@ -266,8 +268,10 @@ def validation_images(setup: RunSetup) -> Any:
 def predictions_on(
     setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, maps: Iterable[Tensor | None] = repeat(None)
 ) -> list[ImagePrediction]:
-    """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
-    pictures, with heat `maps` (G, G) over what the model saw of them."""
+    """Join the val images `rows` with their logits (N, classes), labels (N,) and heat `maps` (G, G).
+
+    The pictures are the originals; each map is over what the model saw of one.
+    """
     images, names = validation_images(setup), setup.data.class_names
     ranked, judged = ranked_classes(logits.softmax(dim=1), names), []
     for row, best, label, heat in zip(rows, ranked, labels.tolist(), maps, strict=False):
@@ -280,7 +284,7 @@ def predictions_on(
 
 @contextmanager
 def attempted() -> Iterator[None]:
-    """A picture that cannot be drawn, for lack of memory or of an image, costs a line on the screen and not the run."""
+    """Let a picture that cannot be drawn, for lack of memory or of an image, cost a line and not the run."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, MemoryError) as error:

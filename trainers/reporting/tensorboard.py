@@ -148,7 +148,10 @@ def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
 
 def tag_of(class_names: Sequence[str], index: int) -> str:
-    """A class's name as part of a tag; its number too where a sign had to be replaced, for such names may collide."""
+    """Put a class's name into a tag.
+
+    Its number follows where a sign had to be replaced, for such names may collide.
+    """
     name = class_names[index]
     tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
     return tag if tag == name else f"{tag}_{index}"

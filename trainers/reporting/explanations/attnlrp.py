@@ -81,7 +81,7 @@ def integrated_attnlrp(subject: Subject) -> Tensor:
 
 
 def relevance_gradient(subject: Subject) -> Tensor:
-    """(B, C, S, S): the gradient of the log odds by the images, under the rules. Raises NoMap: no Transformer."""
+    """Differentiate the log odds by the images under the rules: (B, C, S, S). Raises NoMap: no Transformer."""
     images = subject.images.detach().requires_grad_()
     with torch.enable_grad(), Rules() as rules:
         try:

@@ -123,7 +123,7 @@ def measure(
 
 
 def paired(leads: Tensor) -> float:
-    """p value of the hypothesis that differences (N,) are 0 on average, or less; 1 where there is nothing to test."""
+    """Return the p value of the hypothesis that differences (N,) are 0 on average, or less; 1 without a test."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
         return float(len(leads) < 2 or not float(leads.mean()) > 0)
     from scipy.special import stdtr  # scipy.stats, which has the test, takes 0.7 s to import
@@ -133,8 +133,10 @@ def paired(leads: Tensor) -> float:
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Measure by how much the probability of each image's class falls without its brightest fifth, and without a random
-    one: (B,) each, the second a mean over DRAWS."""
+    """Measure how far the probability of each image's class falls without its brightest fifth, and a random one.
+
+    (B,) each, the second a mean over DRAWS.
+    """
     images, side = subject.images, cells(subject.images.size(-1))
     count = max(1, round(side * side / REMOVED))
     order = resized(maps, side).flatten(1).argsort(dim=1, descending=True, stable=True)
@@ -152,7 +154,7 @@ def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tens
 
 
 def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
-    """Marks (B, N, N), each moved by a number of rows and of columns drawn at random, wrapped around the edges."""
+    """Move each of the marks (B, N, N) by rows and columns drawn at random, wrapped around the edges."""
     side = marks.size(-1)
     shifts = torch.randint(side, (len(marks), 2), generator=generator).tolist()
     return torch.stack([mark.roll(shift, dims=(0, 1)) for mark, shift in zip(marks, shifts, strict=True)])

@@ -40,21 +40,25 @@ def integrated_layercam(subject: Subject) -> Tensor:
 
 
 def both(first: Tensor, second: Tensor) -> Tensor:
-    """Multiply two maps (B, G, G), with FLOOR of an even map added to each: a cell that one of them missed is not lost,
-    and the other one has the word where one is 0 throughout."""
+    """Multiply two maps (B, G, G), with FLOOR of an even map added to each.
+
+    A cell that one of them missed is not lost, and the other one has the word where one is 0 throughout.
+    """
     one, other = shares(first), shares(second)
     floor = FLOOR / one[0].numel()
     return one * other + floor * (one + other)
 
 
 def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
-    """Two (B, K, h, w) -> (B, h, w)."""
+    """Weight activations by gradients, two (B, K, h, w) -> (B, h, w)."""
     return (gradients.clamp(min=0) * activations).sum(dim=1).clamp(min=0)
 
 
 def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
-    """One pass: the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, or of the
-    finest if none has so many; and the logits that come from them. Raises NoMap: there are no feature maps."""
+    """Return the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, and the logits.
+
+    Where no resolution has so many cells, they are of the finest. Raises NoMap: there are no feature maps.
+    """
     height, width = subject.images.shape[2:]
     taken: dict[int, Tensor] = {}
 

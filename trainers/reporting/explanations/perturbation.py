@@ -16,7 +16,7 @@ POINTS = (1 / 3, 2 / 3, 1.0)
 
 
 def blurred(images: Tensor) -> Tensor:
-    """(B, C, S, S) -> the same without anything finer than a quarter of the side: a Gaussian of an eighth of the side.
+    """Remove what is finer than a quarter of the side from (B, C, S, S), by a Gaussian of an eighth of the side.
 
     What stands in for a part that is taken away. A grey square would be an object of its own, with sharp edges that
     no training image had; a blurred one has the colours of its neighbourhood, and nothing else is left to see.
@@ -48,15 +48,17 @@ def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
 
 
 def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
-    """Images (B, C, S, S) with `instead` of the same shape in the cells (B, N, N) that `removed` marks."""
+    """Put `instead` into the cells (B, N, N) of images (B, C, S, S) that `removed` marks."""
     mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
     return torch.where(mask, instead, images)  # one image under many masks, or as many of both
 
 
 def occlusion(subject: Subject) -> Tensor:
-    """Measure what each cell is worth (Zeiler and Fergus 2014, section 4.2): by how much the log odds of the class fall
-    without a window of 2 x 2 cells, the mean over the windows that a cell is in. It needs no gradients, so it is a map
-    of a program, too (ONNX); it takes a pass for each window."""
+    """Measure how far the log odds of the class fall without each cell (Zeiler and Fergus 2014, section 4.2).
+
+    Windows of 2 x 2 cells are covered; a cell has the mean over its windows. It needs no gradients, so it is a map of
+    a program, too (ONNX); it takes a pass for each window.
+    """
     side = cells(subject.images.size(-1))
     instead, corners = blurred(subject.images), torch.eye((side - 1) ** 2).view(-1, 1, side - 1, side - 1)
     windows = F.conv_transpose2d(corners, torch.ones(1, 1, 2, 2))[:, 0]  # (W, N, N): 1 inside of each window
@@ -76,6 +78,6 @@ def occlusion(subject: Subject) -> Tensor:
 
 
 def probabilities(subject: Subject, images: Tensor) -> Tensor:
-    """float32 (B,): that of each image's class."""
+    """Compute the probability of each image's class, float32 (B,)."""
     logits = subject(images).float()
     return logits.softmax(dim=1).gather(1, subject.classes[:, None].to(logits.device))[:, 0]

@@ -30,11 +30,11 @@ class Subject:
     head: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(B, C, S, S) -> logits (B, classes)"""
+        """Compute logits (B, classes) of images (B, C, S, S)."""
         return self.head(self.network(images))
 
     def odds(self, logits: Tensor) -> Tensor:
-        """(B,): the log odds of the class of each image against all others.
+        """Return the log odds of the class of each image against all others, (B,).
 
         What maps are about: a map of the logit alone shows what speaks for any class, too, and softmax takes that out
         again; a probability near 1 changes no more, whatever is taken away.
@@ -46,18 +46,17 @@ class Subject:
 
 
 def cells(side: int) -> int:
-    """Number of cells per side on which a map without a grid of its own is given, for images of so many pixels."""
+    """Count the cells per side of a map without a grid of its own, for images of so many pixels."""
     return min(max(MIN_CELLS, min(MAX_CELLS, side // CELL)), max(2, side // 2))
 
 
 def on_cells(values: Tensor) -> Tensor:
-    """Average over cells what each pixel is worth, (B, S, S) -> the mean of each cell, (B, N, N): single ones are too
-    noisy to see."""
+    """Average over each cell what its pixels are worth, (B, S, S) -> (B, N, N): single ones are too noisy."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
 
 
 def resized(maps: Tensor, side: int) -> Tensor:
-    """Maps (B, G, G) on `side` cells per side; those of a patch that is cut into several are as bright as the patch."""
+    """Put maps (B, G, G) on `side` cells per side; parts of a patch are as bright as the patch."""
     if side % maps.size(-1) == 0:
         return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
     if maps.size(-1) > side:
@@ -66,7 +65,7 @@ def resized(maps: Tensor, side: int) -> Tensor:
 
 
 def shares(values: Tensor) -> Tensor:
-    """(B, G, G) -> float32 on the CPU, at least 0, each map divided by its sum; one that has nothing above 0 is 0."""
+    """Divide each map (B, G, G) by its sum: float32 on the CPU, at least 0; one with nothing above 0 is 0."""
     values = values.detach().float().cpu().nan_to_num(posinf=0.0, neginf=0.0).clamp(min=0)
     total = values.sum(dim=(1, 2), keepdim=True)
     return values / total.clamp(min=torch.finfo(torch.float32).tiny)

@@ -8,7 +8,7 @@ from trainers.reporting.figures.results import BLUE, GREY, tidy
 
 
 def heads_figure(maps: Tensor, *, asking: str) -> Figure:
-    """Maps (L, H, G, G) of what the tokens named by `asking` look at, a row per layer, each scaled to its maximum."""
+    """Draw maps (L, H, G, G) of what the tokens `asking` look at, a row per layer, each to its maximum."""
     layers, heads = maps.shape[:2]
     figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
     axes = figure.subplots(layers, heads, squeeze=False)
@@ -26,7 +26,7 @@ def heads_figure(maps: Tensor, *, asking: str) -> Figure:
 
 
 def distance_figure(distance: Tensor, *, title: str) -> Figure:
-    """Mean attention distance (L, H) of every head over the layers: figure 7 of Dosovitskiy et al. 2020."""
+    """Draw the mean attention distance (L, H) of every head: figure 7 of Dosovitskiy et al. 2020."""
     layers, heads = distance.shape
     figure = Figure(figsize=(5.4, 3.6), layout="constrained")
     axis = figure.subplots()

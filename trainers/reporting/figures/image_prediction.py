@@ -42,7 +42,7 @@ class ImagePrediction:
 def ranked_classes(
     probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None
 ) -> list[tuple[tuple[str, float], ...]]:
-    """Per image of (B, classes) all classes, best first, of equal ones the first; or the `top` most probable."""
+    """Rank the classes of each row (B, classes), the first of equal ones first; or only the `top` most probable."""
     if top is None:
         best, order = probabilities.sort(dim=1, descending=True, stable=True)
     else:

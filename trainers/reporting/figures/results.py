@@ -21,8 +21,10 @@ BLUE, GREY = "#0969da", "#8c959f"
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:
-    """Counts (classes, classes), rows true; shaded by the share of the row, so that small classes show, too. Of few
-    classes it is as wide as a card of TensorBoard, which would shrink it otherwise."""
+    """Draw counts (classes, classes), rows true, shaded by the share of the row: small classes show, too.
+
+    Of few classes it is as wide as a card of TensorBoard, which would shrink it otherwise.
+    """
     count = len(class_names)
     side = min(16.0, max(3.7, 0.9 + 0.28 * count))
     figure = Figure(figsize=(side, side + 0.3), layout="constrained")
@@ -44,9 +46,10 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
 
 
 def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
-    """Accuracy over confidence, with how many images each bin holds; `scaled`: after temperature scaling.
+    """Draw accuracy over confidence, with how many images each bin holds.
 
-    Bins are sums (3, number of bins): images, their confidence, how many are right.
+    Bins are sums (3, number of bins): images, their confidence, how many are right. `scaled`: those after temperature
+    scaling.
     """
     figure = Figure(figsize=(5, 5.6), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -75,8 +78,10 @@ class NotebookFigure(Figure):
 
 
 def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: int, title: str) -> Figure:
-    """Loss beside accuracy over epochs, train and val; `rows` are those of metrics.csv, whose first, of the untrained
-    model, has no training scores."""
+    """Draw loss and accuracy over epochs, train and val.
+
+    `rows` are those of metrics.csv, whose first, of the untrained model, has no training scores.
+    """
     figure = NotebookFigure(figsize=(8, 3.4), layout="constrained")
     for axis, measure in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for split, colour in (("train", BLUE), ("val", RIGHT)):
@@ -102,7 +107,7 @@ def tidy(*axes) -> None:
 
 
 def png(figure: Figure, *, dpi: int = 120) -> bytes:
-    """The figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
+    """Draw a figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
     figure.set_dpi(dpi)
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
     canvas.draw()
@@ -118,13 +123,12 @@ def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 
 def escape(text: str) -> str:
-    """Text that matplotlib shows as it is, lines kept: between dollar signs it would see mathematics."""
+    """Escape dollar signs, between which matplotlib sees mathematics, and signs that its font lacks."""
     return "\n".join(readable(line) for line in text.split("\n")).replace("$", r"\$")
 
 
 def readable(text: str) -> str:
-    """One line of text, for class names and files may hold anything: a sign that the font lacks becomes its code, such
-    as `\\u732b`."""
+    """Replace signs that cannot be printed, or that the font lacks, by their codes, such as `\\u732b`."""
     signs = _signs_of_the_font()
     return "".join(sign if sign.isprintable() and ord(sign) in signs else ascii(sign)[1:-1] for sign in text)
 

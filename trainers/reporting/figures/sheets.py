@@ -46,13 +46,15 @@ png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
-    """uint8 (C, h, w) -> (t, t, 3) with t near `side`, on white where it is no square: small pixels stay squares, large
-    images are shrunk smoothly."""
+    """Scale uint8 (C, h, w) to (t, t, 3) with t near `side`, on white where it is no square.
+
+    Small pixels stay squares; large images are shrunk smoothly.
+    """
     return squared(scaled(pixels, side))
 
 
 def scaled(pixels: np.ndarray, side: int) -> np.ndarray:
-    """uint8 (C, h, w) -> (h', w', 3), whose longer side is near `side`."""
+    """Scale uint8 (C, h, w) to (h', w', 3), whose longer side is near `side`."""
     rgb = pixels if pixels.shape[0] == 3 else np.repeat(pixels[:1], 3, axis=0)
     picture = Image.fromarray(np.ascontiguousarray(rgb.transpose(1, 2, 0)))
     longer = max(picture.size)
@@ -62,13 +64,13 @@ def scaled(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def squared(picture: np.ndarray) -> np.ndarray:
-    """uint8 (h, w, 3) -> the same in the middle of a white square."""
+    """Put uint8 (h, w, 3) into the middle of a white square."""
     longer = max(picture.shape[:2])
     return np.asarray(ImageOps.pad(Image.fromarray(picture), (longer, longer), color="white"))
 
 
 def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarray:
-    """An image under a map (G, G) of it: (h, w, 3), whose longer side is near `side`."""
+    """Lay a map (G, G) over its image, (h, w, 3), whose longer side is near `side`."""
     assert image.pixels is not None
     picture = scaled(image.pixels, side)
     view = image.view
@@ -79,7 +81,7 @@ def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarra
 
 
 def brightness(values: Tensor) -> Tensor:
-    """A map (G, G) -> 0 to 1, from its least to its largest value; 0 everywhere where there is nothing to see."""
+    """Scale a map (G, G) from its least to its largest value to 0 to 1; 0 where there is nothing to see."""
     shares = values.float().nan_to_num()
     shares = shares * shares.numel() / shares.sum().clamp(min=torch.finfo(torch.float32).tiny)  # 1: the even share
     low, high = shares.min(), shares.max()
@@ -87,8 +89,10 @@ def brightness(values: Tensor) -> Tensor:
 
 
 def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """A map (G, G) over a picture of `size` (height, width): float32 of that size, and a mask of the pixels that it
-    covers. `view` is the part of the picture that the map is about, in its pixels (`datasets.fitting.view_of`)."""
+    """Lay a map (G, G) over a picture of `size` (height, width); also return a mask of the pixels that it covers.
+
+    `view` is the part of the picture that the map is about, in its pixels (`datasets.fitting.view_of`).
+    """
     height, width = size
     box = view or Box(0, 0, width, height)
     across = (torch.arange(width) + 0.5 - box.left) / (box.right - box.left)  # of the map: 0 to 1
@@ -102,8 +106,11 @@ def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) ->
 
 
 def overlay(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.ndarray:
-    """uint8 (h, w, 3) under a map (G, G) of any scale: the picture in grey, the map alone in colour, so that a colour
-    means one value; what lies outside of `view` stays without colour, and pale."""
+    """Colour uint8 (h, w, 3) by a map (G, G) of any scale.
+
+    The picture is grey, and the map alone in colour, so that a colour means one value; what lies outside of `view` is
+    pale.
+    """
     strength, inside = upsampled(brightness(values), picture.shape[:2], view)
     grey = picture.astype(np.float32).mean(axis=2, keepdims=True)
     colour = colormaps["inferno"](strength)[..., :3] * 255
@@ -155,7 +162,7 @@ def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: 
 
 
 def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
-    """An image, what it was taken for, and maps (title, (G, G)) over it side by side, under a title of some lines."""
+    """Show an image, what it was taken for, and maps (title, (G, G)) over it side by side."""
     assert image.pixels is not None
     taken_for = f"{ellipsis(image.predicted, 30)} {image.probability:.0%}"
     tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
@@ -177,8 +184,7 @@ def batch_sheet(
 
 
 def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
-    """Caption an image with its predicted class, its true class where that is known, and its file's name, all whole: in
-    as many lines as they take."""
+    """Caption an image with its predicted class, its true class if known, and its file's name, in full."""
     texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
     if image.label is not None:
         of_label = dict(image.ranked).get(image.label)
@@ -192,8 +198,10 @@ def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
 
 
 def position_similarity_figure(positions: Tensor) -> Figure:
-    """Cosine similarity of each patch's position (1 + G*G, D) to all others, a map each: figure 7 of Dosovitskiy et al.
-    2020, where neighbours, rows and columns become alike."""
+    """Draw the cosine similarity of each patch's position (1 + G*G, D) to all others, a map each.
+
+    Figure 7 of Dosovitskiy et al. 2020, where neighbours, rows and columns become alike.
+    """
     grid = F.normalize(positions[1:].float(), dim=1)
     side = math.isqrt(len(grid))
     maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)

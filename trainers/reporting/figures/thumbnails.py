@@ -9,7 +9,7 @@ SMALL = 96  # pixels; up to here a picture is kept losslessly
 
 
 def thumbnail(image: Image.Image, side: int) -> str:
-    """A picture of at most `side` pixels as a data URI."""
+    """Encode a picture of at most `side` pixels as a data URI."""
     image = image.convert("RGB")
     lossless = max(image.size) <= SMALL
     image.thumbnail((side, side))
