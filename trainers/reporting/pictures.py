@@ -231,10 +231,8 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
     features: list[Tensor] = []
     head = parts(setup.model).head[0]
     with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
-        size = setup.config.data.batch_size or 64
-        for start in range(0, len(rows), size):
-            images, *_ = dataset.batch(BatchKey(0, np.array(rows[start : start + size])))
-            setup.model(images.to(setup.device))
+        for part in torch.tensor(rows).split(setup.config.data.batch_size or 64):
+            setup.model(dataset.batch(BatchKey(0, part.numpy()))[0].to(setup.device))
             features.append(seen.pop().float().cpu())
     return torch.cat(features)
 
