@@ -257,7 +257,8 @@ def test_what_was_measured_is_kept_for_the_same_weights_alone(run_dir):
     assert kept(run_dir) == {}
 
 
-def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir):
+def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir, monkeypatch):
+    monkeypatch.setattr(faithfulness, "IMAGES", 24)  # two batches
     assert measured(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
     assert kept(run_dir) == {}
 
