@@ -58,7 +58,8 @@ def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, cla
     `Predictions`."""
     folder.mkdir(exist_ok=True)
     outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
-    path = folder / f"{name}_predictions.{'csv' if outputs.whole else 'npz'}"
+    table, likeliest = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
+    path, other = (table, likeliest) if outputs.whole else (likeliest, table)
     if outputs.whole:
         probabilities = outputs.logits.double().softmax(dim=1)
         rows = zip(
@@ -74,4 +75,5 @@ def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, cla
         columns = {name: column.numpy() for name, column in outputs._asdict().items()}
         with replacing(path) as aside:
             np.savez_compressed(aside, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
+    other.unlink(missing_ok=True)  # of an evaluation by other limits
     return path
