@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import Checkpoint
 from torch import nn
 
-from trainers.config import RunConfig, to_dict
+from trainers.config import to_dict
 from trainers.engine.handlers import best_row
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
@@ -22,9 +21,9 @@ SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 class RunCheckpoints:
     """Saves a run at the end of each epoch, every `save_every` steps and when asked to, and restores it.
 
-    Ignite's `Checkpoint` collects the states and names the file; we write it, for Ignite's own handler deletes the old
-    file before it writes the new one, so a full disk leaves none. The newest two stay. `epoch_open` in a file says that
-    all steps of its epoch are done but its validation is not: a run that goes on from it validates first.
+    The newest two files stay. `epoch_open` in a file says that all steps of its epoch are done but its validation is
+    not: a run that goes on from it validates first. Ignite's own `Checkpoint` deletes the old file before it writes the
+    new one, so a full disk would leave none.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class RunCheckpoints:
         network: nn.Module,
         states: Mapping[str, Any],
         *,
-        config: Callable[[], RunConfig],
         flush: Callable[[], object] | None,
     ) -> None:
         """Attach to `trainer`, after all that a checkpoint must hold.
@@ -43,22 +41,14 @@ class RunCheckpoints:
         Args:
             network: the whole model, or the average of its weights, whose best epoch is kept.
             states: everything that has a state, by the name it has in the file.
-            config: returns the options as they are now; a plan may move the end of its run.
             flush: is called before a file is written, as event files must hold what it knows. None: this process writes
                 no files.
         """
         self.setup, self.folder, self.trainer, self.network = setup, run_dir / "checkpoints", trainer, network
-        self.states, self.config, self.flush = states, config, flush
+        self.states, self.flush = states, flush
         self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features and setup.total_steps else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
         self.best: dict[str, Any] = {}  # what is not written yet
-        self._save = Checkpoint(
-            states,
-            self._write,
-            filename_pattern="step_{global_step}.safetensors",
-            global_step_transform=lambda engine, _: engine.state.iteration,
-            n_saved=None,
-        )
         if flush is not None:
             trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
             if every := setup.config.train.save_every:
@@ -84,16 +74,15 @@ class RunCheckpoints:
         if self.best:  # before the checkpoint that counts its epoch as done
             write_checkpoint(self.folder / "best.safetensors", self.best | self.describe())
             self.best = {}
-        self._save(self.trainer)
-        self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
-
-    def _write(self, states: Mapping[str, Any], filename: str, metadata: Mapping | None = None) -> None:
         step, history = self.trainer.state.iteration, self.trainer.state.history
         epoch_open = step % self.setup.steps_per_epoch == 0 and not (history and history[-1]["step"] == step)
-        write_checkpoint(self.folder / filename, {**states, "epoch_open": epoch_open, **self.describe()})
-        others = [path for path in checkpoints(self.folder, "step") if path.name != filename]
-        for path in others[1:]:
-            path.unlink(missing_ok=True)
+        states = {name: part.state_dict() for name, part in self.states.items()}
+        path = self.folder / f"step_{step}.safetensors"
+        write_checkpoint(path, {**states, "epoch_open": epoch_open, **self.describe()})
+        others = [other for other in checkpoints(self.folder, "step") if other != path]
+        for old in others[1:]:
+            old.unlink(missing_ok=True)
+        self.saved_at, self.saved_step = time.monotonic(), step
 
     def describe(self) -> dict[str, Any]:
         """Return what makes a checkpoint self-describing."""
@@ -101,7 +90,7 @@ class RunCheckpoints:
             "format_version": FORMAT_VERSION,
             "class_names": list(self.setup.data.class_names),
             "image_spec": to_dict(self.setup.spec),
-            "config": to_dict(self.config()),
+            "config": to_dict(self.setup.config),
             "torch_version": str(torch.__version__),
         }
 

@@ -63,9 +63,7 @@ class Run:
         attach_handlers(self)
         # Last: a checkpoint holds what all others have done, and a signal waits for it.
         flush = loggers.flush if distributed.is_main_process() else None
-        self.saver = RunCheckpoints(
-            setup, run_dir, self.trainer, self.network, self.states, config=lambda: setup.config, flush=flush
-        )
+        self.saver = RunCheckpoints(setup, run_dir, self.trainer, self.network, self.states, flush=flush)
         record.attach(self.trainer)
         distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
 
