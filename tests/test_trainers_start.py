@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from every_state import every_state
-from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash, crash_after, run_content
 from small_run import tiny_run
 
@@ -72,23 +71,6 @@ def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_pat
     with pytest.raises(Crash):
         train(tiny_run(tmp_path).changed(**changes), handlers=[stop])
     assert not (tmp_path / "digits" / "r").exists()
-
-
-def test_a_new_run_into_which_somebody_put_a_file_is_not_removed(tmp_path):
-    run_dir = tmp_path / "digits" / "r"
-
-    def put_a_note_there() -> None:
-        (run_dir / "note.txt").write_text("look at this one")
-
-    with pytest.raises(Crash):
-        train(
-            tiny_run(tmp_path),
-            handlers=[
-                lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=1), put_a_note_there),
-                crash_after(1),
-            ],
-        )
-    assert (run_dir / "note.txt").read_text() == "look at this one"
 
 
 def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished):

@@ -116,9 +116,11 @@ def execute(
         if status.stopped:
             console.say(status.stopped)
         try:
-            return status.finish(conclude(run))
+            result = conclude(run)
         finally:
             stop_workers(setup.data.dataloaders.values())
+        status.write("finished", result)
+        return result
 
 
 @contextmanager

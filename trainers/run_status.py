@@ -1,6 +1,5 @@
 """summary.json: how far a run is, and how it ended, whatever ends it."""
 
-import multiprocessing
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +21,6 @@ from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from vit.parts import count_parameters
 
-WRITTEN_AT_START = {
-    "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
-    "figures", "heads.json", "tracker.json",
-}  # fmt: skip
-"""Files that a run may have written when its first checkpoint fails."""
 _NO_SHARED_MEMORY = ("unable to allocate shared memory", "Bus error")
 """Messages of torch where /dev/shm is full."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
@@ -39,7 +33,6 @@ class RunStatus:
     def __init__(self, setup: RunSetup, run_dir: Path) -> None:
         self.setup, self.path = setup, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
-        self.result: RunResult | None = None
         self.stopped = ""
         """Reason why the run ended before its last planned step."""
         self.earlier = read_if_whole(self.path, seconds=float) or {}
@@ -51,15 +44,11 @@ class RunStatus:
             self.history = engine.state.history
             self.write("running")
 
-    def finish(self, result: RunResult) -> RunResult:
-        self.result, self.history = result, result.epochs
-        self.write("finished")
-        return result
-
-    def write(self, status: str) -> None:
+    def write(self, status: str, result: RunResult | None = None) -> None:
+        """Write the file anew; only a finished run has a result."""
         if not distributed.is_main_process():
             return
-        setup, result = self.setup, self.result
+        setup, self.history = self.setup, result.epochs if result else self.history
         total, trainable = count_parameters(setup.network)
         best = handlers.best_row(self.history, setup.config.train.select)
         epochs = self.history[-1]["epoch"] if self.history else 0
@@ -97,18 +86,23 @@ class RunStatus:
 
 @contextmanager
 def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[RunStatus]:
-    """Record how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
+    """Record how a run ends. One that was `created` just now leaves no directory where it has no checkpoint yet.
+
     Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
-    Interrupted: with that command as its hint."""
+    Interrupted: with that command as its hint.
+    """
     record = RunStatus(setup, run_dir)
     record.write("running")
     try:
         yield record
     except BaseException as error:
-        resumable = distributed.is_main_process() and not (created and discard_if_empty(run_dir))
-        if resumable:
-            record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        hint = f"resume with: {command('resume', run_dir)}" if resumable else ""
+        hint = ""
+        if distributed.is_main_process():
+            if created and not checkpoints(run_dir / "checkpoints", "step"):
+                discard(run_dir)
+            else:
+                record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
+                hint = f"resume with: {command('resume', run_dir)}"
         if isinstance(error, Interrupted):
             error.hint = hint
             raise
@@ -120,51 +114,45 @@ def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[R
         raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
 
 
-def discard_if_empty(run_dir: Path) -> bool:
-    """Remove the directory of a run without a checkpoint if it holds nothing else; return whether it is gone."""
-    others = {path.name for path in run_dir.iterdir() if path.name[0] != "."} - WRITTEN_AT_START
-    if others or checkpoints(run_dir / "checkpoints", "step"):
-        return False
-    discard(run_dir)
-    return True
-
-
 def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
     """TrainingError that says what `error` means for a run, with its own words; None for a bug and all else."""
-    text, words = str(error), f" ({first_line(error)})" if str(error) else ""
     if isinstance(error, TrainingError):
         return error
-    broken, spawned = broken_between_processes(error), multiprocessing.get_start_method() != "fork"
+    text, broken = str(error), broken_between_processes(error)
     if isinstance(error, BrokenPipeError) and not broken:  # whoever read the output has stopped: no fault of the run
         return None
-    if any(sign in text for sign in _NO_SHARED_MEMORY):
-        return TrainingError(
-            f"/dev/shm is full, through which loader processes hand over batches{words}: docker run --shm-size=8g, or"
-            " --workers 0"
-        )
-    if out_of_memory(error):
-        return TrainingError(
-            f"out of memory at --batch-size {batch_size}{words}: try --accumulate 2, --checkpoint-activations,"
-            " a smaller --image-size, or --amp bf16"
-        )
-    if "does not have a deterministic implementation" in text:
-        return TrainingError(f"--deterministic is not possible with this model{words}: leave it out")
-    if "killed by signal" in text or (broken and not spawned):
-        return TrainingError(
-            f"a loader process was killed{words}: it probably ran out of memory; try fewer --workers"
-            f" than {workers if workers else 'now'}, or --workers 0"
-        )
-    if "DataLoader worker (pid" in text or broken:
-        return TrainingError(
-            f"a loader process ended by itself{words}: its own message may say why; where processes are spawned, a"
-            ' script has its call of `train` below `if __name__ == "__main__":`, or DataConfig(workers=0)'
-        )
     of_the_network = isinstance(error, RuntimeError | ConnectionError) and distributed.world_size() > 1
-    if of_the_network and any(sign in text for sign in _PEER_GONE):
-        how = "stands still" if "Timed out" in text else "has ended"
-        return TrainingError(
-            f"another process of this run {how}{words}; its own message, or the system's log, says why"
-        )
+    meanings = (
+        (
+            any(sign in text for sign in _NO_SHARED_MEMORY),
+            "/dev/shm is full, through which loader processes hand over batches",
+            "docker run --shm-size=8g, or --workers 0",
+        ),
+        (
+            out_of_memory(error),
+            f"out of memory at --batch-size {batch_size}",
+            "try --accumulate 2, --checkpoint-activations, a smaller --image-size, or --amp bf16",
+        ),
+        (
+            "does not have a deterministic implementation" in text,
+            "--deterministic is not possible with this model",
+            "leave it out",
+        ),
+        (
+            broken or "DataLoader worker (pid" in text,
+            "a loader process was killed or ended by itself",
+            f"it probably ran out of memory (fewer --workers than {workers or 'now'}, or --workers 0); where processes"
+            ' are spawned, a script has its call of `train` below `if __name__ == "__main__":`',
+        ),
+        (
+            of_the_network and any(sign in text for sign in _PEER_GONE),
+            "another process of this run has ended or stands still",
+            "its own message, or the system's log, says why",
+        ),
+    )
+    for holds, what, remedy in meanings:
+        if holds:
+            return TrainingError(f"{what}{f' ({first_line(error)})' if text else ''}: {remedy}")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         return TrainingError(first_line(error))
     return None
