@@ -19,7 +19,6 @@ from trainers.config import from_dict
 from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
-from trainers.storage.checkpoint_file import refuse_earlier_mixture
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
@@ -141,7 +140,6 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
         if model is not None:
             raise OptionError(says_itself(path, "--model"))
         with report_damage(path):
-            refuse_earlier_mixture(path, options["model"])
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise OptionError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")

@@ -70,23 +70,6 @@ def test_what_opens_it_says_what_the_run_said(photos, mixture, capsys):
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_a_mixture_of_an_earlier_version_is_refused_in_one_line(mixture, tmp_path, capsys):
-    """Its networks were words of its name: `mix:vit_stem_16@64+vit_nano_8@32`."""
-    config = json.loads((mixture / "config.json").read_text())
-    config["model"] |= {"name": "mix:vit_stem_16@64+vit_nano_8@32", "networks": []}
-    run, export, old = tmp_path / "run", tmp_path / "mixture.safetensors", tmp_path / "old.safetensors"
-    shutil.copytree(mixture, run)
-    (run / "config.json").write_text(json.dumps(config))
-    assert main.main(["export", str(mixture), "--format", "safetensors", "--output", str(export)]) == 0
-    tensors, described = read_tensors(export)
-    metadata = {name: described[name] for name in ("class_names", "image_spec")} | {"config": json.dumps(config)}
-    save_file(tensors, old, metadata=metadata)
-    for words in (["evaluate", run], ["resume", run], ["predict", old, mixture]):
-        capsys.readouterr()
-        assert main.main([str(word) for word in words]) == 3
-        assert "was written by an earlier version of this application (format 2" in capsys.readouterr().err
-
-
 def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its_run_had(photos, tmp_path):
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2", "--test-fraction", "0.2"]
     tuned = [train(photos, tmp_path, f"s{seed}", *words, "--seed", str(seed)) for seed in (0, 1)]

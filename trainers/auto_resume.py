@@ -1,4 +1,4 @@
-"""`--auto-resume` and a command given again: take up the run that was started with the same options, else start one."""
+"""`--auto-resume`: take up the newest run that was started with the same options, else start one."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ from common.options import Incidental
 from trainers.config import RunConfig, run_options, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.data_folder import data_folder
+from trainers.storage.places import same_source
 from trainers.storage.run_folder import command_line, read_if_whole
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
@@ -17,40 +17,35 @@ from trainers.system.signals import signals
 
 @signals.heeded()
 def train_or_resume(config: RunConfig, **given: Any) -> RunResult:
-    """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
-    one of the same `--run-name` where it was stopped before its first checkpoint. `given`: as for
-    `train`."""
+    """Start a run, or with `--auto-resume` take up the newest of these same options. `given`: as for `train`."""
+    if not config.output.auto_resume:
+        return train(config, **given)
+    from trainers.resume import resume
+
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
         if not earlier:
             return train(config, **given)
-        from trainers.resume import resume
-
         device = None if config.train.device == "auto" else config.train.device
         return resume(Path(earlier), device=device, **given)
 
 
 def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
-    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these; if
-    `planned`, whatever its epochs, that of this very command line."""
+    """Return the newest run directory whose `requested` options, in meta.json, are these, if `--auto-resume` is given.
+
+    `planned`: whatever its epochs, but of this very command line."""
     output = config.output
-    if output.auto_resume:
-        folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
-        if output.run_name is not None:  # which may lie deeper, in a comparison
-            folders.append(data_folder(output, config.data.source) / output.run_name)
-    elif output.run_name is not None:
-        folders = [data_folder(output, config.data.source) / output.run_name]
-        folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]
-    else:
+    if not output.auto_resume:
         return None
+    folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
+    if output.run_name is not None:  # which may lie deeper, in a comparison
+        folders.append(data_folder(output, config.data.source) / output.run_name)
     same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder, planned=planned)]
     return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
 
 
 def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
-    """Return whether a run was started with these options; `--auto-resume` changes nothing about a run."""
-    from trainers.storage.places import same_source
-
+    """Return whether a run was started with these options, but for those that change nothing about it."""
     path = run_dir / "meta.json"
     meta = read_if_whole(path)
     if meta is None and path.exists():

@@ -11,7 +11,7 @@ from common.options import Movable
 from datasets.bundle import DataBundle
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
-from datasets.split_csv import changes_since, fingerprint, write_split
+from datasets.split_csv import changes_since, fingerprint
 from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
@@ -130,14 +130,11 @@ def record_place(run_dir: Path, config: RunConfig) -> None:
 
 
 def require_same_images(run_dir: Path, meta: dict[str, Any], data: DataBundle, source: str) -> None:
-    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs.
-
-    A split.csv that is gone is written again; one that was edited is refused, as the run does not train on it.
-    """
+    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
     table = run_dir / "split.csv"
     try:
-        changes = changes_since(table, data) if table.is_file() else []
-    except DataError as error:
+        changes = changes_since(table, data)
+    except (DataError, FileNotFoundError) as error:
         changes = [f"it cannot be read ({error})"]
     differs = "; ".join(changes) or "their fingerprint is another"
     if meta["data_fingerprint"] != fingerprint(data):
@@ -146,12 +143,9 @@ def require_same_images(run_dir: Path, meta: dict[str, Any], data: DataBundle, s
         )
     if changes:
         raise DataError(
-            f"{table} was changed since the run started, and is not what it trains on: {differs}; undo that, or remove"
-            " the file, to have it written again; on another split train anew, with --split"
+            f"{table} was changed since the run started, and is not what it trains on: {differs}; undo that, or train"
+            " anew, with --split"
         )
-    if not table.is_file():
-        write_split(table, data)
-        say(f"note: {table} was gone; it is written again, from the images")
 
 
 def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:

@@ -213,7 +213,7 @@ def read_data(
 
 def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Samples, tuple[str, ...]]:
     """Leave out what the starts of a new run were trained on, or what the run in `begun` left out when it began."""
-    if begun is None or not (begun / "split.csv").is_file():
+    if begun is None:
         return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
     said = tuple(seen_lines(begun))
     return as_begun(samples, begun).note(*said), said

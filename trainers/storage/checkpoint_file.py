@@ -54,23 +54,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             )
     if not all(isinstance(name, str) for name in data["class_names"]):
         raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
-    require_format(path, data["format_version"])
-    return data
-
-
-def require_format(path: Path, found: int) -> None:
-    """Raise CheckpointError where a file has another format than this version of the application writes."""
-    if found != FORMAT_VERSION:
+    if (found := data["format_version"]) != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} was written by {'an earlier' if found < FORMAT_VERSION else 'a later'} version of this application"
-            f" (format {found}; this one reads format {FORMAT_VERSION}): open it with that version, or train anew"
+            f"{path} was written by another version of this application (format {found}; this one reads format"
+            f" {FORMAT_VERSION}): open it with that version, or train anew"
         )
-
-
-def refuse_earlier_mixture(path: Path, model: Any) -> None:
-    """Raise CheckpointError where the options of a model name a mixture as format 2 did, before it was a list."""
-    if isinstance(model, Mapping) and str(model.get("name")).startswith("mix:"):
-        require_format(path, 2)
+    return data
 
 
 def seal_of(path: Path) -> str:

@@ -17,7 +17,7 @@ from common.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.metrics import SCALARS
 from trainers.statistics import Design
-from trainers.storage.checkpoint_file import best_of, read_checkpoint, refuse_earlier_mixture
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.storage.run_result import RunResult
@@ -103,15 +103,17 @@ def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """Read the options of a run, with its files where they are now (see `trainers.storage.places`). Raises
-    CheckpointError where its config.json holds none, and else as `load_config` does."""
+    """Read the options of a run, with its files where they are now (see `trainers.storage.places`).
+
+    Raises CheckpointError: its config.json is damaged. OptionError: it holds an option that there is not.
+    """
     return with_present_places(read_given_config(folder), folder)
 
 
 def read_given_config(folder: Path) -> RunConfig:
     """Read the options of a run as its config.json holds them, from wherever it was started."""
     path = folder / "config.json"
-    refuse_earlier_mixture(path, read_json(path).get("model"))
+    read_json(path)
     return load_config(path)
 
 
@@ -120,8 +122,7 @@ def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
 
     Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
     """
-    opened = open_best(run)
-    return opened.model, opened.spec, opened.class_names
+    return open_best(run)[:3]
 
 
 class BestModel(NamedTuple):
