@@ -23,7 +23,7 @@ from trainers.config import OutputConfig, to_dict
 from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 from trainers.run_start import made_whole
-from trainers.storage.data_folder import claimed_folder, release
+from trainers.storage.data_folder import claimed_folder
 from trainers.storage.finished_run import find_run, open_as_latest, read_result
 from trainers.storage.run_folder import command_line, free_folder, write_json
 from trainers.storage.run_result import best_of_several
@@ -96,7 +96,7 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
         folder, continued = find_folder(plan.request)
         plan = replace(plan, folder=folder, continued=continued)
     if not plan.continued:
-        holding.callback(release, claimed_folder(plan.request.base.output, plan.request.base.data.source))
+        claimed_folder(plan.request.base.output, plan.request.base.data.source)
         with made_whole(plan.folder) as aside:
             plan.write_settled(aside)
             write_split(aside / "split.csv", plan.split.samples)

@@ -8,7 +8,7 @@ from fake_sets import class_folders
 from small_run import call
 
 from trainers.config import OutputConfig
-from trainers.storage.data_folder import MARKER, claimed_folder, data_folder, release
+from trainers.storage.data_folder import MARKER, claimed_folder, data_folder
 
 TINY = ["--model", "vit_micro_2", "--image-size", 8, "--epochs", 1, "--device", "cpu", "--workers", 0]
 
@@ -42,24 +42,6 @@ def test_a_set_is_the_same_by_whatever_path_it_is_reached(two, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "one")
     for name in ("photos", "../photos", "../one/photos/", str(two[0])):
         assert data_folder(output, name) == tmp_path / "runs" / "photos", name
-
-
-def test_a_set_keeps_its_own_folder_though_the_plain_name_becomes_free(two):
-    claimed_folder(OutputConfig(), str(two[0]))
-    own = claimed_folder(OutputConfig(), str(two[1]))
-    release(Path("runs/photos"))
-    assert data_folder(OutputConfig(), str(two[1])) == own
-    assert data_folder(OutputConfig(), str(two[0])) == Path("runs/photos")
-
-
-def test_a_folder_with_its_marker_alone_is_given_back_and_no_other(two):
-    folder = claimed_folder(OutputConfig(), str(two[0]))
-    (folder / "run").mkdir()
-    release(folder)
-    assert folder.is_dir()
-    (folder / "run").rmdir()
-    release(folder)
-    assert not folder.exists()
 
 
 def test_check_and_train_of_two_sets_of_one_name_do_not_mix(two, capsys):

@@ -17,7 +17,7 @@ from common.shell import NAME
 from datasets.split_csv import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.setup import RunSetup
-from trainers.storage.data_folder import claimed_folder, release
+from trainers.storage.data_folder import claimed_folder
 from trainers.storage.run_folder import (
     command_line,
     plan_run_directory,
@@ -42,7 +42,7 @@ def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path
 def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack) -> Path:
     meta = describe_start(setup, to_dict(requested))
     while True:
-        holding.callback(release, claimed_folder(setup.config.output, setup.config.data.source))
+        claimed_folder(setup.config.output, setup.config.data.source)
         if folder_lock.hold(run_dir := plan_run_directory(setup.config), holding):
             break  # else another process has made it meanwhile: the next name
     with made_whole(run_dir) as aside:

@@ -4,7 +4,6 @@ A file in it names the set, so that another set of that name gets a folder of it
 """
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,11 +36,3 @@ def owner(folder: Path) -> str:
     with suppress(OSError):
         return (folder / MARKER).read_text("utf-8", "surrogateescape")
     return ""
-
-
-def release(folder: Path) -> None:
-    """Leave nothing of a folder that holds its marker alone."""
-    with suppress(OSError):
-        if os.listdir(folder) == [MARKER]:
-            (folder / MARKER).unlink()
-            folder.rmdir()
