@@ -9,7 +9,6 @@ import pytest
 import torch
 from fake_sets import class_folders
 from hub_backbones import saved_backbone
-from safetensors.torch import save_file
 
 import main
 from inference.classifier import open_classifier
@@ -21,7 +20,6 @@ from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
 from vit.config import Network
 from vit.factory import build_model
-from vit.tensor_files import read_tensors
 
 FROZEN = {"name": "vit_stem_16", "image_size": 64}
 NANO = {"name": "vit_nano_8", "image_size": 32}

@@ -1,4 +1,4 @@
-"""THE recipe: one training run from its options to its results, in the order in which a reader meets it."""
+"""Train one model: options in, a run directory and its result out; read from top to bottom."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,8 +95,9 @@ def execute(
     created: bool = False,
     handlers: Sequence[Handler] = (),
 ) -> RunResult:
-    """Train to the end, from the start or from a checkpoint, and conclude. What fails early removes a directory only
-    where it was `created` just now.
+    """Train to the end, from the start or from a checkpoint, and conclude.
+
+    A run that was `created` just now and fails before its first checkpoint is removed.
     """
     reset_peak_memory(setup.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
@@ -151,18 +152,13 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
 
         console.say(cache_features(setup))
     if start == "fit":
-        fitted_head(setup, run_dir)
+        from trainers.heads.fit import fit_to_features
 
-
-def fitted_head(setup: RunSetup, run_dir: Path) -> None:
-    """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json."""
-    from trainers.heads.fit import fit_to_features
-
-    found = fit_to_features(setup)
-    for line in found.lines:
-        console.say(line, label="head")
-    if distributed.is_main_process():
-        write_json(run_dir / "heads.json", found.parts)
+        found = fit_to_features(setup)
+        for line in found.lines:
+            console.say(line, label="head")
+        if distributed.is_main_process():
+            write_json(run_dir / "heads.json", found.parts)
 
 
 def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
@@ -175,7 +171,7 @@ def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLogger
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
-    """Take all steps that are left, and save where they end, whatever ends them."""
+    """Take all steps that are left, and save the run where a signal or the last step ends them."""
     try:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
@@ -188,7 +184,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
 
 
 def take_steps(run: Run, *, validate_first: bool) -> None:
-    """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
+    """Take all steps that are left; none when the run is done, as Ignite would start it over (its issue #3622)."""
     setup, trainer = run.setup, run.trainer
     trainer.should_terminate = bool(run.over)
     if validate_first:
@@ -256,7 +252,7 @@ def load_best_weights(run: Run, epoch: int) -> None:
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:
-    """Scores of the best weights; those of its own validation where the run still has them."""
+    """Score the best weights, or return the scores of their validation where the run still has them."""
     setup = run.setup
     if split == "val" and epoch in run.best_scores:
         return run.best_scores[epoch]

@@ -33,7 +33,8 @@ VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "
 
 @contextmanager
 def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path]:
-    """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
+    """Make the folder of a new run, with config.json, meta.json and split.csv, and hold it while the block runs.
+
     Raises OptionError: `--run-name` is taken."""
     with ExitStack() as holding:
         yield Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding))))
@@ -52,8 +53,9 @@ def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """A hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it. The folder
-    is this process's: it holds its lock, or nobody else knows of it."""
+    """Yield a hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it.
+
+    This process holds the lock of `folder`, or nobody else knows of it."""
     with folder_aside(folder) as aside:
         yield aside
         os.rename(aside, folder)
@@ -66,7 +68,7 @@ def discard(folder: Path) -> None:
 
 
 def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run depends on beside its config: the content of meta.json."""
+    """Return what a run depends on besides its config: the content of meta.json."""
     versions = {NAME: VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
@@ -87,7 +89,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Describe what the results of a run depend on in their last bits, beside the libraries."""
+    """Describe what the results of a run depend on in their last bits, besides the libraries."""
     of_gpu = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()} if device.type == "cuda" else {}
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -123,7 +125,7 @@ def processor_name() -> str:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and cleanliness of the code that runs, or None outside a git checkout of it."""
+    """Return commit and cleanliness of the code that runs; None outside a git checkout of it."""
     here = Path(__file__).resolve().parents[1]
     if not (here / ".git").exists():  # installed, perhaps below another project's checkout
         return None

@@ -6,7 +6,7 @@ that the next run, which starts from this one, leaves it out again.
 """
 
 import csv
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +65,9 @@ def without_seen(
             unknown.append(f"what {name} was trained on is not known: it may have been trained on these images")
             continue
         for split, others in DISQUALIFYING.items():
-            rows = rows_with(samples, split, set[str]().union(*(used.get(other, ()) for other in others)))
+            hashes, digests = set[str]().union(*(used.get(other, ()) for other in others)), samples.digests
+            assert digests is not None
+            rows = [row for row in samples.indices(split).tolist() if digests[row].tobytes().hex() in hashes]
             reasons |= dict.fromkeys(rows, f"used to train {name}")
             images = f"{len(rows):,} of {len(samples.indices(split)):,} {split} images"
             counts += [f"{images} were used to train {name}"] if rows else []
@@ -90,13 +92,6 @@ def as_begun(samples: Samples, run_dir: Path) -> Samples:
 def leave_out(samples: Samples, reasons: Mapping[int, str]) -> Samples:
     """Take rows out of their split, each for a reason that split.csv gives."""
     return samples.with_splits({LEFT_OUT: [*reasons]}).replace(left_out=reasons) if reasons else samples
-
-
-def rows_with(samples: Samples, split: str, hashes: Container[str]) -> list[int]:
-    """Find the images of a split that have one of these hashes."""
-    assert samples.digests is not None
-    rows = samples.indices(split).tolist()
-    return [row for row in rows if samples.digests[row].tobytes().hex() in hashes]
 
 
 @contextmanager
