@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import math
 import typing
@@ -127,9 +126,3 @@ def test_auto_precision_is_bf16_where_that_is_faster(monkeypatch, model, trainab
     config = RunConfig(ModelConfig(name=model, trainable=trainable))
     assert defaults.resolve_amp(config, device) == amp
     assert defaults.resolve_amp(config.changed(train={"amp": "bf16"}), device) == "bf16"
-
-
-def test_every_config_is_frozen():
-    for name in ("model", "data", "train", "output"):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            getattr(RunConfig(), name).seed = 1

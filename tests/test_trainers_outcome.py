@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 from pathlib import Path
@@ -22,7 +21,6 @@ from trainers.storage.finished_run import find_run, open_as_latest, read_result
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import best_of_several
 from trainers.system import process
-from vit import ModelConfig
 
 OPTIONS = "--epochs 1 --device cpu --workers 0 --tb scalars"
 SMALL = ["--model", "vit_micro_2", "--image-size", "8", *OPTIONS.split()]
@@ -151,14 +149,3 @@ def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path):
         seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2)
     )
     assert [result.run_dir for result in again] == [result.run_dir for result in first]
-
-
-def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
-    names = []
-    monkeypatch.setattr(
-        seeds_and_folds, "train_or_resume", lambda config, images: names.append(config.output.run_name) or 1 / 0
-    )
-    config = dataclasses.replace(folds_of(tmp_path), model=ModelConfig(name="hf:org/name"))
-    with pytest.raises(ZeroDivisionError):
-        seeds_and_folds.train_all(seeds_and_folds.of_folds(config))
-    assert names[0] == "hf_org_name_s0_fold1"

@@ -11,7 +11,6 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card
 from trainers.reporting.figures import results
-from trainers.storage.run_folder import read_json
 from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
 
@@ -85,11 +84,6 @@ def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
     assert type(options.run) is RunConfig
 
 
-def test_the_probe_recipe_trains_on_cached_features():
-    config = defaults.resolve(parse("--recipe", "linear-probe", "--model", "vit_tiny_16").run)
-    assert config.train.cache_features == "on"
-
-
 def small_run(folder, *, model=None, **train_options) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
@@ -121,11 +115,3 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
-
-
-def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
-    words = "train --recipe scratch-small --data digits --model vit_micro_2 --device cpu --labels-per-class 10"
-    words += " --epochs 1 --run-name r --tb scalars --output-dir"
-    assert main.main([*words.split(), str(tmp_path)]) == 0
-    saved = read_json(tmp_path / "digits" / "r" / "config.json")
-    assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (0.03, 128, 1)
