@@ -1,6 +1,5 @@
 """Checkpoints of a run: all that it goes on from when it is stopped, and the weights of its best epoch."""
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
 from vit.low_rank import merged_state
 
-SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
-
 
 class RunCheckpoints:
     """Saves a run at the end of each epoch, every `save_every` steps and when asked to, and restores it.
 
+    On cached features, where an epoch takes less time than a file of the whole model, only the end is saved.
     The newest two files stay. `epoch_open` in a file says that all steps of its epoch are done but its validation is
     not: a run that goes on from it validates first. Ignite's own `Checkpoint` deletes the old file before it writes the
     new one, so a full disk would leave none.
@@ -46,8 +44,7 @@ class RunCheckpoints:
         """
         self.setup, self.folder, self.trainer, self.network = setup, run_dir / "checkpoints", trainer, network
         self.states, self.flush = states, flush
-        self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features and setup.total_steps else 0.0
-        self.saved_at, self.saved_step = time.monotonic(), 0
+        self.saved_step = 0
         self.best: dict[str, Any] = {}  # what is not written yet
         if flush is not None:
             trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
@@ -56,7 +53,7 @@ class RunCheckpoints:
 
     def save_epoch(self) -> None:
         self.keep_if_best()
-        if time.monotonic() - self.saved_at >= self.seconds_between:
+        if not self.setup.on_features or not self.setup.total_steps:  # a fitted head takes no step to its end
             self.save()
 
     def save_within_epoch(self) -> None:
@@ -82,7 +79,7 @@ class RunCheckpoints:
         others = [other for other in checkpoints(self.folder, "step") if other != path]
         for old in others[1:]:
             old.unlink(missing_ok=True)
-        self.saved_at, self.saved_step = time.monotonic(), step
+        self.saved_step = step
 
     def describe(self) -> dict[str, Any]:
         """Return what makes a checkpoint self-describing."""
@@ -97,8 +94,7 @@ class RunCheckpoints:
     def keep_if_best(self) -> None:
         """Keep the weights of this epoch, if it is the best, until the run is saved.
 
-        On cached features an epoch takes less time than a file of the whole model. Ignite's own comparison of scores
-        knows no ties, and keeps a NaN for ever.
+        Ignite's own comparison of scores knows no ties, and keeps a NaN for ever.
         """
         state = self.trainer.state
         best = best_row(state.history, self.setup.config.train.select)
