@@ -9,6 +9,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 
 from trainers.config import to_dict
+from trainers.engine.evaluation import Scores, scores_of
 from trainers.engine.handlers import best_row
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
@@ -29,6 +30,7 @@ class RunCheckpoints:
         setup: RunSetup,
         run_dir: Path,
         trainer: Engine,
+        evaluator: Engine,
         network: nn.Module,
         states: Mapping[str, Any],
         *,
@@ -42,18 +44,21 @@ class RunCheckpoints:
             flush: is called before a file is written, as event files must hold what it knows. None: this process writes
                 no files.
         """
-        self.setup, self.folder, self.trainer, self.network = setup, run_dir / "checkpoints", trainer, network
+        self.setup, self.folder, self.network = setup, run_dir / "checkpoints", network
+        self.trainer, self.evaluator = trainer, evaluator
         self.states, self.flush = states, flush
         self.saved_step = 0
         self.best: dict[str, Any] = {}  # what is not written yet
-        if flush is not None:
-            trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
-            if every := setup.config.train.save_every:
-                trainer.add_event_handler(Events.ITERATION_COMPLETED(every=every), self.save_within_epoch)
+        self.best_scores: dict[int, Scores] = {}
+        """Scores of the best validation by its epoch, which are in no file: a resumed run may have to repeat it."""
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
+        if flush is not None and (every := setup.config.train.save_every):
+            trainer.add_event_handler(Events.ITERATION_COMPLETED(every=every), self.save_within_epoch)
 
     def save_epoch(self) -> None:
         self.keep_if_best()
-        if not self.setup.on_features or not self.setup.total_steps:  # a fitted head takes no step to its end
+        quick = self.setup.on_features and self.setup.total_steps
+        if self.flush is not None and not quick:
             self.save()
 
     def save_within_epoch(self) -> None:
@@ -92,7 +97,7 @@ class RunCheckpoints:
         }
 
     def keep_if_best(self) -> None:
-        """Keep the weights of this epoch, if it is the best, until the run is saved.
+        """Keep the weights of this epoch, if it is the best, until the run is saved, and its scores until its end.
 
         Ignite's own comparison of scores knows no ties, and keeps a NaN for ever.
         """
@@ -105,6 +110,7 @@ class RunCheckpoints:
             trained = [name for name, parameter in self.setup.network.named_parameters() if parameter.requires_grad]
             weights |= {name: weights[name].clone() for name in trained}
         self.best = {"model": weights, "epoch": state.epoch}
+        self.best_scores = {state.epoch: scores_of(self.evaluator.state.metrics)}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Load all states but the model's, which `prepare` has loaded, as features are cached from it."""

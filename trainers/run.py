@@ -254,8 +254,8 @@ def load_best_weights(run: Run, epoch: int) -> None:
 def score_best(run: Run, split: str, epoch: int) -> Scores:
     """Score the best weights, or return the scores of their validation where the run still has them."""
     setup = run.setup
-    if split == "val" and epoch in run.best_scores:
-        return run.best_scores[epoch]
+    if split == "val" and epoch in run.saver.best_scores:
+        return run.saver.best_scores[epoch]
     return score_split(setup.model, setup.data.dataloaders[split], setup.device, setup.amp_dtype)
 
 

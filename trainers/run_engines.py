@@ -16,7 +16,6 @@ from trainers.checkpointing import RunCheckpoints
 from trainers.config import RunConfig
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
-from trainers.engine.evaluation import Scores, attach_best_scores
 from trainers.engine.optim import build_average
 from trainers.reporting import console, tensorboard
 from trainers.run_status import RunStatus
@@ -53,7 +52,6 @@ class Run:
         self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
         self.rate = schedule(setup)
         self.stopped = ""
-        self.best_scores: dict[int, Scores] = {}
         self.states: dict[str, Any] = {
             "model": setup.network,
             "optimizer": setup.optimizer,
@@ -63,7 +61,9 @@ class Run:
         attach_handlers(self)
         # Last: a checkpoint holds what all others have done, and a signal waits for it.
         flush = loggers.flush if distributed.is_main_process() else None
-        self.saver = RunCheckpoints(setup, run_dir, self.trainer, self.network, self.states, flush=flush)
+        self.saver = RunCheckpoints(
+            setup, run_dir, self.trainer, self.evaluator, self.network, self.states, flush=flush
+        )
         record.attach(self.trainer)
         distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
 
@@ -122,7 +122,6 @@ def attach_handlers(run: Run) -> None:
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     handlers.attach_history(trainer, evaluator, setup.device)
-    attach_best_scores(trainer, evaluator, run.best_scores, select=options.select)
     if writes:
         names = setup.data.class_names
         tensorboard.attach_scores(trainer, evaluator, run.loggers, class_names=names)

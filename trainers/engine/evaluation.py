@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader
 
 from common.files import replacing, text_file
 from common.tables import csv_lines
 from trainers.engine.engines import create_evaluator
-from trainers.engine.handlers import best_row
 from trainers.engine.metrics import SCALARS
 from trainers.engine.predictions import Predictions
 
@@ -37,19 +35,6 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
 
 def scores_of(metrics: Mapping[str, Any]) -> Scores:
     return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["predictions"])
-
-
-def attach_best_scores(trainer: Engine, evaluator: Engine, kept: dict[int, Scores], *, select: str) -> None:
-    """Keep in `kept` the scores of the best validation by its epoch, which need not be repeated at the end of a run.
-
-    They are in no checkpoint: a run that is resumed after its best epoch repeats it."""
-
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def keep_if_best(engine: Engine) -> None:
-        best = best_row(engine.state.history, select)
-        if best is not None and best["epoch"] == engine.state.epoch:
-            kept.clear()
-            kept[engine.state.epoch] = scores_of(evaluator.state.metrics)
 
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
