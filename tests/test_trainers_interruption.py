@@ -72,7 +72,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
         "trainers.engine.metrics.expected_calibration_error",
         "trainers.engine.engines.TrainStep.__call__",
         "trainers.run_engines.write_metrics_csv",
-        "trainers.checkpointing.write_checkpoint",
+        "trainers.run_engines.write_checkpoint",
         "trainers.run.load_best_weights",
         "trainers.run.score_split",
         "trainers.reporting.pictures.draw_best",

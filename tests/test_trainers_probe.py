@@ -11,7 +11,7 @@ from small_run import few_digits
 from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
-from trainers import checkpointing, features
+from trainers import features, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import compute_features, require_memory
 from trainers.resume import resume
@@ -203,7 +203,7 @@ def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
         written.append(path.stem.split("_")[0])
         write_checkpoint(path, content)
 
-    monkeypatch.setattr(checkpointing, "write_checkpoint", counted)
+    monkeypatch.setattr(run_engines, "write_checkpoint", counted)
     train(probe_config(tmp_path, epochs=8))
     assert written == ["best", "step"]
 

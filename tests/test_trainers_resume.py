@@ -28,7 +28,7 @@ from killed_runs import (
 
 from common.errors import CheckpointError, Interrupted, OptionError
 from common.files import temporary_path
-from trainers import checkpointing, run
+from trainers import run, run_engines
 from trainers.auto_resume import train_or_resume
 from trainers.options.recipes import recipe_config
 from trainers.resume import resume
@@ -192,7 +192,7 @@ def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
-    original = checkpointing.RunCheckpoints.save
+    original = run_engines.RunCheckpoints.save
     saves = []
 
     def full_disk(self):
@@ -202,7 +202,7 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path
         original(self)
 
     with monkeypatch.context() as patch, pytest.raises(run.TrainingError, match="No space left.*resume"):
-        patch.setattr(checkpointing.RunCheckpoints, "save", full_disk)
+        patch.setattr(run_engines.RunCheckpoints, "save", full_disk)
         train(demanding_config(tmp_path))
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "failed"

@@ -4,24 +4,28 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from ignite.engine import Engine, Events
 from torch.optim import Optimizer
 
 from common.text import pluralise
 from datasets.loaders import sample_of
-from trainers.checkpointing import RunCheckpoints
-from trainers.config import RunConfig
+from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
+from trainers.engine.evaluation import Scores, scores_of
 from trainers.engine.optim import build_average
 from trainers.reporting import console, tensorboard
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
+from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
 from trainers.storage.run_folder import write_metrics_csv
 from trainers.system import distributed
+from vit.low_rank import merged_state
 
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
@@ -60,10 +64,7 @@ class Run:
         }
         attach_handlers(self)
         # Last: a checkpoint holds what all others have done, and a signal waits for it.
-        flush = loggers.flush if distributed.is_main_process() else None
-        self.saver = RunCheckpoints(
-            setup, run_dir, self.trainer, self.evaluator, self.network, self.states, flush=flush
-        )
+        self.saver = RunCheckpoints(self)
         record.attach(self.trainer)
         distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
 
@@ -150,3 +151,92 @@ def end_within_epoch(trainer: Engine, run: Run) -> None:
     total = run.setup.total_steps
     if trainer.state.iteration == total and total % run.setup.steps_per_epoch:
         trainer.terminate()
+
+
+class RunCheckpoints:
+    """Saves a run at the end of each epoch, every `save_every` steps and when asked to, and restores it.
+
+    On cached features, where an epoch takes less time than a file of the whole model, only the end is saved.
+    The newest two files stay. `epoch_open` in a file says that all steps of its epoch are done but its validation is
+    not: a run that goes on from it validates first. Ignite's own `Checkpoint` deletes the old file before it writes the
+    new one, so a full disk would leave none.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Attach to the trainer of `run`, after all that a checkpoint must hold; only the main process writes."""
+        self.run, self.folder = run, run.run_dir / "checkpoints"
+        self.saved_step = 0
+        self.best: dict[str, Any] = {}  # what is not written yet
+        self.best_scores: dict[int, Scores] = {}
+        """Scores of the best validation by its epoch, which are in no file: a resumed run may have to repeat it."""
+        run.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
+        if distributed.is_main_process() and (every := run.options.save_every):
+            run.trainer.add_event_handler(Events.ITERATION_COMPLETED(every=every), self.save_within_epoch)
+
+    def save_epoch(self) -> None:
+        self.keep_if_best()
+        quick = self.run.setup.on_features and self.run.setup.total_steps
+        if distributed.is_main_process() and not quick:
+            self.save()
+
+    def save_within_epoch(self) -> None:
+        if self.run.trainer.state.iteration % self.run.setup.steps_per_epoch:  # else the epoch is saved in a moment
+            self.save()
+
+    def save_last(self) -> None:
+        """Save where training has ended or was interrupted, if that has not been done."""
+        if distributed.is_main_process() and self.saved_step != self.run.trainer.state.iteration:
+            self.save()
+
+    def save(self) -> None:
+        """Write the newest state, and the best weights before it; two files of states stay."""
+        self.run.loggers.flush()  # event files must hold what the checkpoint knows
+        if self.best:  # before the checkpoint that counts its epoch as done
+            write_checkpoint(self.folder / "best.safetensors", self.best | self.describe())
+            self.best = {}
+        step, history = self.run.trainer.state.iteration, self.run.trainer.state.history
+        epoch_open = step % self.run.setup.steps_per_epoch == 0 and not (history and history[-1]["step"] == step)
+        states = {name: part.state_dict() for name, part in self.run.states.items()}
+        path = self.folder / f"step_{step}.safetensors"
+        write_checkpoint(path, {**states, "epoch_open": epoch_open, **self.describe()})
+        others = [other for other in checkpoints(self.folder, "step") if other != path]
+        for old in others[1:]:
+            old.unlink(missing_ok=True)
+        self.saved_step = step
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes a checkpoint self-describing."""
+        setup = self.run.setup
+        return {
+            "format_version": FORMAT_VERSION,
+            "class_names": list(setup.data.class_names),
+            "image_spec": to_dict(setup.spec),
+            "config": to_dict(setup.config),
+            "torch_version": str(torch.__version__),
+        }
+
+    def keep_if_best(self) -> None:
+        """Keep the weights of this epoch, if it is the best, until the run is saved, and its scores until its end.
+
+        Ignite's own comparison of scores knows no ties, and keeps a NaN for ever.
+        """
+        state, setup = self.run.trainer.state, self.run.setup
+        best = handlers.best_row(state.history, setup.config.train.select)
+        if best is None or best["epoch"] != state.epoch:
+            return
+        weights = merged_state(self.run.network)
+        if setup.on_features:  # the next epochs may come before the file
+            trained = [name for name, parameter in setup.network.named_parameters() if parameter.requires_grad]
+            weights |= {name: weights[name].clone() for name in trained}
+        self.best = {"model": weights, "epoch": state.epoch}
+        self.best_scores = {state.epoch: scores_of(self.run.evaluator.state.metrics)}
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load all states but the model's, which `prepare` has loaded, as features are cached from it."""
+        # JSON has made strings of these numbers, in the file and again on the way to another process.
+        slots = {int(place): slot for place, slot in checkpoint["optimizer"]["state"].items()}
+        states = {**checkpoint, "optimizer": checkpoint["optimizer"] | {"state": slots}}
+        for name, part in self.run.states.items():
+            if name != "model":
+                part.load_state_dict(states[name])
+        self.saved_step = self.run.trainer.state.iteration
