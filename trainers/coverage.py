@@ -9,8 +9,9 @@ RIGHT = 0.95
 
 
 def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.float64]:
-    """(N,): the k-th is the accuracy on the k images of the highest confidence (N,). Images of equal confidence are
-    answered together: each has the accuracy of all of them and those above."""
+    """Return the accuracy (N,) on the k most confident images, for each k; `confidence` and `correct` are (N,).
+
+    Images of equal confidence are answered together: each has the accuracy of all of them and those above."""
     order = np.argsort(-confidence, kind="stable")
     shares = np.cumsum(correct[order]) / np.arange(1, len(order) + 1)
     levels = confidence[order]
@@ -19,6 +20,6 @@ def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.fl
 
 
 def answered(confidence: NDArray, correct: NDArray, right: float = RIGHT) -> float:
-    """The largest share of these images, the surest first, of which `right` are answered right; 0: of none."""
+    """Return the largest share of these images, the surest first, of which `right` are right; 0: of none."""
     enough = np.flatnonzero(accuracy_by_coverage(confidence, correct) >= right)
     return (int(enough[-1]) + 1) / len(correct) if len(enough) else 0.0

@@ -90,7 +90,7 @@ def remove_begun(run_dir: Path) -> None:
 def open_run(
     run_dir: Path, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
-    """Build the setup of a run as it goes on, and read the checkpoint that it goes on from; None: it starts over."""
+    """Build the setup of a run that goes on, and read its checkpoint; None: it has none and starts over."""
     summary, meta = read_summary(run_dir), read_json(run_dir / "meta.json", **META)
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir))
     if checkpoint is not None:
@@ -195,7 +195,7 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
 
 
 def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> None:
-    """Each process draws its own dropout: with another number of them the run would be another one."""
+    """Raise OptionError for another number of processes: each draws its own dropout, so the run would be another."""
     then, now = meta.get("processes", 1), distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"

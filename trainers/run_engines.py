@@ -33,10 +33,10 @@ speed of a large model on a small machine."""
 
 
 class Run:
-    """A setup with its engines and everything that watches, saves and ends it; handlers find it as `trainer.state.run`.
+    """A setup with its engines and all that watches, saves and ends it; handlers find it as `trainer.state.run`.
 
-    `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
-    what of it is validated, which is its head where features are cached.
+    `network` is the whole model that is saved and chosen: the trained one, or the average of its weights. `evaluated`
+    is the part of it that is validated: its head where features are cached.
     `stopped` says why the plan of `--minutes` ended it early.
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
@@ -97,7 +97,7 @@ class Run:
 
 
 def ended_early(run: Run) -> str:
-    """Reason why a run ends before its last planned step; empty where it does not."""
+    """Say why a run ends before its last planned step; empty where it does not."""
     setup, state = run.setup, run.trainer.state
     if state.iteration >= setup.total_steps:
         return ""
@@ -106,7 +106,7 @@ def ended_early(run: Run) -> str:
 
 
 def attach_handlers(run: Run) -> None:
-    """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
+    """Attach all that happens between the steps of a run, in this order; only the main process writes."""
     setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes = distributed.is_main_process()

@@ -77,7 +77,7 @@ class RunStatus:
         return round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3)
 
     def images_seen(self, history: Sequence[Mapping[str, Any]]) -> int:
-        """Training images of all steps, of which the last epoch may have a part; all of them where a head is fitted."""
+        """Count the training images of all steps; the last epoch may have a part of them, a fitted head has all."""
         if not self.setup.total_steps:
             return self.setup.data.dataset_sizes["train"]
         epochs, steps = divmod(history[-1]["step"] if history else 0, self.setup.steps_per_epoch)
@@ -115,7 +115,7 @@ def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[R
 
 
 def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
-    """TrainingError that says what `error` means for a run, with its own words; None for a bug and all else."""
+    """Return a TrainingError that says what `error` means for a run, in its own words; None for a bug."""
     if isinstance(error, TrainingError):
         return error
     text, broken = str(error), broken_between_processes(error)
@@ -159,8 +159,9 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
 
 
 def broken_between_processes(error: Exception) -> bool:
-    """Return whether a connection between this program's own processes broke: a loader process that dies while it hands
-    over a batch does that before torch has noticed its death."""
+    """Return whether a connection between this program's own processes broke.
+
+    A loader process that dies while it hands over a batch does that before torch has noticed its death."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     passed = (frame.f_globals.get("__name__", "") for frame in frames)
     return isinstance(error, ConnectionError | EOFError) and any(name.startswith("multiprocessing.") for name in passed)

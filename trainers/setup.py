@@ -153,7 +153,7 @@ def prepare(
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
-    """The preprocessing of a new run, with what `auto` leaves to its images, or what the loaders it is given do."""
+    """Return the preprocessing of a new run: `auto` is resolved by its images, or as its own loaders have it."""
     if given.dataloaders is not None:
         loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
         sets = [loader.dataset for loader in loaders.values() if isinstance(loader.dataset, ImageDataset)]
@@ -220,7 +220,7 @@ def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Sam
 
 
 def head_of(model: nn.Module) -> nn.Module:
-    """Features -> logits: the trained end of a model, sharing its parameters."""
+    """Return the trained end of a model, features -> logits, sharing its parameters."""
     head = parts(model).head
     return head[0] if len(head) == 1 else nn.Sequential(*head)
 
@@ -239,7 +239,7 @@ def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], fl
 
 
 def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
-    """Cross-entropy with label smoothing, weighted by class if so asked. Validation always uses the plain one."""
+    """Build the cross-entropy of training, smoothed and weighted by class if asked. Validation uses the plain one."""
     smoothing = setup.config.train.label_smoothing or 0.0
     if setup.config.data.balance != "loss":
         return nn.CrossEntropyLoss(label_smoothing=smoothing)
@@ -254,14 +254,14 @@ def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def images_of_step(setup: RunSetup, iteration: int) -> int:
-    """Number of images of all processes in a step, from 1 on; the last step of an epoch may have fewer."""
+    """Count the images of all processes in a step, from 1 on; the last step of an epoch may have fewer."""
     sampler = batch_sampler(setup.data.dataloaders["train"])
     earlier = (iteration - 1) % setup.steps_per_epoch * sampler.batch_size
     return min(sampler.batch_size, sampler.length - earlier)
 
 
 def training_forward(setup: RunSetup) -> nn.Module:
-    """The model as the training step calls it: itself, or wrapped for several processes, or compiled."""
+    """Return the model as the training step calls it: itself, or wrapped for several processes, or compiled."""
     if setup.on_features:
         return setup.model
     # A Hugging Face model may bring a part that its classifier does not use.
