@@ -19,9 +19,8 @@ from inference.evaluate import evaluate_run
 from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
 from trainers.run import train
-from trainers.setup import read_data
+from trainers.setup import UserObjects, read_data
 from trainers.system import distributed
-from trainers.user_objects import UserObjects
 from vit.config import ModelConfig
 
 OPEN = "train --data digits --labels-per-class 3 --epochs 1 --output-dir {folder}/out "

@@ -35,10 +35,9 @@ from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
-from trainers.setup import prepare
+from trainers.setup import UserObjects, prepare
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_result import RunResult
-from trainers.user_objects import UserObjects
 
 
 class Stream(IterableDataset):

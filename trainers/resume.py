@@ -17,9 +17,9 @@ from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
-from trainers.run_start import changes_of_machine, describe_start, write_inputs
+from trainers.run_start import changes_of_machine, write_inputs
 from trainers.seen import as_begun
-from trainers.setup import RunSetup, prepare
+from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
 from trainers.storage.places import moved_to, require_images, with_present_places
@@ -27,7 +27,6 @@ from trainers.storage.run_folder import META, read_if_whole, read_json, write_js
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
-from trainers.user_objects import UserObjects
 from vit import ImageSpec
 
 
@@ -116,7 +115,7 @@ def open_run(
     else:
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
         requested = meta.get("requested", to_dict(config))
-        distributed.broadcast(lambda: write_inputs(run_dir, setup, describe_start(setup, requested)))
+        distributed.broadcast(lambda: write_inputs(run_dir, setup, requested))
     return setup, checkpoint
 
 

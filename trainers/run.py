@@ -23,14 +23,13 @@ from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
-from trainers.setup import RunSetup, prepare
+from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
-from trainers.user_objects import UserObjects
 from vit import ImageSpec
 from vit.parts import count_parameters
 

@@ -41,13 +41,11 @@ def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path
 
 
 def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack) -> Path:
-    meta = describe_start(setup, to_dict(requested))
-    while True:
-        claimed_folder(setup.config.output, setup.config.data.source)
-        if folder_lock.hold(run_dir := plan_run_directory(setup.config), holding):
-            break  # else another process has made it meanwhile: the next name
+    claimed_folder(setup.config.output, setup.config.data.source)
+    while not folder_lock.hold(run_dir := plan_run_directory(setup.config), holding):
+        pass  # another process has made it meanwhile: the next name
     with made_whole(run_dir) as aside:
-        write_inputs(aside, setup, meta)
+        write_inputs(aside, setup, to_dict(requested))
     return run_dir
 
 
@@ -107,10 +105,10 @@ def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
 
 
-def write_inputs(folder: Path, setup: RunSetup, meta: dict[str, Any]) -> None:
-    """Write what a run starts from: config.json, meta.json and split.csv."""
+def write_inputs(folder: Path, setup: RunSetup, requested: dict[str, Any]) -> None:
+    """Write config.json, meta.json and split.csv, from which a run starts. `requested`: its options as given."""
     write_run_config(folder, setup.config)
-    write_json(folder / "meta.json", meta)
+    write_json(folder / "meta.json", describe_start(setup, requested))
     write_split(folder / "split.csv", setup.data)
 
 

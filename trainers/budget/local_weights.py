@@ -20,9 +20,8 @@ from trainers.heads.fit import as_images, ranking
 from trainers.heads.linear import cross_validate
 from trainers.options import defaults
 from trainers.reporting import console
-from trainers.setup import RunSetup, prepare, resolve_fit
+from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
 from trainers.statistics import design_of
-from trainers.user_objects import UserObjects
 from vit import ModelConfig
 from vit.factory import image_spec, local_pretrained_models
 

@@ -18,7 +18,7 @@ from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
 from trainers.reporting import console
 from trainers.run import execute
-from trainers.run_start import describe_start, made_whole, write_inputs
+from trainers.run_start import made_whole, write_inputs
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.finished_run import load
@@ -39,7 +39,7 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
         with made_whole(folder) as aside:
-            write_inputs(aside, first, describe_start(first, to_dict(config)))
+            write_inputs(aside, first, to_dict(config))
         execute(first, folder)
         load(folder)
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
