@@ -29,13 +29,6 @@ def wide(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
-def test_a_fit_that_is_named_is_taken_by_every_split(wide, fit):
-    setup = prepared(wide, fit=fit)
-    assert setup.spec.fit == setup.config.model.fit == fit
-    assert {loader.dataset.pipeline.spec.fit for loader in setup.data.dataloaders.values()} == {fit}
-
-
 def test_auto_is_resolved_by_the_images_and_recorded(wide, tmp_path):
     setup = prepared(wide)
     assert setup.config.model.fit == setup.spec.fit != "crop"

@@ -17,7 +17,7 @@ from datasets import DataConfig
 from trainers.budget import plan
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import seeds_and_folds
-from trainers.storage.finished_run import find_run, open_as_latest, read_result
+from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import best_of_several
 from trainers.system import process
@@ -47,13 +47,6 @@ def test_ties_go_to_the_lower_loss_and_then_to_the_first():
     runs = [result(0.5, 0.9), result(0.7, 0.8), result(0.7, 0.6), result(0.7, 0.6)]
     assert best_of_several(runs, select="accuracy") is runs[2]
     assert best_of_several(runs, select="loss") is runs[2]
-
-
-def test_latest_is_the_run_that_its_command_kept_though_another_was_started_later(tmp_path):
-    first, second = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("probe", 1), ("all", 2)))
-    assert find_run("latest", tmp_path) == second
-    open_as_latest(first)
-    assert find_run("latest", tmp_path) == first
 
 
 @pytest.mark.parametrize("name", ["a", "exp/first", "a/b/c", "compare/x/all/s0", "a/b/c/d/e/f"])
