@@ -7,27 +7,22 @@ from pathlib import Path
 import torch
 
 from common.errors import DataError
-from common.text import shorten_list
-from datasets.bundle import SPLITS, TEST, DataBundle
+from datasets.bundle import SPLITS, TEST
 from datasets.config import DataConfig
 from datasets.copies import with_copies
-from datasets.loaders import CPU, dataloaders_of, evaluation_loader, split_samples
+from datasets.loaders import evaluation_loader
 from datasets.opened import labelled_samples
-from datasets.split_csv import fingerprint
 from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
-from trainers.config import RunConfig
 from trainers.engine.arithmetic import amp_dtype_on, set_precision
 from trainers.engine.evaluation import score_split
 from trainers.options.defaults import resolve_device
-from trainers.run_start import changes_of_machine
-from trainers.seen import as_begun, seen_lines, start_of, without_seen
+from trainers.run_start import changes_of_machine, images_of
+from trainers.seen import seen_lines, start_of, without_seen
 from trainers.storage.finished_run import open_best, read_history, read_run_config, unfinished, untrusted_run
-from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
-from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
 
@@ -45,7 +40,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, de
     model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = read_json(run_dir / "meta.json", **META)
     with untrusted_run() if data_root is None else nullcontext():
-        data = images_of(run_dir, config, spec, class_names, place)
+        data = images_of(run_dir, config, spec, place)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     loader = data.dataloaders[split]
@@ -63,27 +58,6 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, de
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
     logged = logged_metrics(run_dir, split, opened.epoch)
     return dataclasses.replace(evaluation, epoch=opened.epoch, logged=logged, notes=notes)
-
-
-def images_of(
-    run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...], device: torch.device = CPU
-) -> DataBundle:
-    """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
-    require_images(run_dir, config)
-    samples = as_begun(split_samples(config.data), run_dir)
-    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
-    trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
-    if data.class_names != class_names:
-        raise DataError(
-            f"the classes changed since the run: it has {shorten_list(list(class_names), 20)}, "
-            f"the data {shorten_list(list(data.class_names), 20)}"
-        )
-    here = fingerprint(data)
-    if here != trained_on:
-        raise DataError(
-            f"the images of {config.data.source} changed since the run: fingerprint {here}, not {trained_on}"
-        )
-    return data
 
 
 def evaluate_on(

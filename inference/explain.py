@@ -17,12 +17,12 @@ from datasets.fitting import Box, view_of
 from datasets.images import image_size, read_image, to_array
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
-from inference.evaluate import images_of
 from inference.images import Both, ImageFile, Unreadable, read_both
 from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, kept, measured
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
+from trainers.run_start import images_of
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 
@@ -152,7 +152,7 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
     try:
         with untrusted_run():
             config = read_run_config(run_dir)
-            data = images_of(run_dir, config, classifier.spec, tuple(classifier.class_names))
+            data = images_of(run_dir, config, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")

@@ -5,20 +5,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common.errors import CheckpointError, DataError, OptionError
+from common.errors import CheckpointError, OptionError
 from common.files import remove_leftovers
 from common.options import Movable
-from datasets.bundle import DataBundle
-from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
-from datasets.split_csv import changes_since, fingerprint
 from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, refuse_other_handlers
-from trainers.run_start import changes_of_machine, write_inputs
-from trainers.seen import as_begun
+from trainers.run_start import changes_of_machine, images_of, require_same_images, write_inputs
 from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
@@ -69,7 +65,8 @@ def resume(
     with distributed.joined(config.train.device), ExitStack() as holding:
         if is_finished(run_dir) and epochs in (None, config.train.epochs):
             if data is not None:
-                distributed.broadcast(lambda: record_place(run_dir, config))
+                images_of(run_dir, config, ImageSpec())
+                distributed.broadcast(lambda: write_run_config(run_dir, config))
             say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
             return read_result(run_dir)
         distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
@@ -105,7 +102,7 @@ def open_run(
     if given.dataloaders is None:
         require_images(run_dir, config)
     setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
-    distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
+    distributed.broadcast(lambda: require_same_images(run_dir, setup.data, config.data.source))
     if changes := changes_of_machine(meta, setup.device):
         # They change last bits, and with them in many steps the result.
         say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
@@ -117,34 +114,6 @@ def open_run(
         requested = meta.get("requested", to_dict(config))
         distributed.broadcast(lambda: write_inputs(run_dir, setup, requested))
     return setup, checkpoint
-
-
-def record_place(run_dir: Path, config: RunConfig) -> None:
-    """Let config.json of a finished run name the place where its images are now. Raises DataError: they are others."""
-    require_images(run_dir, config)
-    samples = as_begun(split_samples(config.data), run_dir)
-    data = dataloaders_of(samples, config.data, ImageSpec(), seed=config.train.seed)
-    require_same_images(run_dir, read_json(run_dir / "meta.json", **META), data, config.data.source)
-    write_run_config(run_dir, config)
-
-
-def require_same_images(run_dir: Path, meta: dict[str, Any], data: DataBundle, source: str) -> None:
-    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
-    table = run_dir / "split.csv"
-    try:
-        changes = changes_since(table, data)
-    except (DataError, FileNotFoundError) as error:
-        changes = [f"it cannot be read ({error})"]
-    differs = "; ".join(changes) or "their fingerprint is another"
-    if meta["data_fingerprint"] != fingerprint(data):
-        raise DataError(
-            f"the images of {source} changed since the run started: {differs}; bring them back, or train anew"
-        )
-    if changes:
-        raise DataError(
-            f"{table} was changed since the run started, and is not what it trains on: {differs}; undo that, or train"
-            " anew, with --split"
-        )
 
 
 def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Creation of a run directory: in one step, with everything in it that the run starts from."""
+"""What a run starts from: its directory, made in one step, and whether images and machine are still the same."""
 
 import os
 import platform
@@ -12,21 +12,29 @@ from typing import Any
 
 import torch
 
+from common.errors import DataError
 from common.files import folder_aside
 from common.shell import NAME
-from datasets.split_csv import fingerprint, write_split
+from datasets.bundle import DataBundle
+from datasets.loaders import CPU, dataloaders_of, split_samples
+from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, to_dict
+from trainers.seen import as_begun
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder
+from trainers.storage.places import require_images
 from trainers.storage.run_folder import (
+    META,
     command_line,
     plan_run_directory,
+    read_json,
     working_directory,
     write_json,
     write_run_config,
 )
 from trainers.system import distributed, folder_lock
 from trainers.version import VERSION
+from vit import ImageSpec
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
@@ -110,6 +118,36 @@ def write_inputs(folder: Path, setup: RunSetup, requested: dict[str, Any]) -> No
     write_run_config(folder, setup.config)
     write_json(folder / "meta.json", describe_start(setup, requested))
     write_split(folder / "split.csv", setup.data)
+
+
+def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, device: torch.device = CPU) -> DataBundle:
+    """Open the images of a run again, in its own splits.
+
+    Raises DataError: there are none where its options look for them, or not those that it started with."""
+    require_images(run_dir, config)
+    samples = as_begun(split_samples(config.data), run_dir)
+    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
+    require_same_images(run_dir, data, config.data.source)
+    return data
+
+
+def require_same_images(run_dir: Path, data: DataBundle, source: str) -> None:
+    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
+    table = run_dir / "split.csv"
+    try:
+        changes = changes_since(table, data)
+    except (DataError, FileNotFoundError) as error:
+        changes = [f"it cannot be read ({error})"]
+    differs = "; ".join(changes) or "their fingerprint is another"
+    if read_json(run_dir / "meta.json", **META)["data_fingerprint"] != fingerprint(data):
+        raise DataError(
+            f"the images of {source} changed since the run started: {differs}; bring them back, or train anew"
+        )
+    if changes:
+        raise DataError(
+            f"{table} was changed since the run started, and is not what it trains on: {differs}; undo that, or train"
+            " anew, with --split"
+        )
 
 
 def processor_name() -> str:
