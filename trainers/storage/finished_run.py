@@ -27,9 +27,9 @@ from vit.tensor_files import SEAL
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:
-    """Return the run directory that a person named: a path, or `latest`, the run below `output_dir` that was started
-    last or that the last command kept.
+    """Return the run directory that a person named: a path, or `latest` below `output_dir`.
 
+    The latest run is the one that was started last, or that the last command kept of several.
     Raises FileNotFoundError: no such run. CheckpointError: a link in it leads elsewhere.
     """
     output_dir = Path(output_dir)
@@ -66,8 +66,9 @@ def open_as_latest(run_dir: Path) -> None:
 
 
 def refuse_links_out(run_dir: Path) -> None:
-    """Raise CheckpointError for a link that leads out of a run, and for what is neither a file nor a folder: a run may
-    be a stranger's, and its files are read and replaced."""
+    """Raise CheckpointError for a link that leads out of a run, and for what is neither a file nor a folder.
+
+    A run may be a stranger's, and its files are read and replaced."""
     home = os.path.realpath(run_dir)
     for folder, folders, files in os.walk(run_dir):
         for path in (Path(folder, name) for name in (*folders, *files)):
@@ -170,8 +171,9 @@ def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_result(run_dir: Path | str) -> RunResult:
-    """Read the result of a finished run from its files. Raises CheckpointError: the run did not finish, or has lost
-    what it found."""
+    """Read the result of a finished run from its files.
+
+    Raises CheckpointError: the run did not finish, or has lost what it found."""
     run_dir = Path(run_dir)
     summary = read_json(run_dir / "summary.json", status=str)
     if summary["status"] != "finished":

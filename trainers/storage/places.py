@@ -80,8 +80,9 @@ def require_images(run_dir: Path, config: RunConfig) -> None:
 
 
 def moved_to(config: RunConfig, place: str) -> RunConfig:
-    """Let the options of a run name another place of its images. Raises OptionError: a built-in set, or one of the hub,
-    has a name and no place."""
+    """Let the options of a run name another place of its images.
+
+    Raises OptionError: a built-in set, or one of the hub, has a name and no place."""
     for source in (config.data.source, place):
         if is_a_set(source):
             raise OptionError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")

@@ -48,7 +48,7 @@ def predictions_of(run_dir: Path, split: str) -> SavedPredictions:
 
 
 def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
-    """A row per image of a split of a finished run: path, label, predicted, and a column `p(NAME)` for each class.
+    """Return a row per image of a split: path, label, predicted, and a column `p(NAME)` for each class.
 
     Raises DataError: the run has no such split, or a file is damaged.
     """

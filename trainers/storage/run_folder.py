@@ -28,8 +28,9 @@ def tuning(output: OutputConfig) -> OutputConfig:
 
 
 def free_folder(output: OutputConfig, source: str, name: str) -> Path:
-    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so
-    that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
+    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on.
+
+    Nothing is created yet, so that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
     parent = data_folder(output, source)
     if output.run_name is not None:
         folder = parent / output.run_name
@@ -99,7 +100,7 @@ def command_line() -> list[str]:
 
 
 def working_directory() -> str | None:
-    """Working directory of this process; None where it has been removed."""
+    """Return the working directory of this process; None where it has been removed."""
     try:
         return os.getcwd()
     except OSError:

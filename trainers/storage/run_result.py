@@ -40,35 +40,37 @@ class RunResult:
 
     @property
     def scores(self) -> "pd.DataFrame":
-        """A row per split and a column per metric: of the best epoch's weights, as fractions."""
+        """Return a row per split and a column per metric: of the best epoch's weights, as fractions."""
         import pandas as pd
 
         found = {split: metrics for split, metrics in (("val", self.val), ("test", self.test)) if metrics}
         return pd.DataFrame.from_dict(found, orient="index").rename_axis("split")
 
     def plot(self) -> "Figure":
-        """Loss and accuracy of each epoch, train and val, as a matplotlib figure; the best epoch is marked."""
+        """Draw loss and accuracy of each epoch, train and val, with matplotlib; the best epoch is marked."""
         from trainers.reporting.figures.results import learning_figure
 
         return learning_figure(self.epochs, best_epoch=self.best_epoch, title=str(self.run_dir))
 
     @property
     def history(self) -> "pd.DataFrame":
-        """metrics.csv: a row per epoch, NaN where an epoch has no such value."""
+        """Return metrics.csv: a row per epoch, NaN where an epoch has no such value."""
         import pandas as pd
 
         return pd.DataFrame(self.epochs).apply(pd.to_numeric)
 
     def predictions(self, split: str = "test") -> "pd.DataFrame":
-        """A row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class. Raises
-        DataError: the run has no such split. CheckpointError: a file is damaged."""
+        """Return a row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class.
+
+        Raises DataError: the run has no such split. CheckpointError: a file is damaged."""
         from trainers.storage.predictions_file import predictions_frame
 
         return predictions_frame(self.run_dir, split)
 
 
 def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:
-    """Return the run with the best validation score; ties go to the lower loss, then to the first. The runs must share
-    their validation images."""
+    """Return the run with the best validation score; ties go to the lower loss, then to the first.
+
+    The runs must share their validation images."""
     sign = -1 if select == "loss" else 1
     return max(results, key=lambda result: (sign * result.val[select], -result.val["loss"]))
