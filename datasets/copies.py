@@ -49,6 +49,8 @@ and of pictures that look alike."""
 LOOK_ALIKE = 0.05
 """Ratio of the pairs that almost pass, and that no chain of copies connects, to those that pass. From it on copies have
 to be surer: pictures of one kind, such as digits or X-rays, resemble one another without being copies."""
+MIRROR = np.uint64(0x5555555555555555)
+"""Bits that differ in the hash of the mirrored picture: the coefficients of odd horizontal frequency."""
 _NEAREST = 32  # candidates looked at per picture: frames of a film have thousands
 _ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits into a processor's cache
 _PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  # of a hash; every sixth bit
@@ -89,16 +91,11 @@ def connected(count: int, links: np.ndarray) -> Places:
             return smallest
 
 
-def pictures_of(contents: Sequence[bytes], pairs: np.ndarray) -> Places:
-    """Number n images, int64 (n,), where equal contents and pairs of near copies (2, m) share a number."""
-    number = np.unique(contents, return_inverse=True)[1]
-    return connected(len(number), np.concatenate([_links(number), pairs], axis=1))
-
-
-def united(first: np.ndarray, second: np.ndarray) -> Places:
-    """Number the units of n images, int64 (n,), where those with one number in `first` or in `second` belong together;
-    -1 stands alone."""
-    return connected(len(first), np.concatenate([_links(first), _links(second)], axis=1))
+def united(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = None) -> Places:
+    """Number the units of n images, int64 (n,), of which those that share a number in one of these, or are a pair of
+    near copies (2, m), belong together; -1 stands alone."""
+    links = [_links(codes) for codes in (first, *others)]
+    return connected(len(first), np.concatenate(links if pairs is None else [*links, pairs], axis=1))
 
 
 def joined(samples: Samples, names: Sequence[str]) -> Samples:
@@ -184,7 +181,7 @@ def _near_links(samples: Samples, distinct: np.ndarray, data_root: Path | None) 
         with ThreadPoolExecutor(cpu_count()) as pool:
             decoded = pool.map(lambda row: _thumbnail_of(samples, row), distinct.tolist())
             seen = list(tqdm(decoded, "copies", len(distinct), **_BAR))
-        return {"pairs": near_copies(range(len(distinct)), seen)[0]}
+        return {"pairs": near_copies(seen)[0]}
 
     assert samples.digests is not None
     key = str(samples.root or samples.name)
@@ -241,23 +238,16 @@ def thumbnail(image: Image.Image) -> bytes:
 # Near copies among thumbnails
 
 
-def near_copies(places: Sequence[int], thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
-    """Return `near_duplicates` of the pictures at these places, as places (2, m); an empty thumbnail has none."""
-    compared = [(place, grey) for place, grey in zip(places, thumbnails, strict=True) if grey]
-    table = np.frombuffer(b"".join(grey for _, grey in compared), np.uint8)
-    pairs, correlation, mirrored = near_duplicates(table.reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE))
-    return np.array([place for place, _ in compared], np.int64)[pairs], correlation, mirrored
+def near_copies(thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
+    """Find all pairs i < j (2, m) of thumbnails that show one picture; their correlation; whether j is mirrored.
 
-
-def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask]:
-    """Find all pairs i < j (2, m) of (n, 32, 32) thumbnails that show one picture; their correlation; whether j is
-    mirrored.
-
-    Pictures of one colour match nothing here. Pairs come sorted by i, then j, each once.
+    Empty thumbnails and pictures of one colour match nothing. Pairs come sorted by i, then j, each once.
     """
-    parts = np.array_split(thumbnails.reshape(-1, THUMBNAIL_SIZE**2), len(thumbnails) // 4096 + 1)  # float64 each
+    table = np.frombuffer(b"".join(thumbnails), np.uint8).reshape(-1, THUMBNAIL_SIZE**2)
+    parts = np.array_split(table, len(table) // 4096 + 1)  # float64 each
     textured = np.flatnonzero(np.concatenate([part.std(axis=1) for part in parts]) >= 2)
-    kept = thumbnails[textured]
+    kept = table[textured].reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE)
+    places = np.flatnonzero([len(grey) for grey in thumbnails])[textured]
     i, j, mirrored = candidates(perceptual_hashes(kept))
     scores = np.empty((2, len(i)), np.float32)
     for start in tqdm(range(0, len(i), _BLOCK), desc="near duplicates, second look", **_BAR):
@@ -273,7 +263,7 @@ def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask
     same = same[np.lexsort((-scores[0, same], j[same], i[same]))]
     pairs = np.stack([i[same], j[same]])
     new = np.diff(pairs, axis=1, prepend=-1).any(axis=0)  # symmetric pictures match themselves mirrored, too
-    return textured[pairs[:, new]], scores[0, same[new]], mirrored[same[new]]
+    return places[pairs[:, new]], scores[0, same[new]], mirrored[same[new]]
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> Words:
@@ -291,14 +281,9 @@ def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> Words:
     return hashes
 
 
-def mirrored_hashes(hashes: Words) -> Words:
-    """Return the hashes of the same pictures, left and right exchanged."""
-    return hashes ^ np.uint64(0x5555555555555555)  # the coefficients of odd horizontal frequency
-
-
 def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
     """Return pairs i < j to compare, as they are or with j mirrored; for every j the few i with the nearest hashes."""
-    looks = ((hashes, 0), (mirrored_hashes(hashes), 1))
+    looks = ((hashes, 0), (hashes ^ MIRROR, 1))
     steps = [(*look, part) for look in looks for part in (_PARTS if len(hashes) >= _MANY else (0,))]
     found, waiting = [np.empty((4, 0), np.int64)], 0
     for words, mirrored, part in tqdm(steps, desc="near duplicates, hashes", **_BAR):

@@ -22,13 +22,12 @@ def without_listed(reading: Reading, config: DataConfig, exclude: Path, *, check
     rows = read_rows(exclude, ("path",), what="list of images to exclude")
     here = data_place(config.source)
     there = next((row["data"] for row in rows if row.get("data")), here)
-    wanted = [row["path"] for row in rows if row.get("severity", "error").strip().lower() == "error"]
-    found = _find(wanted, reading, here)
-    nothing = bool(wanted) and not found
-    if there != here and (nothing or (os.path.lexists(there) and not _overlap(there, here))):
+    if there != here and os.path.lexists(there):
         writes_one = command("check", *named_set(config))
         raise DataError(f"{exclude} was written for {there}, not for {here}; this writes one: {writes_one}")
-    if nothing:
+    wanted = [row["path"] for row in rows if row.get("severity", "error").strip().lower() == "error"]
+    found = _find(wanted, reading)
+    if wanted and not found:
         an_image = next(iter(reading.samples.paths), "none")
         raise DataError(f"{exclude} names no image of {here}: first {wanted[0]!r}; an image here is {an_image!r}")
     listed = frozenset(found.values())
@@ -42,30 +41,16 @@ def without_listed(reading: Reading, config: DataConfig, exclude: Path, *, check
     return samples.with_splits({LEFT_OUT: left_out}).note(said)
 
 
-def _find(wanted: Sequence[str], reading: Reading, source: str) -> dict[str, str]:
-    """Map each path to the image, or file with a fault, that it means: as written, from here, or from the source."""
+def _find(wanted: Sequence[str], reading: Reading) -> dict[str, str]:
+    """Map each path, in any spelling, to the image or the file with a fault that it names in the set's folder."""
     known = {*reading.samples.paths, *(fault.path for fault in reading.problems)}
-    found = {path: path for path in wanted if path in known}
-    if len(found) == len(wanted):
-        return found
-    root = reading.samples.root
-    roots = [] if root is None else [plain_path(f"{place(root)}/") for place in (os.path.abspath, os.path.realpath)]
-    by_plain: dict[str, str] = {}
-    for path in known:
-        plain = _plain(path, roots)
-        by_plain[plain] = "" if plain in by_plain else path  # two spellings of one name: not clear which is meant
-    for path in {*wanted} - found.keys():
-        ways = (path, os.path.abspath(path.replace("\\", "/")), os.path.join(source, path))
-        if meant := next(filter(None, (by_plain.get(_plain(way, roots)) for way in ways)), ""):
-            found[path] = meant
-    return found
+    if known.issuperset(wanted):
+        return dict(zip(wanted, wanted, strict=True))
+    root = os.path.abspath(reading.samples.root or "")
 
+    def plain(path: str) -> str:
+        return os.path.normpath(plain_path(os.path.join(root, path)))
 
-def _plain(path: str, roots: Sequence[str]) -> str:
-    path = os.path.normpath(plain_path(path))
-    return next((path.removeprefix(root) for root in roots if path.startswith(root)), path)
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Return whether a folder or file lies in the other, as a table in a folder of images does."""
-    return os.path.isabs(one) and os.path.isabs(other) and os.path.commonpath([one, other]) in (one, other)
+    others = {plain(path): path for path in known}
+    found = {path: path if path in known else others.get(plain(path), "") for path in wanted}
+    return {path: image for path, image in found.items() if image}

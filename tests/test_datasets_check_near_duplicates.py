@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from datasets import copies
 from datasets.checking.check import check_source
-from datasets.copies import candidates, mirrored_hashes, near_duplicates, perceptual_hashes
+from datasets.copies import MIRROR, candidates, near_copies, perceptual_hashes
 
 DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
 needs_photographs = pytest.mark.skipif(
@@ -25,7 +25,7 @@ def thumbnail(image):
 
 def brute_force(hashes, nearest):
     """The pairs to look at, one by one: (i, j, mirrored)."""
-    flipped, pairs = mirrored_hashes(hashes), set()
+    flipped, pairs = hashes ^ MIRROR, set()
     for j in range(len(hashes)):
         near = [
             (int(hashes[i] ^ words[j]).bit_count(), i, words is flipped)
@@ -57,15 +57,15 @@ def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks_and_g
 def test_pictures_that_merely_look_alike_are_not_taken_for_copies():
     digits = load_digits()
     pictures = (Image.fromarray((pixels * 15).astype(np.uint8)).resize((48, 48)) for pixels in digits.images[:300])
-    thumbnails = np.stack([*map(thumbnail, pictures)])
-    pairs, _, _ = near_duplicates(np.concatenate([thumbnails, thumbnails[:20]]))
+    thumbnails = [copies.thumbnail(picture) for picture in pictures]
+    pairs, _, _ = near_copies(thumbnails + thumbnails[:20])
     assert {(i, i + 300) for i in range(20)} <= set(map(tuple, pairs.T.tolist()))
     assert pairs.shape[1] < 30  # 130 without the rule for pictures of one kind
 
 
 def test_the_hash_of_a_mirrored_picture_follows_from_its_hash():
     thumbnails = np.stack([thumbnail(photograph(k)) for k in range(50)])
-    assert np.array_equal(mirrored_hashes(perceptual_hashes(thumbnails)), perceptual_hashes(thumbnails[:, :, ::-1]))
+    assert np.array_equal(perceptual_hashes(thumbnails) ^ MIRROR, perceptual_hashes(thumbnails[:, :, ::-1]))
 
 
 def test_the_hash_is_the_signs_of_scipys_dct():
@@ -80,8 +80,8 @@ def test_the_hash_is_the_signs_of_scipys_dct():
 @pytest.mark.parametrize("edit", EDITS)
 def test_edited_copies_are_found_among_strangers(edit):
     originals = [photograph(k) for k in range(60)]
-    copies = [Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in originals[:20]]
-    (i, j), correlation, mirrored = near_duplicates(np.stack([thumbnail(image) for image in originals + copies]))
+    edited = [Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in originals[:20]]
+    (i, j), correlation, mirrored = near_copies([copies.thumbnail(image) for image in originals + edited])
     pairs = set(zip(i.tolist(), j.tolist(), strict=True))
     assert pairs <= {(k, 60 + k) for k in range(20)}
     assert len(pairs) >= 19
@@ -90,18 +90,17 @@ def test_edited_copies_are_found_among_strangers(edit):
 
 
 def test_very_many_copies_of_one_picture_are_all_tied_to_it_without_all_their_pairs():
-    copies = np.repeat(thumbnail(photograph(0))[None], 200, axis=0)
-    copies[:, 0, 0] = np.arange(200) % 7
-    (i, j), _, _ = near_duplicates(copies)
+    same = np.repeat(thumbnail(photograph(0))[None], 200, axis=0)
+    same[:, 0, 0] = np.arange(200) % 7
+    (i, j), _, _ = near_copies([grey.tobytes() for grey in same])
     assert set(j.tolist()) == set(range(1, 200))
     assert len(i) <= 32 * 200
     assert np.all(i < j)
 
 
 def test_pictures_of_one_colour_and_no_pictures_match_nothing():
-    flat = np.full((10, 32, 32), 200, np.uint8)
-    for thumbnails in (flat, flat[:0]):
-        (i, j), correlation, mirrored = near_duplicates(thumbnails)
+    for thumbnails in ([bytes([200]) * 1024] * 10, [b""] * 3, []):
+        (i, j), correlation, mirrored = near_copies(thumbnails)
         assert len(i) == len(j) == len(correlation) == len(mirrored) == 0
 
 

@@ -161,23 +161,6 @@ def test_cells_that_surely_mean_a_file_are_read(tmp_path, kind):
     assert sum(map(len, used(table, tmp_path)[0].values())) == 16
 
 
-@pytest.mark.parametrize(
-    ("name", "cell"),
-    [
-        ("images/{number}.JPG", "images/{number}.jpg"),
-        ("images/{number}.jpeg", "images/{number}.jpg"),
-        ("images/{number}.png", "/images/{number}.png"),
-        ("files/p{part}/{number}.png", "{number}.png"),
-        ("images/{number}.png", "/home/me/set/images/{number}.png"),
-        ("images/{number}.png", "C:\\data\\images\\{number}.png"),
-    ],
-)
-def test_of_a_cell_that_almost_names_a_file_the_file_is_named(tmp_path, name, cell):
-    table = people_table(tmp_path / "set", name=name, line=cell + ",{label}")
-    with pytest.raises(DataError, match=name.format(number=0, part=0)):
-        read_table(table)
-
-
 @pytest.mark.parametrize("cell", ["{number:03}.png", "{number:03}"], ids=["name", "stem"])
 def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
     table = people_table(tmp_path / "set", name="photos/{number:03}.png", line=cell + ",{label}")
@@ -266,14 +249,12 @@ def spelt(kind, root):
         "dot": "./käfer/000.png",
         "windows": "käfer\\000.png",
         "decomposed": unicodedata.normalize("NFD", "käfer/000.png"),
-        "from here": f"{root.name}/käfer/000.png",
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["absolute", "dot", "windows", "decomposed", "from here"])
-def test_images_to_exclude_are_found_as_other_programs_name_them(tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize("kind", ["absolute", "dot", "windows", "decomposed"])
+def test_images_to_exclude_are_found_as_other_programs_name_them(tmp_path, kind):
     root = class_folders(tmp_path / "set", {"ant": 9, "käfer": 9})
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "list.csv").write_text(f"path,severity\n{spelt(kind, root)},Error\nant/0001.png,error\n")
     parts, said = used(root, tmp_path, exclude=tmp_path / "list.csv")
     assert not any("käfer/000.png" in paths for paths in parts.values())

@@ -16,7 +16,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples, evenly, split_na
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.copies import LEAST_SIDE, near_copies, pictures_of, united, units_of
+from datasets.copies import LEAST_SIDE, near_copies, united, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
 from datasets.sources import read
@@ -79,14 +79,16 @@ def check_source(
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first = _first_of_each(pictures, seen, findings)
     large = [place for place in first if seen[place].compared] if near else []
-    pairs, *found = near_copies(large, [seen[place].thumbnail for place in large])
-    findings += _near_findings(pictures, pairs, *found)
+    pairs, correlation, mirrored = near_copies([seen[place].thumbnail for place in large])
+    pairs = np.array(large, np.int64)[pairs]
+    findings += _near_findings(pictures, pairs, correlation, mirrored)
     suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
-    contents = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
-    units = united(pictures_of(contents, pairs), units_of(grouped, np.array(rows, np.int64)))
+    digests = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
+    contents = np.unique(digests, return_inverse=True)[1]
+    units = united(contents, units_of(grouped, np.array(rows, np.int64)), pairs=pairs)
     shortcuts = find_shortcuts(samples, rows, seen, units)
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]

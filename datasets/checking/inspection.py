@@ -20,7 +20,7 @@ from tqdm import tqdm
 from datasets.bit_depth import UnsureValues, is_deep, largest_of
 from datasets.bundle import Samples, evenly
 from datasets.checking.facts import Facts, header_facts, is_grey
-from datasets.copies import LEAST_SIDE, THUMBNAIL_SIZE, near_copies, pictures_of, thumbnail
+from datasets.copies import LEAST_SIDE, THUMBNAIL_SIZE, near_copies, thumbnail, united
 from datasets.images import A_POINTER, POINTER, from_array, open_image, upright_size
 from datasets.processes import begin_loader
 
@@ -74,9 +74,8 @@ def groups_of_copies(seen: Sequence[Inspection]) -> np.ndarray:
 
     One that cannot be read is like no other that has other bytes.
     """
-    contents = [picture.digest for picture in seen]
-    _, first = np.unique(contents, return_index=True)
-    return pictures_of(contents, near_copies(first.tolist(), [seen[place].compared for place in first])[0])
+    _, first, contents = np.unique([picture.digest for picture in seen], return_index=True, return_inverse=True)
+    return united(contents, pairs=first[near_copies([seen[place].compared for place in first])[0]])
 
 
 def inspect_files(files: Sequence[Any], with_facts: Sequence[bool], *, workers: int) -> Iterator[Inspection]:

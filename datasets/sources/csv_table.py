@@ -2,16 +2,19 @@
 
 import io
 import os
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from common.errors import DataError
 from common.tables import cells_of, layout_of, opened_as, unguarded
-from common.text import decode_text, normal, shorten_list
+from common.text import decode_text, normal, plain_path, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns, by_column, column_of
+from datasets.images import is_image_name
+from datasets.sources.image_folder import leads_back, list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
-from datasets.sources.table_files import TableFiles
 from datasets.suspect import suspect_column
 
 TABLE_SUFFIXES = (".csv", ".tsv")
@@ -29,6 +32,8 @@ WITH_YES_OR_NO = frozenset(("is", "in", "for", "set", "split", "data", "flag", "
 YES_OR_NO = frozenset(("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n"))
 MOST_SPLITS = 10
 """Values that a column of splits has, at most."""
+MOST_NAMES = 2_000_000
+"""Names of files below a table's folder from which on no further folder is listed: it may be that of a whole disk."""
 Cells = dict[str, list[str]]
 """The columns of a table, by their names in lower case."""
 
@@ -164,7 +169,7 @@ class _TableRows(Rows):
 
     def __init__(self, root: Path, *, confined: bool) -> None:
         super().__init__()
-        self.files, self._confined = TableFiles(root), confined
+        self.files, self._confined = _Files(root), confined
         self._first: dict[str, str] = {}
         """File -> line, label and split of the first row that names it."""
 
@@ -180,7 +185,7 @@ class _TableRows(Rows):
         file, *others = self.files.find(cell) or [""]
         key, said = os.path.normpath(file), f"{where}: {label!r} {split_cell}".rstrip()
         if not file:
-            self.problem("missing_file", cell, split, label, where + self.files.nearest(cell))
+            self.problem("missing_file", cell, split, label, where)
         elif others:
             self.problem("ambiguous_file", cell, split, label, f"{where}: {shorten_list([file, *others])}")
         elif self._confined and (os.path.isabs(key) or key.startswith(os.pardir + os.sep)):
@@ -190,3 +195,41 @@ class _TableRows(Rows):
         else:
             self._first[key] = said
             self.add(file, label, split, normal(group))
+
+
+class _Files:
+    """Finds files in the folder of a table and in the folders next to it; lists them once, if a cell is not exact."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        training = [name for name in list_folder(root)[0] if SPLIT_FOLDERS.get(name.lower(), "train") == "train"]
+        self._folders = ["", *(f"{plain_path(name)}/" for name in training)]
+
+    def find(self, cell: str) -> list[str]:
+        """Return the files that a cell may mean, relative to the table; several: it is not clear which.
+
+        A cell is a path as it is written, or with Windows' \\, without its extension, in another spelling of Unicode,
+        or in a folder next to the table.
+        """
+        for path in (cell, cell.replace("\\", "/")):
+            if path and os.path.isfile(os.path.join(self._root, path)):
+                return [path]
+        path = os.path.normpath(plain_path(cell))
+        return [file for folder in self._folders for file in self._by_name.get(folder + path, ())]
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        """Return the files below the folder by their names in NFC, and images by those without an extension."""
+        names = defaultdict(list)
+        for folder, folders, files in os.walk(self._root, followlinks=True):
+            folders[:] = sorted(name for name in folders if not leads_back(os.path.join(folder, name)))
+            for file in sorted(files):
+                path = os.path.join(folder, file).removeprefix(os.path.join(self._root, ""))
+                name = plain_path(path)
+                stem = os.path.splitext(name)[0]
+                names[name].append(path)
+                if is_image_name(name) and not is_image_name(stem):
+                    names[stem].append(path)
+            if len(names) > MOST_NAMES:
+                break
+        return names
