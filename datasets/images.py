@@ -34,8 +34,11 @@ LOOKED_AT = 16
 """Pictures, spread over a set, whose values are looked at before it is used; `check` looks at all."""
 THE_IMAGE = "the image"
 """Name in messages of a picture without a name."""
-POINTER, A_POINTER = b"version https://git-lfs", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
-"""Beginning of the file that Git leaves in place of a large one, and the reason that is given."""
+BEGINNINGS = {
+    b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
+    b"RIFF": "WebP",
+}  # fmt: skip
+"""First bytes of a file of each format."""
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
@@ -198,10 +201,23 @@ def _reason(error: Exception, name: str) -> str:
         return "no such file"
     if not isinstance(error, Image.UnidentifiedImageError):
         return " ".join(str(error).split()) or type(error).__name__
-    if name.lower().endswith((".heic", ".heif", ".avif")):
-        return "HEIC and AVIF pictures are not read; convert it to JPEG or PNG"
     with suppress(OSError), open(name, "rb") as file:  # a member of a shard is no file
-        if file.read(len(POINTER)) == POINTER:
-            return A_POINTER
-    of_tiff = ", or a TIFF of a kind that is not read, such as floats of 64 bits or five bands"
-    return "not an image, or an empty file" + of_tiff * name.lower().endswith((".tif", ".tiff"))
+        return f"not an image: {unidentified(file.read(512))[1]}"
+    return "not an image, or an empty file"
+
+
+def unidentified(content: bytes) -> tuple[str, str]:
+    """Return the kind of fault of a file that Pillow takes for no image, and what it is, by its first bytes."""
+    head = content[:512]
+    if not content.strip(b"\0"):
+        return "unreadable", "zero bytes alone" if content else "an empty file"
+    if name := next((name for beginning, name in BEGINNINGS.items() if head.startswith(beginning)), ""):
+        kind = ", or of a kind that is not read, such as floats of 64 bits or five bands" * (name == "TIFF")
+        return "unreadable", f"starts like {name}, but the header is damaged{kind}"
+    if head[4:8] == b"ftyp":
+        return "not_an_image", "HEIC, AVIF or a film; convert it to JPEG or PNG"
+    if head.startswith(b"version https://git-lfs"):
+        return "not_an_image", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
+    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
+        return "not_an_image", f"text, such as a web page: {head[:30].decode(errors='replace')!r}"
+    return "not_an_image", f"no format that Pillow knows (starts with {head[:4].hex(' ')})"

@@ -82,7 +82,8 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "not an image, or an empty file"),
+        (b"", "not an image: an empty file"),
+        (b"<html>", "not an image: text"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n", "Git LFS pointer"),
     ],
 )

@@ -21,14 +21,10 @@ from datasets.bit_depth import UnsureValues, is_deep, largest_of
 from datasets.bundle import Samples, evenly
 from datasets.checking.facts import Facts, header_facts, is_grey
 from datasets.copies import LEAST_SIDE, THUMBNAIL_SIZE, near_copies, thumbnail, united
-from datasets.images import A_POINTER, POINTER, from_array, open_image, upright_size
+from datasets.images import from_array, open_image, unidentified, upright_size
 from datasets.processes import begin_loader
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
-_DAMAGED = {
-    b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
-    b"RIFF": "WebP",
-}  # fmt: skip
 _POOL_THRESHOLD = 256  # fewer files are read sooner than the processes have started
 _CHUNK = 32
 
@@ -105,8 +101,7 @@ def inspect_file(file: Any, with_facts: bool = False) -> Inspection:
     try:
         return _decode(data, digest, with_facts)
     except UnidentifiedImageError:
-        kind, detail = _unidentified(data)
-        return Inspection(digest, kind, detail)
+        return Inspection(digest, *unidentified(data))
     except UnsureValues as error:
         return Inspection(digest, "unsure_values", str(error))
     except Image.DecompressionBombError as error:
@@ -144,23 +139,6 @@ def _decode(data: bytes, digest: bytes, with_facts: bool) -> Inspection:
         small = thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
         facts = facts and facts._replace(is_grey=is_grey(image))
     return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
-
-
-def _unidentified(data: bytes) -> tuple[str, str]:
-    for beginning, name in _DAMAGED.items():
-        if data.startswith(beginning):
-            kind = ", or of a kind that is not read, such as floats of 64 bits or five bands" * (name == "TIFF")
-            return "unreadable", f"starts like {name}, but the header is damaged{kind}"
-    if data.count(0) == len(data):
-        return "unreadable", f"{len(data):,} zero bytes"
-    if data[4:8] == b"ftyp":
-        return "not_an_image", "HEIC, AVIF or a film; convert it to JPEG or PNG"
-    if data.startswith(POINTER):
-        return "not_an_image", A_POINTER
-    head = data[:512]
-    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
-        return "not_an_image", f"text, such as a web page: {head[:30].decode(errors='replace')!r}"
-    return "not_an_image", f"no image format that Pillow knows (starts with {data[:4].hex(' ')})"
 
 
 def wrong_extension(path: str, file_format: str) -> bool:
