@@ -59,16 +59,11 @@ class ImageCache:
             self._index[index, 1:] = picture.shape
             self._index[index, 0] = start + 1  # last: from here on other processes see it
 
-    @property
-    def used(self) -> int:
-        """Bytes of pixels held."""
-        return int(self._index[-1, 0])
-
 
 def available_memory() -> int:
     """Return this process's share of the bytes that can still be used, of the machine or within a container's limit."""
     left = [_number_in(limit, 2**62) - _number_in(used, 0) for limit, used in _CGROUP.items()]
-    return max(0, min(_meminfo("MemAvailable"), *left)) // processes_here()
+    return max(0, min(_available(), *left)) // processes_here()
 
 
 def _number_in(path: str, default: int) -> int:
@@ -78,10 +73,8 @@ def _number_in(path: str, default: int) -> int:
         return default
 
 
-def _meminfo(row: str) -> int:
+def _available() -> int:
     with suppress(OSError):
-        if found := re.search(rf"^{row}:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE):
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE):
             return 1024 * int(found[1])
-    with suppress(AttributeError, ValueError, OSError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 4 * 2**30  # Windows, where the standard library does not say
+    return 4 * 2**30  # Windows and macOS: the standard library does not say

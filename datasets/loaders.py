@@ -78,24 +78,20 @@ class Loader(DataLoader):
         return prepared(images), *rest
 
 
-def loader_like(loader: DataLoader, dataset: Any, sampler: Any, *, persistent: bool = False) -> Loader:
-    """Build a loader for the device of another, with as many processes."""
-    device = getattr(loader, "device", CPU)
+def loader_like(
+    loader: DataLoader, dataset: Any, sampler: Any, *, persistent: bool = False, device: torch.device | None = None
+) -> Loader:
+    """Build a loader with as many processes as another, and for its device unless one is given."""
+    device = device or getattr(loader, "device", CPU)
     return Loader(dataset, sampler, workers=loader.num_workers, persistent=persistent, device=device)
 
 
 def on_device(bundle: DataBundle, device: torch.device) -> DataBundle:
     """Build the loaders of a bundle anew for another device."""
-    loaders: dict[str, DataLoader] = {
-        split: Loader(
-            loader.dataset,
-            loader.batch_sampler,
-            workers=loader.num_workers,
-            persistent=loader.persistent_workers,
-            device=device,
-        )
-        for split, loader in bundle.dataloaders.items()
-    }
+    loaders: dict[str, DataLoader] = {}
+    for split, loader in bundle.dataloaders.items():
+        kept = loader.persistent_workers
+        loaders[split] = loader_like(loader, loader.dataset, loader.batch_sampler, persistent=kept, device=device)
     return bundle._replace(dataloaders=loaders)
 
 
@@ -196,7 +192,7 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
 
 def split_samples(config: DataConfig) -> Samples:
     """Read a table with a split for every image, before training images are taken out to learn from fewer."""
-    return split_opened(open_samples(config), config)
+    return split_set(open_samples(config), config)
 
 
 def open_samples(config: DataConfig) -> Samples:
@@ -205,11 +201,6 @@ def open_samples(config: DataConfig) -> Samples:
     if config.on_bad_image == "skip":
         samples = without_unreadable(samples)
     return identified(require_used_range(samples), config.root)
-
-
-def split_opened(samples: Samples, config: DataConfig) -> Samples:
-    """Split a table of `open_samples`."""
-    return split_set(samples, config).without_empty_classes()
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

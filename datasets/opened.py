@@ -11,7 +11,8 @@ from common.text import shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
 from datasets.images import require_used_range
-from datasets.loaders import open_samples, read_samples, split_opened
+from datasets.loaders import open_samples, read_samples
+from datasets.split import split_set
 
 LISTING = ("source", "root", "path_column", "label_column", "group", "exclude", "on_bad_image")
 """Options that choose the images."""
@@ -45,7 +46,7 @@ class OpenedImages:
         if listing not in self._listed:
             self._listed[listing] = open_samples(config)
         if splitting not in self._split:
-            self._split[splitting] = split_opened(self._listed[listing], config)
+            self._split[splitting] = split_set(self._listed[listing], config)
         return self._split[splitting]
 
 

@@ -106,8 +106,6 @@ def read_split(path: Path) -> list[SplitRow]:
     """
     rows = read_rows(path, ("path", "label", "split"), what="split")
     rows = [row for row in rows if row["split"] != NOT_SCORED]
-    if rows and all("\\" in row["path"] and "/" not in row["path"] for row in rows):  # saved by a Windows program
-        rows = [row | {"path": row["path"].replace("\\", "/")} for row in rows]
     kind = next((kind for kind in KINDS if rows and kind in rows[0]), "")
     seen: set[str] = set()
     for row in rows:

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 def counted(monkeypatch):
     """The names of the functions that open and split, as they are called."""
     calls = []
-    for name in ("open_samples", "split_opened"):
+    for name in ("open_samples", "split_set"):
         original = getattr(opened, name)
         monkeypatch.setattr(
             opened, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
@@ -58,9 +58,9 @@ def test_what_only_feeds_opens_nothing_anew_and_another_split_lists_nothing_anew
     feeding = {"labels_per_class": 3, "balance": "loss", "augment": "none", "mirror": "no", "cache": "off"}
     feeding |= {"batch_size": 4, "workers": 0, "allow_seen": True}
     assert images.split(DataConfig(**config, **feeding)) is first
-    assert calls == ["open_samples", "split_opened"]
+    assert calls == ["open_samples", "split_set"]
     images.split(DataConfig(**config, split_seed=1))
-    assert calls == ["open_samples", "split_opened", "split_opened"]
+    assert calls == ["open_samples", "split_set", "split_set"]
 
 
 def test_every_option_is_known_to_list_to_split_or_to_feed():
