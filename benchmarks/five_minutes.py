@@ -83,9 +83,9 @@ def cifar10(data_root: Path) -> Any:
 
 
 def fashion_mnist(data_root: Path) -> Any:
-    from datasets.sources.builtin import read_fashion_mnist
+    from datasets.sources import read
 
-    samples = read_fashion_mnist(data_root)
+    samples = read("fashion_mnist", data_root).samples
     assert samples.pixels is not None
     for split, code, number in (("train", 0, 5000), ("test", 2, 2000)):
         indices = np.flatnonzero(samples.splits == code)

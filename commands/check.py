@@ -94,7 +94,7 @@ def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
         "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
         "notes": report.notes,
         "csv": config.csv_path if config.csv_path.exists() else None,
-        "shortcuts": [shortcut.as_json() for shortcut in report.shortcuts],
+        "shortcuts": [shortcut._asdict() for shortcut in report.shortcuts],
     }
 
 

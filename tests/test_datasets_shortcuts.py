@@ -61,8 +61,8 @@ def test_a_planted_shortcut_is_named_first_with_what_to_do(plant, strength, tmp_
     report = check_source(write(tmp_path / "set", pictures(30), plant, strength=strength), near=False)
     first = report.shortcuts[0]
     assert first.fact == plant
-    assert first.accuracy > strength - 0.1
-    assert first.chance == 0.5
+    assert first.guessed_right > strength - 0.1
+    assert first.by_chance == 0.5
     assert abs(first.shares["ant"] - first.shares["bee"]) > 2 * strength - 1.3
     problem = next(finding for finding in report.findings if finding.kind == "shortcut")
     assert FACTS[plant] in problem.detail
@@ -79,7 +79,7 @@ def test_photographs_of_one_kind_have_no_shortcut(tmp_path):
 def test_classes_of_very_few_images_are_left_out(tmp_path):
     drawn = [*pictures(30), *pictures(3, ("rare", "seldom"))]
     (found,) = check_source(write(tmp_path / "set", drawn, "grey or colour"), near=False).shortcuts
-    assert (found.fact, found.chance) == ("grey or colour", 0.5)
+    assert (found.fact, found.by_chance) == ("grey or colour", 0.5)
 
 
 def test_labels_dealt_at_random_have_no_shortcut(tmp_path):

@@ -7,7 +7,7 @@ is right more often than by chance, a model may learn the fact in place of what 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,32 +61,23 @@ class Shortcut(NamedTuple):
 
     fact: str
     """A key of FACTS."""
-    accuracy: float
+    guessed_right: float
     """Balanced accuracy of who knows nothing else, out of fold."""
-    chance: float
+    by_chance: float
     trait: str
     """The value, or the range, that tells most: `up to 90,000 pixels`."""
     shares: dict[str, float]
     """The class of which most images have the trait, and that of which fewest have, with these shares."""
+    advice: str
     row: int
     """First image with the trait."""
 
     def __str__(self) -> str:
         shares = ", ".join(f"{share:.0%} of {name!r}" for name, share in self.shares.items())
         return printable(
-            f"{self.fact} alone tells the class of {self.accuracy:.0%} of the images, {self.chance:.0%} by chance"
-            f" ({self.trait}: {shares}); {FACTS[self.fact]}"
+            f"{self.fact} alone tells the class of {self.guessed_right:.0%} of the images, {self.by_chance:.0%} by"
+            f" chance ({self.trait}: {shares}); {self.advice}"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "fact": self.fact,
-            "guessed_right": round(self.accuracy, 4),
-            "by_chance": round(self.chance, 4),
-            "trait": self.trait,
-            "shares": {name: round(share, 4) for name, share in self.shares.items()},
-            "advice": FACTS[self.fact],
-        }
 
 
 def find_shortcuts(
@@ -116,8 +107,9 @@ def find_shortcuts(
         ends = {names[at]: float(shares[best, at]) for at in (shares[best].argmax(), shares[best].argmin())}
         has = fact.codes <= best if fact.are_ranges else fact.codes == best
         row = chosen[int(has.argmax())]
-        found.append(Shortcut(fact.name, accuracy, 1 / len(names), fact.values[best], ends, row))
-    return sorted(found, key=lambda one: -round(one.accuracy, 2))
+        advice = FACTS[fact.name]
+        found.append(Shortcut(fact.name, accuracy, 1 / len(names), fact.values[best], ends, advice, row))
+    return sorted(found, key=lambda one: -round(one.guessed_right, 2))
 
 
 def _facts(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Iterator[Fact]:

@@ -6,6 +6,7 @@ import socket
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,6 @@ def read_digits(root: Path) -> Samples:
         val_fraction=0.1,
         test_fraction=0.2,
     )
-
-
-def read_mnist(root: Path) -> Samples:
-    """Read 70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
-    return _read_mnist_like("mnist", root, "MNIST", class_names=tuple("0123456789"))
-
-
-def read_fashion_mnist(root: Path) -> Samples:
-    """Read 70,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
-    return _read_mnist_like("fashion_mnist", root, "FashionMNIST")
-
-
-def read_cifar10(root: Path) -> Samples:
-    """Read 60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009), of the archive without pickles."""
-    files = [f"data_batch_{number}" for number in range(1, 6)]
-    return _read_cifar("cifar10", root / "cifar-10-batches-bin", files, "test_batch", "batches.meta.txt")
-
-
-def read_cifar100(root: Path) -> Samples:
-    """Read 60,000 photographs, 32 x 32, by their 100 fine labels (Krizhevsky 2009), of the archive without pickles."""
-    return _read_cifar("cifar100", root / "cifar-100-binary", ["train"], "test", "fine_label_names.txt", label_bytes=2)
 
 
 def read_hymenoptera(root: Path) -> Reading:
@@ -135,7 +115,7 @@ def _read_photographs(
     )
 
 
-def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: Sequence[str] = ()) -> Samples:
+def _read_mnist(name: str, kind: str, root: Path, *, class_names: Sequence[str] = ()) -> Samples:
     """Read the four files of a set of torchvision's, unpacked or not: its own class would unpack them first."""
     import torchvision.datasets  # takes a second
 
@@ -163,10 +143,11 @@ def _read_idx(file: Path) -> np.ndarray:
 
 
 def _read_cifar(
-    name: str, folder: Path, train: Sequence[str], test: str, names: str, *, label_bytes: int = 1
+    name: str, inner: str, train: Sequence[str], test: str, names: str, root: Path, *, label_bytes: int = 1
 ) -> Samples:
-    """Read records of label bytes, the last of them the class, and 32 x 32 pixels of red, then green, then blue."""
-    _unpacked(name, folder)
+    """Read records of label bytes, the last of them the class, and 32 x 32 pixels of red, then green, then blue; of
+    the archive without pickles."""
+    folder = _unpacked(name, root / inner)
 
     def part(files: Sequence[str]) -> _Part:
         records = np.concatenate([np.fromfile(folder / f"{file}.bin", np.uint8) for file in files])
@@ -227,12 +208,17 @@ def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[
         socket.setdefaulttimeout(patience)
 
 
+_BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
 READERS: Mapping[str, Callable[[Path], Samples | Reading]] = {
     "digits": read_digits,
-    "mnist": read_mnist,
-    "fashion_mnist": read_fashion_mnist,
-    "cifar10": read_cifar10,
-    "cifar100": read_cifar100,
+    # 70,000 handwritten digits, and as many pieces of clothing, 28 x 28 grey pixels (LeCun et al. 1998, Xiao et al.
+    # 2017); 60,000 photographs of 10 classes, and of 100 by their fine labels, 32 x 32 (Krizhevsky 2009).
+    "mnist": partial(_read_mnist, "mnist", "MNIST", class_names=tuple("0123456789")),
+    "fashion_mnist": partial(_read_mnist, "fashion_mnist", "FashionMNIST"),
+    "cifar10": partial(_read_cifar, "cifar10", "cifar-10-batches-bin", _BATCHES, "test_batch", "batches.meta.txt"),
+    "cifar100": partial(
+        _read_cifar, "cifar100", "cifar-100-binary", ["train"], "test", "fine_label_names.txt", label_bytes=2
+    ),
     "hymenoptera": read_hymenoptera,
     "dog_breed": read_dog_breed,
     "oxford_pets": read_oxford_pets,
