@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,51 +66,29 @@ FORMS: dict[str, Callable[[Image.Image, Path, int], object]] = {
 }
 
 
-def make(folder: Path, count: int, source: Path | None) -> list[tuple[str, Path]]:
-    """Form and file of so many pictures, cut out of those of a folder, or smooth and random."""
-    rng, made = np.random.default_rng(0), []
-    files = sorted(path for path in source.rglob("*") if path.suffix in (".jpg", ".png")) if source else []
-    names = list(FORMS)
+def make(folder: Path, count: int) -> list[Path]:
+    """Files of so many smooth, random pictures, form after form."""
+    rng, made, forms = np.random.default_rng(0), [], list(FORMS.values())
     for number in range(count):
-        if files:
-            with Image.open(files[rng.integers(len(files))]) as opened:
-                image = opened.convert("RGB")
-            image.thumbnail((200, 200))
-        else:
-            coarse = rng.integers(0, 256, (*rng.integers(3, 12, 2), 3), dtype=np.uint8)
-            image = Image.fromarray(coarse).resize(rng.integers(20, 200, 2).tolist(), Image.Resampling.BICUBIC)
-        form, path = names[number % len(names)], folder / f"{number:05d}"
-        FORMS[form](image, path, number)
-        made.append((form, next(folder.glob(f"{path.name}.*"))))
+        coarse = rng.integers(0, 256, (*rng.integers(3, 12, 2), 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize(rng.integers(20, 200, 2).tolist(), Image.Resampling.BICUBIC)
+        forms[number % len(forms)](image, folder / f"{number:05d}", number)
+        made.append(next(folder.glob(f"{number:05d}.*")))
     return made
 
 
-def answers(program: Path, file: Path, pictures: list[Path]) -> list[str]:
-    """The class of each picture as the program says it."""
-    out: list[str] = []
-    for start in range(0, len(pictures), 1000):
-        words = [sys.executable, str(program), str(file), *map(str, pictures[start : start + 1000])]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        out += [line.split(" ", 1)[1].rpartition(" ")[0] for line in done.stdout.splitlines()]
-    return out
-
-
-def compared(run: str, folder: Path, made: list[tuple[str, Path]]) -> dict[str, object]:
-    """How many classes are the same, of all and of each form that has others."""
+def compared(run: str, folder: Path, pictures: list[Path]) -> tuple[list[str], list[str], list[Path]]:
+    """The class of each picture by the example's program and by `predict`, and those where they clearly differ."""
     classifier, file = open_classifier(run, device="cpu"), folder / "model.onnx"
     export(classifier, "onnx", file, pictures=True)
-    theirs = answers(EXAMPLE, file, [path for _, path in made])
-    same, clearly, others = 0, 0, Counter[str]()
-    files = (ImageFile(str(path)) for _, path in made)
-    for image, (form, _), name in zip(predict(classifier, files, top=2), made, theirs, strict=True):
+    words = [sys.executable, str(EXAMPLE), str(file), *map(str, pictures)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    theirs = [line.split(" ", 1)[1].rpartition(" ")[0] for line in done.stdout.splitlines()]
+    ours, clearly = [], []
+    files = (ImageFile(str(path)) for path in pictures)
+    for image, path, name in zip(predict(classifier, files, top=2), pictures, theirs, strict=True):
         assert not isinstance(image, Unreadable), image
-        same += image.predicted == name
-        others[form] += image.predicted != name
-        clearly += image.predicted != name and image.ranked[0][1] - image.ranked[1][1] > TIE
-    spec = classifier.spec
-    return {
-        "pictures": len(made), "same_class": same, "others": +others, "others_beyond_a_tie": clearly,
-        "classes_given": len(set(theirs)),
-        "model": classifier.config.name if classifier.config else "", "image_size": spec.image_size, "fit": spec.fit,
-        "interpolation": spec.interpolation, "decoding": spec.decoding,
-    }  # fmt: skip
+        ours.append(image.predicted)
+        if image.predicted != name and image.ranked[0][1] - image.ranked[1][1] > TIE:
+            clearly.append(path)
+    return theirs, ours, clearly

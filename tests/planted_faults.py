@@ -211,24 +211,17 @@ EDITS = {
 """What people and programs do to pictures without making new ones of them."""
 
 
-def clean_table(root: Path, *, name: str = "labels.csv") -> Path:
-    """`root/labels.csv` with path, label, split, and its images."""
-    separator = "\t" if name.endswith(".tsv") else ","
-    rows = [separator.join(("path", "label", "split"))]
+def faulty_table(root: Path) -> tuple[Path, Planted]:
+    """A table with every fault that a table can have, and the faults."""
+    rows = ["path,label,split"]
     for split, count in (("train", 6), ("val", 3)):
         for c, label in enumerate(("ant", "bee")):
             for k in range(count):
                 path = f"images/{split}_{label}_{k}.jpg"
                 save(photograph(5000 + 100 * c + 10 * len(split) + k), root / path)
-                rows.append(separator.join((path, label, split)))
-    table = root / name
+                rows.append(f"{path},{label},{split}")
+    table = root / "labels.csv"
     table.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return table
-
-
-def faulty_table(root: Path) -> tuple[Path, Planted]:
-    """A table with every fault that a table can have, and the faults."""
-    table = clean_table(root)
     save(photograph(9001), root / "images" / "unlabelled.jpg")
     with table.open("a", encoding="utf-8") as file:
         file.write("images/gone.jpg,ant,train\n")
@@ -237,6 +230,7 @@ def faulty_table(root: Path) -> tuple[Path, Planted]:
         file.write("images/train_ant_1.jpg,bee,train\n")
         file.write("images/train_ant_2.jpg,ant,val\n")
         file.write("images/train_ant_3.jpg,ant,holdout\n")
+        file.write("images/train_ant_4.jpg,ant,\n")
     return table, {
         ("missing_file", "images/gone.jpg"),
         ("empty_label", "images/unlabelled.jpg"),
@@ -244,4 +238,5 @@ def faulty_table(root: Path) -> tuple[Path, Planted]:
         ("duplicate_row", "images/train_ant_1.jpg"),
         ("duplicate_row", "images/train_ant_2.jpg"),
         ("unknown_split", "images/train_ant_3.jpg"),
+        ("unknown_split", "images/train_ant_4.jpg"),
     }

@@ -73,11 +73,6 @@ def test_nothing_is_found_in_a_clean_folder(clean):
     assert report.reading.counts("val") == {"ant": 3, "bee": 3}
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])
-def test_nothing_is_found_in_a_clean_table(tmp_path, name):
-    assert found_in(planted_faults.clean_table(tmp_path, name=name)) == set()
-
-
 def test_a_zip_and_a_zip_with_a_folder_around_everything_give_the_same_findings(faulty, tmp_path):
     root, planted = faulty
     for wrapper in ("", "wrapper/"):
@@ -181,18 +176,6 @@ def test_one_class_is_an_error(tmp_path):
     assert found_in(tmp_path) == {("one_class", "only")}
 
 
-@pytest.mark.parametrize("content", ["nothing", "loose images", "empty class folders"])
-def test_a_folder_without_labelled_images_is_one_line(tmp_path, content):
-    if content == "loose images":
-        save(photograph(0), tmp_path / "1.jpg")
-    if content == "empty class folders":
-        (tmp_path / "a").mkdir()
-        (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match="has no images in class folders; expected") as caught:
-        main(Options(str(tmp_path)))
-    assert "\n" not in str(caught.value)
-
-
 def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_path, monkeypatch):
     root = shutil.copytree(clean, tmp_path / "set")
     closed, locked = root / "train" / "bee", root / "train" / "ant" / "00.jpg"
@@ -212,13 +195,6 @@ def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_pat
     monkeypatch.setattr(Path, "read_bytes", guarded_read)
     found = found_in(root)
     assert {("unreadable_folder", "train/bee"), ("unreadable", "train/ant/00.jpg"), ("empty_class", "bee")} <= found
-
-
-def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
-    table = planted_faults.clean_table(tmp_path)
-    save(photograph(8000), tmp_path / "images" / "more.jpg")
-    table.write_text(table.read_text() + "images/more.jpg,ant\n")
-    assert found_in(table) == {("unknown_split", "images/more.jpg")}
 
 
 def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):

@@ -1,7 +1,4 @@
 import io
-import os
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +9,6 @@ from sklearn.datasets import load_digits
 from datasets import copies
 from datasets.checking.check import check_source
 from datasets.copies import MIRROR, candidates, near_copies, perceptual_hashes
-
-DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
-needs_photographs = pytest.mark.skipif(
-    not (DATA / "hymenoptera_data.zip").exists(), reason="VIT_TEST_DATA names no folder with hymenoptera_data.zip"
-)
 
 
 def thumbnail(image):
@@ -104,19 +96,8 @@ def test_pictures_of_one_colour_and_no_pictures_match_nothing():
         assert len(i) == len(j) == len(correlation) == len(mirrored) == 0
 
 
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photographs")
-    for name in ("hymenoptera_data.zip", "dog_breed_tiny.zip"):
-        with zipfile.ZipFile(DATA / name) as archive:
-            archive.extractall(root)
-    return root
-
-
-@needs_photographs
-def test_hymenoptera_has_one_stray_file_and_no_other_fault(photographs):
-    report = check_source(str(photographs / "hymenoptera_data"))
-    assert [(found.kind, found.path) for found in report.findings] == [
-        ("unread_picture", "train/ants/imageNotFound.gif")
-    ]
+def test_hymenoptera_has_one_stray_file_and_no_other_fault(real_data, tmp_path):
+    report = check_source(str(real_data / "hymenoptera_data.zip"), data_root=tmp_path)
+    found = [(found.kind, found.path) for found in report.findings]
+    assert found == [("unread_picture", "train/ants/imageNotFound.gif")]
     assert report.exit_code == 0

@@ -101,12 +101,6 @@ def test_a_folder_is_the_group(tmp_path, name, said_where, path, group):
     assert f"groups: 12 by the folder {said_where}, 4 images each" in said(source, tmp_path, group="folder")
 
 
-def test_folders_that_are_all_alike_are_no_groups(tmp_path):
-    words = said(patients(tmp_path / "set"), tmp_path, group="folder")
-    assert words.startswith("refused: --group folder: ")
-    assert "'ill/p01_0.png', 'ill/p01_1.png', 'ill/p01_2.png'" in words
-
-
 def table_of(root, *, column="Patient"):
     source = patients(root)
     files = sorted(source.rglob("*.png"))
@@ -143,6 +137,7 @@ def test_two_spellings_of_one_name_in_unicode_are_one_group(tmp_path):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
+        ("folder", "--group folder: no two folders lie below a class, or above one"),
         ("p(", "--group 'p(' is no regular expression: missing ), unterminated subpattern at position 1"),
         ("subject", "--group 'subject' matches no path of 48"),
         ("png", "--group 'png' puts all 48 images into one group, 'png'"),
@@ -153,11 +148,6 @@ def test_a_pattern_that_makes_no_groups_is_answered_in_one_line_with_three_paths
     assert answer.startswith(f"refused: {words}")
     assert "'ill/p01_0.png', 'ill/p01_1.png', 'ill/p01_2.png'" in answer
     assert "\n" not in answer
-
-
-def test_groups_of_one_image_each_are_said_to_change_nothing(tmp_path):
-    words = said(patients(tmp_path / "set"), tmp_path, group=r"p\d+_\d+")
-    assert "every group has one image, so --group has no effect" in words
 
 
 @pytest.mark.parametrize("options", [{}, {"folds": 3, "fold": 2}, {"test_fraction": 0.0, "val_fraction": 0.4}])

@@ -139,25 +139,19 @@ def test_new_and_missing_images_of_a_table_are_said(folder, tmp_path):
     assert sum(bundle.dataset_sizes.values()) == 160
 
 
-def test_a_table_finds_its_images_again_after_they_were_renamed(folder, tmp_path):
-    table = tmp_path / "split.csv"
-    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
-    before = {row.hash: row.split for row in split_table(build_dataloaders(DataConfig(source=str(folder)), Spec()))}
-    (folder / "c1" / "000.png").rename(folder / "c1" / "renamed.png")
-    again = build_dataloaders(DataConfig(source=str(folder), root=tmp_path, split=table), Spec())
-    assert {row.hash: row.split for row in split_table(again)} == before
-
-
-def test_copies_that_were_renamed_are_found_again_each_by_its_own_row(folder, tmp_path):
+def test_images_that_were_renamed_are_found_again_and_of_copies_each_by_its_own_row(folder, tmp_path):
     table = tmp_path / "split.csv"
     for name in ("twin.png", "triplet.png"):
         shutil.copyfile(folder / "c1" / "000.png", folder / "c1" / name)
-    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    drawn = build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec())
+    write_split(table, drawn)
     for name in ("000.png", "twin.png", "triplet.png"):
         (folder / "c1" / name).rename(folder / "c1" / f"renamed_{name}")
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
-    assert "not in it" not in notes
+    assert "without" not in notes
     assert sum(bundle.dataset_sizes.values()) == 162
+    before, after = ({row.hash: row.split for row in split_table(each)} for each in (drawn, bundle))
+    assert after == before
 
 
 def test_tables_with_the_needed_columns_alone_are_read_and_changed_contents_are_refused(folder, tmp_path):
