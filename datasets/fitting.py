@@ -115,10 +115,8 @@ def choose(sizes: np.ndarray) -> Fit:
 
 def seen_by_crop(sizes: np.ndarray) -> np.ndarray:
     """Return the share of each picture that a model sees with `crop`, outside of random crops: float64 (n,)."""
-    different, which = np.unique(sizes, axis=0, return_inverse=True)
-    boxes = (view_of(width, height, ImageSpec(fit="crop")) for width, height in different.tolist())
-    areas = np.array([(box.right - box.left) * (box.bottom - box.top) for box in boxes])
-    return (areas / different.prod(axis=1))[which]
+    side = ImageSpec().image_size
+    return side / (side * sizes.max(axis=1) // sizes.min(axis=1))  # as `resized_size` rounds
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:

@@ -17,10 +17,6 @@ from datasets.suspect import suspect_groups
 
 Names = Sequence[str | None]
 """The group of each image, None where it stands alone."""
-MOST = 0.5
-"""A group with more of a class than this decides alone what is learnt of it, or how it is scored."""
-NAMED = 3
-"""Such groups that a note names."""
 
 
 def with_groups(samples: Samples, option: str | None) -> Samples:
@@ -122,29 +118,14 @@ def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
     return ("train", "val") if brings or config.test_fraction == 0 else ("train", "val", "test")
 
 
-def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> Samples:
-    """Note the classes that lie mostly in one group. Raises DataError: there are fewer groups than parts or folds."""
-    if not parts or not _named(samples).any():
-        return samples
+def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> None:
+    """Raise DataError where a person named fewer groups than parts or folds are to be drawn."""
     pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
-    units, labels = units_of(samples, pool), samples.labels[pool]
-    count, wanted = len(np.unique(units)), config.folds or len(parts)
-    if len(pool) and count < wanted:
+    count, wanted = len(np.unique(units_of(samples, pool))), config.folds or len(parts)
+    if parts and _named(samples).any() and 0 < count < wanted:
         what = f"{wanted} folds" if config.folds else f"{wanted} parts, {', '.join(parts[:-1])} and {parts[-1]}"
         cure = "use fewer folds" if config.folds else "--test-fraction 0 or a --split of your own needs fewer"
         raise DataError(f"{samples.name} has {pluralise(count, 'group')} for {what}: {cure}")
-    (of_class, of_unit), sizes = np.unique(np.stack([labels, units]), axis=1, return_counts=True)
-    totals = np.bincount(labels, minlength=len(samples.class_names))
-    narrow = np.flatnonzero((sizes > 1) & (sizes > MOST * totals[of_class]))
-    if not len(narrow):
-        return samples
-    lines = [
-        f"group {samples.group_names[of_unit[at]]!r} has {sizes[at]:,} of the {totals[of_class[at]]:,} images of class"
-        f" {samples.class_names[of_class[at]]!r}"
-        for at in narrow[:NAMED]
-    ]
-    more = f", and {len(narrow) - NAMED} more like these" * (len(narrow) > NAMED)
-    return samples.note(f"the parts cannot have even shares of a class: {', '.join(lines)}{more}")
 
 
 def _named(samples: Samples) -> np.ndarray:

@@ -51,10 +51,15 @@ def identified(samples: Samples, data_root: Path | None = None) -> Samples:
     if kind == PATH_HASH:
         pairs = zip(rows.tolist(), sizes.tolist(), strict=True)
         digests[rows] = as_rows((path_digest(samples.paths[row], size) for row, size in pairs), len(rows))
-    elif of_files:
-        digests[rows] = _of_files(samples, rows, stats, data_root)
     else:
-        digests[rows] = as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))
+        settled = len(stats) >= KEPT_FROM and stats[:, 1:].max() < time.time_ns() - SETTLED
+        digests[rows] = remembered(
+            "digests",
+            str((samples.root or Path()).absolute()),
+            _stamp(samples, rows, stats),
+            lambda: {"digests": as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))},
+            data_root=data_root if settled else None,
+        )["digests"]
     return samples.replace(digests=digests, hash_kind=kind)
 
 
@@ -115,16 +120,9 @@ def _stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
     return np.array(stats, np.int64).reshape(-1, 3)
 
 
-def _of_files(samples: Samples, rows: np.ndarray, stats: np.ndarray, data_root: Path | None) -> np.ndarray:
-    """Hash files, uint8 (n, 8), unless all have the `stats` of an earlier start."""
-
-    def read() -> dict[str, np.ndarray]:
-        return {"digests": as_rows((content_digest(samples, row) for row in rows.tolist()), len(rows))}
-
-    settled = stats[:, 1:].max(initial=0) < time.time_ns() - SETTLED
-    stamps = hashlib.blake2b(stats.tobytes() + rows.tobytes())
-    stamps.update(samples.paths.characters)
-    stamps.update(samples.paths.ends.tobytes())
-    place = data_root if settled and len(rows) >= KEPT_FROM else None
-    root = str((samples.root or Path()).absolute())
-    return remembered("digests", root, stamps.digest(), read, data_root=place)["digests"]
+def _stamp(samples: Samples, rows: np.ndarray, stats: np.ndarray) -> bytes:
+    """Hash what tells that the files of these rows are those of an earlier start: their paths, sizes and times."""
+    stamp = hashlib.blake2b(stats.tobytes() + rows.tobytes())
+    stamp.update(samples.paths.characters)
+    stamp.update(samples.paths.ends.tobytes())
+    return stamp.digest()

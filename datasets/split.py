@@ -36,8 +36,8 @@ def split_set(samples: Samples, config: DataConfig) -> Samples:
     """
     samples = with_copies(samples, config.root)
     parts = parts_drawn(samples, config)
-    samples = assign_splits(require_groups(samples, config, parts), config)
-    return about_groups(samples, parts).without_empty_classes()
+    require_groups(samples, config, parts)
+    return about_groups(assign_splits(samples, config), parts).without_empty_classes()
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
