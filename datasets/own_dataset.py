@@ -7,6 +7,7 @@ processes.
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -92,13 +93,13 @@ def own_dataloaders(
     """
     items = splits_of(given)
     found = {split: labels_of(split, dataset) for split, dataset in items.items()}
-    sizes = {split: len(dataset) for split, dataset in items.items()}
-    labels = np.concatenate([part for part, _named in found.values()])
-    names = {split: names_of(dataset) for split, dataset in items.items() if found[split][1]}
+    sizes = {split: len(part) for split, (part, _) in found.items()}
+    labels = np.concatenate([part for part, _ in found.values()])
+    names = {split: of_split for split, (_, of_split) in found.items()}
     notes = ["your own Dataset: a resumed run checks only the number of images and their labels"]
     if labels.min():
         notes.append(f"class 0 has no images: do labels start at {labels.min()}?")
-    if names_of(items["train"]) and "train" not in names:
+    if names["train"] is None and held_by(items["train"])[1]:
         notes.append("the labels are those of the items, not its `targets` or `labels`, so `classes` names none")
     for split, loader in given.items():
         if isinstance(loader, DataLoader):
@@ -176,15 +177,6 @@ def own_name(dataset: Any) -> str:
     return own_name(dataset.dataset) if isinstance(dataset, Subset) else type(dataset).__name__
 
 
-def names_of(dataset: Any) -> list[str] | None:
-    """Return the `classes` of a Dataset, of what it is a part of, or of all that it joins, where they agree."""
-    if (names := getattr(dataset, "classes", None)) is not None:
-        return list(map(str, names)) or None
-    joined = dataset.datasets if isinstance(dataset, ConcatDataset) else []
-    found = [names_of(part) for part in ([dataset.dataset] if isinstance(dataset, Subset) else joined)] or [None]
-    return found[0] if all(names == found[0] for names in found) else None
-
-
 def class_names_of(names: Mapping[str, list[str] | None], last: int) -> tuple[str, ...]:
     """Return the names of all classes, from those that each split gives; numbers up to `last` where train gives none.
 
@@ -216,20 +208,20 @@ def first_image(split: str, dataset: Any) -> Any:
     raise DataError(f"the {named(split, dataset)} gives no (image, label) but {found}: wrap it in one that does")
 
 
-def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, bool]:
-    """Return all labels of a Dataset, int64 (n,), and whether `classes` names them.
+def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, list[str] | None]:
+    """Return all labels of a Dataset, int64 (n,), and the names of these classes; None where it has none for them.
 
-    They are those that it holds if its items agree, else those of its items."""
+    The labels are those that it holds if its items agree, else those of its items."""
     first_image(split, dataset)
-    held, rows = labels_held(dataset), range(len(dataset))
+    (held, names), rows = held_by(dataset), range(len(dataset))
     try:
         if held is not None:
             # One of each class, too: most that changes labels, such as a target_transform, does so class by class.
             some = {*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()}
             if all(label_of(dataset[row]) == held[row] for row in sorted(some)):
-                return held, True
+                return held, names
         labels = whole_numbers([label_of(dataset[row]) for row in rows], len(rows))
-        return labels, held is None or np.array_equal(held, labels)
+        return labels, names if held is None or np.array_equal(held, labels) else None
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(f"the {named(split, dataset)} gives no labels 0, 1, ...: {error}") from error
 
@@ -253,18 +245,19 @@ def whole_numbers(values: Any, count: int) -> np.ndarray:
     return labels.reshape(count).astype(np.int64)
 
 
-def labels_held(dataset: Any) -> np.ndarray | None:
-    """Return the labels that a Dataset holds: its `targets` or `labels`, a TensorDataset's second tensor.
+def held_by(dataset: Any) -> tuple[np.ndarray | None, list[str] | None]:
+    """Return the labels that a Dataset holds, its `targets` or `labels`, and its `classes`; None for what it lacks.
 
-    Those of a ConcatDataset or a Subset come from its parts. None: it has none, or something else is called so."""
-    try:
-        if isinstance(dataset, ConcatDataset):
-            return np.concatenate([labels_held(part) for part in dataset.datasets])
-        if isinstance(dataset, Subset):
-            held = labels_held(dataset.dataset)
-            return None if held is None else held[np.asarray(dataset.indices, np.int64)]
-        tensors: Any = getattr(dataset, "tensors", ())
+    Those of a Subset and a ConcatDataset come from their parts: classes where all agree."""
+    labels, names = None, getattr(dataset, "classes", None)
+    if isinstance(dataset, Subset | ConcatDataset):
+        joined = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets
+        parts, classes = zip(*map(held_by, joined), strict=True)
+        names = classes[0] if names is None and all(each == classes[0] for each in classes) else names
+        if all(part is not None for part in parts):
+            labels = np.concatenate(parts)[dataset.indices if isinstance(dataset, Subset) else slice(None)]
+    else:
         held = next((getattr(dataset, name) for name in ("targets", "labels") if hasattr(dataset, name)), None)
-        return whole_numbers(tensors[1] if held is None and len(tensors) == 2 else held, len(dataset))
-    except (TypeError, ValueError, IndexError):
-        return None
+        with suppress(TypeError, ValueError):  # something else is called so
+            labels = whole_numbers(held, len(dataset))
+    return labels, None if names is None else [*map(str, names)] or None

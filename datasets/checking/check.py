@@ -76,24 +76,29 @@ def check_source(
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     rows, pictures = _pictures(samples, used if sample is None else used[evenly(len(used), sample)])
     seen = inspections(samples, rows, workers=workers, with_facts=MOST_IMAGES)
-    findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
-    first = _first_of_each(pictures, seen, findings)
-    large = [place for place in first if seen[place].compared] if near else []
+    digests = [b"%d" % row if picture.fault else picture.digest for row, picture in zip(rows, seen, strict=True)]
+    _, first, contents = np.unique(digests, return_index=True, return_inverse=True)
+    readable = [place for place in np.sort(first).tolist() if not seen[place].fault]
+    large = [place for place in readable if seen[place].compared] if near else []
     pairs, correlation, mirrored = near_copies([seen[place].thumbnail for place in large])
     pairs = np.array(large, np.int64)[pairs]
-    findings += _near_findings(pictures, pairs, correlation, mirrored)
+    findings = [
+        *reading.problems,
+        *torn(samples),
+        *_own_findings(pictures, seen),
+        *_exact_findings(pictures, contents),
+        *_near_findings(pictures, pairs, correlation, mirrored),
+    ]
     suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
-    digests = [picture.digest or b"%d" % row for row, picture in zip(rows, seen, strict=True)]
-    contents = np.unique(digests, return_inverse=True)[1]
     units = united(contents, units_of(grouped, np.array(rows, np.int64)), pairs=pairs)
     shortcuts = find_shortcuts(samples, rows, seen, units)
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]
         findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
-    too_small, unread, is_copied = len(first) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
+    too_small, unread, is_copied = len(readable) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
     shapes = [(one.width, one.height, of.label) for of, one in zip(pictures, seen, strict=True) if one.width]
     notes = {
         "no split is given: a random one may put a picture into train and its copy into val": any(
@@ -147,21 +152,14 @@ def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) 
     return findings
 
 
-def _first_of_each(pictures: Sequence[Problem], inspected: Sequence[Inspection], findings: list[Problem]) -> list[int]:
-    """Indices of the readable pictures, each content once; reports the copies to `findings`."""
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for index, seen in enumerate(inspected):
-        if not seen.fault:
-            groups[seen.digest].append(index)
-    for group in groups.values():
-        earlier: dict[tuple[str, str], Problem] = {}  # the first of each split and label
-        for index in group:
-            picture = pictures[index]
-            # One of each kind, of the earliest such picture.
-            copies = (problem for other in reversed(earlier.values()) for problem in _copies(picture, other))
-            findings += {problem.kind: problem for problem in copies}.values()
-            earlier.setdefault((picture.split, picture.label), picture)
-    return [group[0] for group in groups.values()]
+def _exact_findings(pictures: Sequence[Problem], contents: np.ndarray) -> Iterator[Problem]:
+    """Yield a finding per picture and kind, with the earliest such picture of the same number in `contents`."""
+    earlier: dict[int, dict[tuple[str, str], Problem]] = defaultdict(dict)  # the first of each split and label
+    for place in np.flatnonzero(np.bincount(contents)[contents] > 1).tolist():
+        picture, known = pictures[place], earlier[contents[place]]
+        copies = (problem for other in reversed(known.values()) for problem in _copies(picture, other))
+        yield from {problem.kind: problem for problem in copies}.values()
+        known.setdefault((picture.split, picture.label), picture)
 
 
 def _near_findings(
