@@ -5,26 +5,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import DataError
-from common.shell import command
 from common.tables import read_rows
 from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.config import DataConfig, data_place, named_set
+from datasets.config import data_place
 from datasets.sources.reading import Reading
 
 
-def without_listed(reading: Reading, config: DataConfig, exclude: Path, *, check: str) -> Samples:
+def without_listed(reading: Reading, source: str, exclude: Path, *, check: str) -> Samples:
     """Return the usable images without those in the table `exclude`; if it has a column severity, without its errors.
 
     `check`: the command that lists what is wrong with the images. Raises DataError: as `Reading.usable`; or the table
     was written for another set, or names no image of this one.
     """
     rows = read_rows(exclude, ("path",), what="list of images to exclude")
-    here = data_place(config.source)
+    here = data_place(source)
     there = next((row["data"] for row in rows if row.get("data")), here)
     if there != here and os.path.lexists(there):
-        writes_one = command("check", *named_set(config))
-        raise DataError(f"{exclude} was written for {there}, not for {here}; this writes one: {writes_one}")
+        raise DataError(f"{exclude} was written for {there}, not for {here}; this writes one: {check}")
     wanted = [row["path"] for row in rows if row.get("severity", "error").strip().lower() == "error"]
     found = _find(wanted, reading)
     if wanted and not found:

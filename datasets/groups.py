@@ -10,7 +10,7 @@ from common.errors import DataError
 from common.text import normal, pluralise, printable
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import FOLDER, DataConfig, by_column
-from datasets.copies import are_copies, units_of
+from datasets.copies import are_copies
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS
 from datasets.suspect import suspect_groups
@@ -116,16 +116,6 @@ def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
     if config.split is not None or (config.folds is None and "val" in brings):
         return ()
     return ("train", "val") if brings or config.test_fraction == 0 else ("train", "val", "test")
-
-
-def require_groups(samples: Samples, config: DataConfig, parts: Sequence[str]) -> None:
-    """Raise DataError where a person named fewer groups than parts or folds are to be drawn."""
-    pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
-    count, wanted = len(np.unique(units_of(samples, pool))), config.folds or len(parts)
-    if parts and _named(samples).any() and 0 < count < wanted:
-        what = f"{wanted} folds" if config.folds else f"{wanted} parts, {', '.join(parts[:-1])} and {parts[-1]}"
-        cure = "use fewer folds" if config.folds else "--test-fraction 0 or a --split of your own needs fewer"
-        raise DataError(f"{samples.name} has {pluralise(count, 'group')} for {what}: {cure}")
 
 
 def _named(samples: Samples) -> np.ndarray:

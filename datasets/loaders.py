@@ -186,7 +186,7 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
     else:
         from datasets.excluded import without_listed
 
-        samples = without_listed(reading, config, config.exclude, check=check)
+        samples = without_listed(reading, config.source, config.exclude, check=check)
     return with_groups(samples, config.group)
 
 

@@ -18,7 +18,7 @@ from common.text import pluralise, shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
 from datasets.copies import COPIES, are_copies, units_of, with_copies
-from datasets.groups import about_groups, parts_drawn, require_groups
+from datasets.groups import about_groups, parts_drawn
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.split_csv import Reused, reuse_split
@@ -36,7 +36,6 @@ def split_set(samples: Samples, config: DataConfig) -> Samples:
     """
     samples = with_copies(samples, config.root)
     parts = parts_drawn(samples, config)
-    require_groups(samples, config, parts)
     return about_groups(assign_splits(samples, config), parts).without_empty_classes()
 
 

@@ -198,12 +198,10 @@ def test_a_split_of_ones_own_that_tears_a_group_is_an_error_of_check_and_a_line_
     assert "group_across_splits" not in {f.kind for f in check_source(str(source)).findings}
 
 
-def test_fewer_groups_than_parts_or_folds_are_refused_before_anything_is_drawn(tmp_path):
+def test_fewer_groups_than_parts_or_folds_are_refused(tmp_path):
     source = patients(tmp_path / "set", of_class=1, images=10)
-    assert said(source, tmp_path, group=r"p\d+").startswith(
-        "refused: set has 2 groups for 3 parts, train, val and test: "
-    )
-    assert "refused: set has 2 groups for 5 folds" in said(source, tmp_path, group=r"p\d+", folds=5, fold=1)
+    assert "no image is left for val and test; give a --split" in said(source, tmp_path, group=r"p\d+")
+    assert "belong together for 5 folds; use fewer folds" in said(source, tmp_path, group=r"p\d+", folds=5, fold=1)
 
 
 def test_packed_groups_are_read_back(tmp_path, capsys):
