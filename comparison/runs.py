@@ -16,7 +16,7 @@ from common.text import pluralise, shorten_list
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
 from datasets.copies import united
-from datasets.split_csv import SplitRow, clusters_of, groups_in, read_split
+from datasets.split_csv import SplitRow, clusters_of, read_split
 from trainers.config import to_dict
 from trainers.seen import left_out_of, seen_lines
 from trainers.statistics import Design, design_of
@@ -160,7 +160,8 @@ def read_run(run_dir: Path) -> FinishedRun:
         raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
     names = _class_names(run_dir, meta)
     history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
-    groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == "test")
+    rows = read_split(run_dir / "split.csv")
+    groups = {row.path: row.group for row in rows if row.split == "test" and row.group}
     known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images)
     return FinishedRun(*known, groups=groups)
 

@@ -119,11 +119,6 @@ def read_split(path: Path) -> list[SplitRow]:
     ]
 
 
-def groups_in(table: Iterable[SplitRow]) -> dict[str, str]:
-    """Map the path of each image that has a group to its group."""
-    return {row.path: row.group for row in table if row.group}
-
-
 def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
     """Number images, int64 (n,): those of one group share a number, each that stands alone has one of its own."""
     numbers: dict[tuple[bool, str], int] = {}

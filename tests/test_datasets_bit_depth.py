@@ -43,11 +43,7 @@ def test_pictures_that_use_their_range_are_taken(tmp_path, most):
     folder = pictures(tmp_path / "set", most)
     assert len(split_samples(DataConfig(source=str(folder), root=tmp_path))) == 16
     assert not [finding for finding in check_source(str(folder)).findings if finding.kind == "narrow_range"]
-
-
-def test_one_dark_picture_among_others_is_no_fault(tmp_path):
-    folder = pictures(tmp_path / "set", 60_000)
-    Image.fromarray(np.full((24, 24), 900, np.uint16)).save(folder / "a" / "0.png")
+    Image.fromarray(np.full((24, 24), 900, np.uint16)).save(folder / "a" / "0.png")  # one dark picture is no fault
     assert len(split_samples(DataConfig(source=str(folder), root=tmp_path))) == 16
 
 
