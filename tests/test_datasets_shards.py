@@ -1,8 +1,10 @@
-"""Shards: read where they lie, and the very set that the folder is from which they were made."""
+"""Sets in few files, tar, parquet or Arrow, here or on the hub: the set of the folder that they were made from."""
 
 import io
+import shutil
 import sys
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from small_images import image_folder
 from small_run import call
 
 from common.errors import DataError, MissingPackage
+from common.files import NO_DOWNLOADS
 from common.image_spec import ImageSpec
 from common.shell import command
 from datasets import build_dataloaders, packing
@@ -259,6 +262,11 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
 
 
+def rows_of(folder):
+    """(bytes, name, class) of each picture."""
+    return [(file.read_bytes(), file.name, file.parent.name) for file in sorted(folder.glob("*/*"))]
+
+
 @pytest.mark.parametrize(
     ("names", "place"),
     [
@@ -269,8 +277,7 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
 )
 def test_parquet_and_arrow_are_the_set_that_was_put_into_them(tmp_path, folder, names, place):
     for split in ("train", "val"):
-        rows = [(file.read_bytes(), file.name, file.parent.name) for file in sorted((folder / split).glob("*/*"))]
-        rows = [(data, path, names.index(label) if names else label) for data, path, label in rows]
+        rows = [(data, path, names.index(label) if names else label) for data, path, label in rows_of(folder / split)]
         parquet(tmp_path / "data" / place.format(split), rows, names)
     parquet(tmp_path / "data" / place.format("test"), [(b"", None, -1)] if names else [(b"", None, None)], names)
     files = read_source(str(folder), tmp_path).usable()
@@ -346,3 +353,71 @@ def test_pixels_in_memory_are_packed_without_loss(tmp_path, capsys):
     assert samples.labels.tolist() == digits.labels.tolist()
     for row in (0, 900, 1796):
         assert (to_array(read_image(samples.file(row), channels=1))[0] == digits.pixels[row, :, :, 0]).all()
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder that stands for the hub; whatever has `missing` in its name cannot be had."""
+    library = pytest.importorskip("huggingface_hub", reason="huggingface_hub comes with transformers, an extra")
+    root, missing = tmp_path / "hub of others", []
+
+    def dataset_info(name, **_):
+        files = [path.relative_to(root).as_posix() for path in root.glob("*/*/*.parquet")]
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
+
+    def snapshot_download(name, *, allow_patterns, local_dir, **_):
+        for file in allow_patterns:
+            if not any(word in file for word in missing):
+                (local_dir / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / file, local_dir / file)
+
+    monkeypatch.setattr(library, "dataset_info", dataset_info)
+    monkeypatch.setattr(library, "snapshot_download", snapshot_download)
+    return SimpleNamespace(root=root, missing=missing)
+
+
+def test_a_set_of_the_hub_is_the_set_that_was_put_there_and_is_fetched_once(tmp_path, folder, hub):
+    for split in ("train", "val"):
+        parquet(hub.root / "default" / split / "0000.parquet", rows_of(folder / split))
+    hub.missing.append("val")
+    with pytest.raises(FileNotFoundError, match=r"hf:org/photos cannot be downloaded .* and put it at .*org--photos$"):
+        read_source("hf:org/photos", tmp_path)
+    hub.missing.clear()
+    samples, files = read_source("hf:org/photos", tmp_path).usable(), read_source(str(folder), tmp_path).usable()
+    assert samples.class_names == files.class_names
+    assert samples.splits.tolist() == files.splits.tolist()
+    assert [samples.file(i).read_bytes() for i in range(len(files))] == [
+        files.file(i).read_bytes() for i in range(len(files))
+    ]
+    assert [path.name for path in (tmp_path / "hub").glob("org--*")] == ["org--photos"]
+    hub.missing.append("parquet")
+    assert len(read_source("hf:org/photos", tmp_path).samples) == len(files)
+
+
+def test_a_hub_out_of_reach_is_asked_once(tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub.hf_api", reason="huggingface_hub comes with transformers, an extra")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the library waits to try again: 24 s in all"))
+    with pytest.raises(FileNotFoundError, match=r"^hf:org/photos cannot be downloaded \(.*refused\): fetch the folder"):
+        read_source("hf:org/photos", tmp_path)
+
+
+def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub, monkeypatch):
+    for subset in ("large", "small"):
+        parquet(hub.root / subset / "train" / "0000.parquet", rows_of(folder / "train"))
+    for source in ("hf:org/photos", "hf:org/photos/tiny"):
+        with pytest.raises(DataError, match=r"name one of its subsets, hf:org/photos/SUBSET; it has 'large', 'small'$"):
+            read_source(source, tmp_path)
+    assert len(read_source("hf:org/photos/small", tmp_path).samples) == 13
+    with monkeypatch.context() as patch, pytest.raises(MissingPackage, match="^hf:org/photos needs huggingface_hub"):
+        patch.setitem(sys.modules, "huggingface_hub", None)
+        read_source("hf:org/photos", tmp_path)
+    with pytest.raises(DataError, match="expected hf:ORG/NAME"):
+        read_source("hf:../..", tmp_path)
+    NO_DOWNLOADS.set(True)
+    try:
+        with pytest.raises(DataError, match="only the files of a run say to put it there"):
+            read_source("hf:org/photos/large", tmp_path)
+    finally:
+        NO_DOWNLOADS.set(False)
