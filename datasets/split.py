@@ -58,14 +58,13 @@ def assign_splits(samples: Samples, config: DataConfig) -> Samples:
         return samples
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
     if config.folds is not None:
-        chosen = _fold(samples, pool, config)
-        return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+        return samples.with_splits({TRAIN: np.flatnonzero(pool), VAL: _fold(samples, pool, config)})
     fraction = usual if config.val_fraction is None else config.val_fraction
     # A share of all images of an unsplit set, of the training images of one that brings a test split.
     of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
     count = math.floor(fraction * of.sum())
     chosen = _take(samples, pool, count, config.split_seed)
-    samples = samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+    samples = samples.with_splits({TRAIN: np.flatnonzero(pool), VAL: chosen})
     return _even_out(samples, [TRAIN, VAL] + [TEST] * (drawn > 0), {VAL: count, TEST: drawn}, config.split_seed)
 
 
