@@ -82,8 +82,8 @@ def loader_like(
     loader: DataLoader, dataset: Any, sampler: Any, *, persistent: bool = False, device: torch.device | None = None
 ) -> Loader:
     """Build a loader with as many processes as another, and for its device unless one is given."""
-    device = device or getattr(loader, "device", CPU)
-    return Loader(dataset, sampler, workers=loader.num_workers, persistent=persistent, device=device)
+    place: torch.device = device or getattr(loader, "device", CPU)
+    return Loader(dataset, sampler, workers=loader.num_workers, persistent=persistent, device=place)
 
 
 def on_device(bundle: DataBundle, device: torch.device) -> DataBundle:
