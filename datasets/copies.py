@@ -92,8 +92,9 @@ def connected(count: int, links: np.ndarray) -> Places:
 
 
 def united(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = None) -> Places:
-    """Number the units of n images, int64 (n,), of which those that share a number in one of these, or are a pair of
-    near copies (2, m), belong together; -1 stands alone."""
+    """Number the units of n images, int64 (n,): those that share a number, or are a pair (2, m).
+
+    Numbers are int64 (n,) each; -1 stands alone."""
     links = [_links(codes) for codes in (first, *others)]
     return connected(len(first), np.concatenate(links if pairs is None else [*links, pairs], axis=1))
 
@@ -239,7 +240,7 @@ def thumbnail(image: Image.Image) -> bytes:
 
 
 def near_copies(thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
-    """Find all pairs i < j (2, m) of thumbnails that show one picture; their correlation; whether j is mirrored.
+    """Find pairs i < j (2, m) of one picture; return their correlations and whether j is mirrored, too.
 
     Empty thumbnails and pictures of one colour match nothing. Pairs come sorted by i, then j, each once.
     """

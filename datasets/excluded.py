@@ -40,7 +40,7 @@ def without_listed(reading: Reading, source: str, exclude: Path, *, check: str) 
 
 
 def _find(wanted: Sequence[str], reading: Reading) -> dict[str, str]:
-    """Map each path, in any spelling, to the image or the file with a fault that it names in the set's folder."""
+    """Map each path, in any spelling, to the image or faulty file that it names."""
     known = {*reading.samples.paths, *(fault.path for fault in reading.problems)}
     if known.issuperset(wanted):
         return dict(zip(wanted, wanted, strict=True))

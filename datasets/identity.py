@@ -121,7 +121,7 @@ def _stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
 
 
 def _stamp(samples: Samples, rows: np.ndarray, stats: np.ndarray) -> bytes:
-    """Hash what tells that the files of these rows are those of an earlier start: their paths, sizes and times."""
+    """Hash the paths, sizes and times of files, which stay as long as no file changes."""
     stamp = hashlib.blake2b(stats.tobytes() + rows.tobytes())
     stamp.update(samples.paths.characters)
     stamp.update(samples.paths.ends.tobytes())

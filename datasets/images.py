@@ -207,7 +207,7 @@ def _reason(error: Exception, name: str) -> str:
 
 
 def unidentified(content: bytes) -> tuple[str, str]:
-    """Return the kind of fault of a file that Pillow takes for no image, and what it is, by its first bytes."""
+    """Return why Pillow takes a file for no image: the kind of fault and the reason."""
     head = content[:512]
     if not content.strip(b"\0"):
         return "unreadable", "zero bytes alone" if content else "an empty file"

@@ -82,7 +82,7 @@ def loader_like(
     loader: DataLoader, dataset: Any, sampler: Any, *, persistent: bool = False, device: torch.device | None = None
 ) -> Loader:
     """Build a loader with as many processes as another, and for its device unless one is given."""
-    place: torch.device = device or getattr(loader, "device", CPU)
+    place = getattr(loader, "device", CPU) if device is None else device
     return Loader(dataset, sampler, workers=loader.num_workers, persistent=persistent, device=place)
 
 

@@ -209,7 +209,7 @@ def first_image(split: str, dataset: Any) -> Any:
 
 
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, list[str] | None]:
-    """Return all labels of a Dataset, int64 (n,), and the names of these classes; None where it has none for them.
+    """Return all labels of a Dataset, int64 (n,), and the class names that go with them, or None.
 
     The labels are those that it holds if its items agree, else those of its items."""
     first_image(split, dataset)
@@ -246,9 +246,10 @@ def whole_numbers(values: Any, count: int) -> np.ndarray:
 
 
 def held_by(dataset: Any) -> tuple[np.ndarray | None, list[str] | None]:
-    """Return the labels that a Dataset holds, its `targets` or `labels`, and its `classes`; None for what it lacks.
+    """Return the labels and the class names that a Dataset holds; None for what it lacks.
 
-    Those of a Subset and a ConcatDataset come from their parts: classes where all agree."""
+    They are its `targets` or `labels`, and its `classes`; of a Subset or a ConcatDataset those of the parts, classes
+    where all agree."""
     labels, names = None, getattr(dataset, "classes", None)
     if isinstance(dataset, Subset | ConcatDataset):
         joined = [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets

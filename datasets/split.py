@@ -32,7 +32,7 @@ MOST_CELLS = 50_000_000
 def split_set(samples: Samples, config: DataConfig) -> Samples:
     """Give every image a split that its copies and its group share, and note what keeps the parts from being fair.
 
-    Raises DataError: there are fewer groups than parts or folds, or groups so large that a part has no image.
+    Raises DataError: there are fewer units than folds, or groups so large or so few that a part has no image.
     """
     samples = with_copies(samples, config.root)
     parts = parts_drawn(samples, config)

@@ -153,7 +153,7 @@ def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) 
 
 
 def _exact_findings(pictures: Sequence[Problem], contents: np.ndarray) -> Iterator[Problem]:
-    """Yield a finding per picture and kind, with the earliest such picture of the same number in `contents`."""
+    """Yield a finding per picture and kind, with the earliest picture of equal number in `contents`."""
     earlier: dict[int, dict[tuple[str, str], Problem]] = defaultdict(dict)  # the first of each split and label
     for place in np.flatnonzero(np.bincount(contents)[contents] > 1).tolist():
         picture, known = pictures[place], earlier[contents[place]]
