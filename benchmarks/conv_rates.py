@@ -30,7 +30,7 @@ BEFORE = "lr=5e-5,start_head=plain"
 def one_run(options: argparse.Namespace, folder: Path, model: str, way: str, epochs: float, seed: int) -> float:
     """Train once; return the share of test images that are right."""
     (name, _, file), head = model.partition("="), way == "head"
-    weights: dict[str, Any] = {"weights": file, "weights_source": "timm" if "timm" in name else None} if file else {}
+    weights: dict[str, Any] = {"weights": file} if file else {}
     given = {} if way in ("head", "default") else dict(pair.split("=") for pair in way.split(","))
     given = {key: value if key == "start_head" else float(value) for key, value in given.items()}
     shares = {"val_fraction": options.val, "test_fraction": options.test, "split_seed": seed}

@@ -13,7 +13,7 @@ Config = Mapping[str, Mapping[str, Any]]
 
 # Options that change no result, and those that `require_same_data` compares.
 _IRRELEVANT = {
-    "model": {"name", "networks", "weights_source"},
+    "model": {"name", "networks"},
     "train": {
         "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "threads",
     },

@@ -155,7 +155,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
 
 def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
     with untrusted_run():
-        model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
+        model: Any = build_model(config, num_classes=len(names), weights="none", trainable="all")
     if config.name == MIXTURE or config.name.startswith(HF_PREFIX):
         model.load_state_dict(file.tensors)
     else:

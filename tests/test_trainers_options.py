@@ -276,7 +276,6 @@ def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
         ({"log_every": 15}, "--log-every has no effect: the run has 14 steps"),
         ({"mixup": 0.2, "data": {"batch_size": 1}}, "--mixup"),
         ({"cutmix": 1.0, "data": {"batch_size": 1}}, "--cutmix"),
-        ({"model": {"weights": "none", "weights_source": "timm"}}, "--weights-source"),
         ({"data": {"split": Path("split.csv"), "split_seed": 1}}, "--split-seed"),
     ],
 )

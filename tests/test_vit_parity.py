@@ -232,7 +232,7 @@ def test_timm_variants_that_are_the_same_function_load(options: dict[str, Any], 
     )
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
     ours = Case("Ti", 8, 32).ours().eval()
-    load_weights(ours, tmp_path / "weights.pth", source="timm")
+    load_weights(ours, tmp_path / "weights.pth")
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
 

@@ -125,7 +125,7 @@ def test_the_resolved_options_build_the_model_again_without_the_package(package,
     resolved = Blueprint(ModelConfig(name="efficientnet_lite0")).resolved
     assert resolved.layer_norm_eps is None
     monkeypatch.setattr(timm_models, "find_spec", lambda name: None)
-    again = dataclasses.replace(resolved, weights="none", weights_source=None)
+    again = dataclasses.replace(resolved, weights="none")
     assert build_model(again, num_classes=3).classifier.out_features == 3
 
 

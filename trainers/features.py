@@ -94,7 +94,7 @@ def features_of(
         return kept_features(kept_in, [*about, what], model, loader, setup.device, head=head, **how)
 
     if not isinstance(setup.model, SideBySide):
-        model = dataclasses.replace(setup.config.model, weights=None, weights_source=None, trainable="head")
+        model = dataclasses.replace(setup.config.model, weights=None, trainable="head")
         head = parts(setup.model).head
         return computed(setup.model, head[0], head, to_dict(model))
     columns = []

@@ -169,7 +169,7 @@ def prepare(
         blueprint = Blueprint(config.model)  # reads a file of weights once
         config, spec = dataclasses.replace(config, model=blueprint.resolved), given.spec or blueprint.image_spec
     else:
-        blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
+        blueprint = Blueprint(dataclasses.replace(config.model, weights="none"))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
     if checkpoint is None and given.spec is None:
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))

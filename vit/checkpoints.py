@@ -23,7 +23,6 @@ def load_weights(
     model: nn.Module,
     path: str | Path | WeightFile,
     *,
-    source: str | None = None,
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
 ) -> str:
@@ -35,7 +34,6 @@ def load_weights(
     Args:
         model: our VisionTransformer, or torchvision's or timm's (these take files with the names of their library).
         path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder; or what `read_weights` returned.
-        source: torchvision, timm, huggingface, google or ours; default: told from the parameter names.
         layer_norm_eps: default: the one of the weights.
         class_names: of the new task. A head that the file says is for others is left out, however many they are.
 
@@ -43,7 +41,7 @@ def load_weights(
         FileNotFoundError: no such file.
         WeightsError: unreadable, of another family or shape, or with keys missing or left over.
     """
-    file = path if isinstance(path, WeightFile) else read_weights(path, source=source)
+    file = path if isinstance(path, WeightFile) else read_weights(path)
     layout = _layout(model)
     theirs = _network_in(file, layout)
     tensors = _to_our_names(theirs, file, layout)
@@ -108,7 +106,7 @@ def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) 
         tensors = dict(zip(layout.tensors, tensors.values(), strict=True))
     if layout.stem not in tensors:
         raise WeightsError(
-            f"{file.path}: no weights in the format of {file.source} for {layout.stem} of this model; "
+            f"{file.path}: no weights for {layout.stem} of this model among names of {file.source}; "
             f"found {shorten_list(list(file.held))}"
         )
     return tensors

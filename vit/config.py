@@ -93,7 +93,6 @@ HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
 """Load `hf:` models from local files only; set while a run is opened that may be a stranger's."""
 OWN_PREFIX = "own:"
 """A module that a program gave to `trainers.run.train`: only that program can build it."""
-WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,6 @@ class ModelConfig:
     imagenet that of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
     research and teaching). auto: all pretrained networks that need no download, frozen and side by side, under one
     fitted head."""
-    weights_source: Annotated[Literal["torchvision", "timm", "huggingface", "google", "ours"] | None, InFiles] = None
-    """Name the library whose parameter names the weights file uses. Default: recognised by the names."""
     trainable: Annotated[str, Hparam, Arg(metavar="PART")] = "all"
     """Train all, head, norms, last:K or lora:R; freeze the rest. all is fine-tuning; head a linear probe; norms head
     and every LayerNorm; last:K head, final norm and the last K blocks; lora:R head, and low-rank updates of rank R in

@@ -110,15 +110,12 @@ class Blueprint:
     @cached_property
     def weights(self) -> "WeightFile | None":
         """Content of the file of weights; None for training from scratch, and for a mixture, whose networks have it."""
-        file = self._file
-        if file is None:
-            path = None if self.networks else weights_path(self.config)
-            if path is None:
-                return None
-            from vit.weight_files import read_weights
+        path = None if self._file or self.networks else weights_path(self.config)
+        if path is None:
+            return self._file
+        from vit.weight_files import read_weights
 
-            file = read_weights(path, source=self.config.weights_source)
-        return dataclasses.replace(file, usual_source="timm") if self._from_timm else file
+        return read_weights(path)
 
     @cached_property
     def image_spec(self) -> ImageSpec:
@@ -203,7 +200,7 @@ class Blueprint:
 
 MIXTURES_LACK = (
     "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth",
-    "layer_norm_eps", "weights_source",
+    "layer_norm_eps",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from vit.config import HF_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access
 from vit.parts import Parts
 
-_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "weights_source")
+_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 

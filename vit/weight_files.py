@@ -19,7 +19,6 @@ from torch import Tensor
 
 from common.errors import WeightsError
 from common.image_spec import ImageSpec
-from vit.config import WEIGHT_SOURCES
 from vit.key_maps import FAMILIES, Family
 from vit.tensor_files import read_tensors, refuse_pointer, tree_of
 from vit.torch_files import read_torch_file
@@ -42,10 +41,6 @@ class WeightFile:
     """Tensors of the network, and those that its trainer kept with it."""
     extras: dict[str, Any] = field(default_factory=dict)
     """Everything else in the file: class_names, image_spec, ... of our own runs."""
-    given_source: str | None = None
-    """Library whose parameter names it has, if an option says it."""
-    usual_source: str | None = None
-    """Library to assume where no family's signature is among the names."""
     notes: tuple[str, ...] = ()
     """Lines about choices made while reading."""
 
@@ -73,22 +68,9 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Family of its parameter names: as given, or recognised by a signature. Raises WeightsError: unknown."""
-        known = ", ".join(WEIGHT_SOURCES)
-        if self.given_source is not None:
-            if self.given_source not in FAMILIES:
-                raise WeightsError(f"{self.path}: weights source {self.given_source!r} is unknown; known: {known}")
-            return self.given_source
-        usual = "ours" if "config" in self.extras else self.usual_source  # ours: a run of another library's model
-        signed = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
-        sources = signed or ([usual] if usual else [])
-        if len(sources) == 1:
-            return sources[0]
-        reason = f"could be {' or '.join(sources)}" if sources else "no family has them"
-        raise WeightsError(
-            f"{self.path}: cannot tell whose parameter names these are ({', '.join(list(self.tensors)[:3])}, ...): "
-            f"{reason}; say it with --weights-source: {known}"
-        )
+        """Family whose signature is among its names. Without one: ours, if a run wrote it; else timm, of any network."""
+        signed = (name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors)))
+        return next(signed, "ours" if "config" in self.extras else "timm")
 
     @property
     def family(self) -> Family:
@@ -122,7 +104,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
+def read_weights(path: str | Path) -> WeightFile:
     """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
 
     Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects.
@@ -153,7 +135,7 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
             if tensor.numel() * tensor.element_size() > size:  # a view that repeats a few numbers
                 raise WeightsError(f"{path}: {name} takes more memory than the file")
             tensors[name] = tensor.detach().clone()
-    return WeightFile(path, tensors, extras, source, notes=tuple(notes))
+    return WeightFile(path, tensors, extras, tuple(notes))
 
 
 def _may_hold_network(value: Any) -> bool:

@@ -216,7 +216,6 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
         ("--patience", train.patience >= epochs > 0, f"the run has {pluralise(epochs, 'epoch')}"),
         ("--save-every", (train.save_every or 0) >= steps_per_epoch, f"an epoch has {of_an_epoch}"),
         ("--log-every", (train.log_every or 0) > steps, f"the run has {pluralise(steps, 'step')}"),
-        ("--weights-source", model.weights == "none" and model.weights_source, "no weights are loaded"),
         ("--split-seed", data.split and data.split_seed, drawn),
         ("--val-fraction", data.split and data.val_fraction is not None, drawn),
         ("--test-fraction", data.split and data.test_fraction is not None, drawn),

@@ -150,7 +150,7 @@ def open_best(run_dir: Path | str) -> BestModel:
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
         classes = len(checkpoint["class_names"])
-        plain: dict[str, Any] = {"weights": "none", "weights_source": None, "trainable": "all"}
+        plain: dict[str, Any] = {"weights": "none", "trainable": "all"}
         build = partial(build_model, config, num_classes=classes, **plain)
         with torch.device("meta"):  # shapes without numbers, which may be too many
             require_shapes(build(), checkpoint["model"])
