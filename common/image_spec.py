@@ -23,7 +23,7 @@ class ImageSpec:
     image_size: int = 224
     mean: tuple[float, ...] = HALF
     std: tuple[float, ...] = HALF
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     in_channels: int = 3
     crop_fraction: float = 1.0
     """Share kept by `crop`: the middle of a picture whose shorter side is `image_size / crop_fraction` pixels."""

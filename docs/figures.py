@@ -21,7 +21,7 @@ from torch.nn import functional as F
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the script runs from any folder
 
-from vit.attention_maps import attention_distance, class_map, select  # noqa: E402
+from vit.attention_maps import attention_distance, head_map, select  # noqa: E402
 from vit.config import VIT_SHAPES, ViTConfig  # noqa: E402
 from vit.model import VisionTransformer, cut_patches  # noqa: E402
 
@@ -155,7 +155,7 @@ def draw_attention_maps(model: VisionTransformer, images: Tensor, labels: Tensor
     """One unseen digit of each class above what the class token attends to in the last layer, mean of the heads."""
     chosen = torch.stack([(labels == digit).nonzero()[0, 0] for digit in range(10)])
     logits, attention = model.forward_with_attention(images[chosen])
-    maps = class_map(select(attention, layer=-1))  # (10, 4, 4)
+    maps = head_map(model, select(attention, layer=-1))  # (10, 4, 4)
     figure, axes = plt.subplots(2, 10, figsize=(10, 2.2), layout="constrained")
     for column in range(10):
         axes[0, column].imshow(images[chosen[column], 0].numpy(), cmap="gray_r")

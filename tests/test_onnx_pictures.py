@@ -128,18 +128,12 @@ def test_the_runtime_reports_nothing_to_its_maker_and_other_packages_set_no_vari
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("spec", "named"),
-    [
-        (ImageSpec(4, (0.5,) * 4, (0.5,) * 4, in_channels=4), "in_channels=4"),
-        (ImageSpec(4, interpolation="nearest"), "interpolation=nearest"),
-    ],
-)
-def test_pictures_that_no_file_prepares_are_refused(spec, named):
+def test_pictures_of_four_channels_are_refused():
     from vit.onnx_pictures import PictureForm, of_pictures
 
-    with pytest.raises(OptionError, match=f"{named}.* export with --input tensor"):
-        of_pictures(identity(spec.in_channels, 4), spec, PictureForm(["a"]))
+    spec = ImageSpec(4, (0.5,) * 4, (0.5,) * 4, in_channels=4)
+    with pytest.raises(OptionError, match=r"in_channels=4.* export with --input tensor"):
+        of_pictures(identity(4, 4), spec, PictureForm(["a"]))
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from torchvision.models.vision_transformer import VisionTransformer as Torchvisi
 from vit.attention_maps import (
     attention_distance,
     attention_weights,
-    class_map,
     head_map,
     maps_of,
     relevance,
@@ -96,7 +95,7 @@ def test_rollout_is_the_product_over_layers_with_half_a_residual() -> None:
 def test_rollout_of_a_model_that_looks_at_one_patch_points_there() -> None:
     looking = torch.zeros(1, 4, 10, 10)
     looking[..., 7] = 1  # every token asks token 7: patch 6, row 2, column 0
-    grid = class_map(rollout([looking, looking]))
+    grid = head_map(nn.Identity(), rollout([looking, looking]))
     assert grid.shape == (1, 3, 3)
     assert grid[0, 2, 0] == pytest.approx(1)
     assert grid.sum() == pytest.approx(1)
@@ -128,12 +127,12 @@ def test_relevance_follows_the_gradient_of_the_chosen_logit(kind: str) -> None:
 
 def test_relevance_of_an_untrained_model_is_zero_everywhere_and_not_nan() -> None:
     model = VisionTransformer(ViTConfig(24, 8, num_classes=2, embed_dim=8, depth=1, num_heads=1)).eval()
-    assert not class_map(relevance(model, pictures())[1]).any()
+    assert not head_map(model, relevance(model, pictures())[1]).any()
 
 
-def test_a_class_map_needs_a_square_grid() -> None:
+def test_a_map_needs_a_square_grid() -> None:
     with pytest.raises(ValueError, match="9 tokens are not one class token and a square grid"):
-        class_map(torch.ones(1, 9, 9))
+        head_map(nn.Identity(), torch.ones(1, 9, 9))
 
 
 def test_attention_distance_of_heads_that_look_at_themselves_and_everywhere() -> None:

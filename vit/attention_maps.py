@@ -124,25 +124,19 @@ def _identity(weights: Tensor) -> Tensor:
     return torch.eye(tokens, dtype=weights.dtype, device=weights.device).expand(batch, tokens, tokens)
 
 
-def class_map(weights: Tensor) -> Tensor:
-    """Put what the class token sees of each patch on the grid: (B, T, T) -> (B, G, G), sums to 1 (or all 0)."""
-    patches = weights[:, 0, 1:]  # row: the class token asks; column 0 would be the class token itself
-    side = grid_side(weights.size(1))
-    if not side:
-        raise NoAttention(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
-    total = patches.sum(dim=1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
-    return (patches / total).unflatten(1, (side, side))
-
-
 def head_map(model: nn.Module, weights: Tensor) -> Tensor:
-    """Put what the head's tokens see of each patch on the grid: (B, T, T) -> (B, G, G).
+    """Map the attention of the head's tokens to each patch: (B, T, T) -> (B, G, G), sums to 1 (or all 0).
 
     These are the class token, or the mean of all patches for a model that `pools_patches`.
     """
     weights = without_extra_tokens(model, weights)
-    if pools_patches(model):
-        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
-    return class_map(weights)
+    side = grid_side(weights.size(1))
+    if not side:
+        raise NoAttention(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
+    asking = weights[:, 1:].mean(dim=1) if pools_patches(model) else weights[:, 0]  # rows ask: (B, T)
+    patches = asking[:, 1:]
+    total = patches.sum(dim=1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
+    return (patches / total).unflatten(1, (side, side))
 
 
 def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:

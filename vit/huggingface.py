@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
-_RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
 class HuggingFaceBackbone(nn.Module):
@@ -140,7 +139,7 @@ def image_spec(config: ModelConfig) -> ImageSpec:
         image_size=native,
         mean=tuple(values.get("image_mean", HALF)),
         std=tuple(values.get("image_std", HALF)),
-        interpolation=_RESAMPLE.get(values.get("resample", 2), "bicubic"),
+        interpolation="bilinear" if values.get("resample", 2) == 2 else "bicubic",
         crop_fraction=values.get("crop_pct") or min(1.0, kept or 1.0),
         fit="squash" if square and not kept else "crop",
     )

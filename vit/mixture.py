@@ -132,9 +132,8 @@ def resizing(before: int, after: int, interpolation: str) -> Tensor:
     """Return the matrix (after, before) that resizes a column of pixels, with antialiasing.
 
     A product with it is the same in torch and in ONNX, to the last digits."""
-    size, columns = (after, before), torch.eye(before, device="cpu")[None, None]
-    if interpolation == "nearest":
-        return F.interpolate(columns, size=size, mode="nearest")[0, 0]
+    columns = torch.eye(before, device="cpu")[None, None]
+    size = (after, before)
     return F.interpolate(columns, size=size, mode=interpolation, align_corners=False, antialias=True)[0, 0]
 
 

@@ -58,12 +58,11 @@ class PictureForm:
 def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelProto:
     """Turn a model from `images` to `logits` into one from `picture` to `probabilities`, `label` and `logits`.
 
-    Raises OptionError: its images are neither grey nor RGB, or resized by another filter.
+    Raises OptionError: its images are neither grey nor RGB.
     """
-    if spec.in_channels not in (1, 3) or spec.interpolation not in FILTERS:
+    if spec.in_channels not in (1, 3):
         raise OptionError(
-            f"in_channels={spec.in_channels}, interpolation={spec.interpolation}: a file of pictures makes them grey or"
-            " RGB, resized by bilinear or bicubic; export with --input tensor"
+            f"in_channels={spec.in_channels}: a file of pictures makes them grey or RGB; export with --input tensor"
         )
     tensor = model.graph.input[0]
     merged = compose.merge_models(_front(model, spec), model, io_map=[(TENSOR, TENSOR)])

@@ -97,7 +97,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
         image_size=native_size(config),
         mean=(0.498,) * 3 if packaged else settings.mean,  # 127 / 255, and 128 / 255
         std=(0.502,) * 3 if packaged else settings.std,
-        interpolation=settings.interpolation if settings.interpolation in ("nearest", "bilinear") else "bicubic",
+        interpolation="bilinear" if settings.interpolation == "bilinear" else "bicubic",
         crop_fraction=settings.crop_pct,
         fit="squash" if squashed else "crop",
     )

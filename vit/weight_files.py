@@ -68,7 +68,7 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Family whose signature is among its names. Without one: ours, if a run wrote it; else timm, of any network."""
+        """Family whose signature is among its names; without one ours, if a run wrote it, else timm."""
         signed = (name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors)))
         return next(signed, "ours" if "config" in self.extras else "timm")
 
