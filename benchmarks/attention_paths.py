@@ -1,4 +1,4 @@
-"""Speed of the two ways to compute attention: the measurements behind the choice in `vit.model.attend`.
+"""Time the two ways to compute attention between which `vit.model.attend` chooses.
 
     python -m benchmarks.attention_paths [--device cpu] [--threads 1 --clock cpu]
 

@@ -1,4 +1,4 @@
-"""Fine-tuning of convolutional networks by their defaults, and by other options, beside their frozen heads.
+"""Fine-tune convolutional networks by defaults and other options, and compare with frozen heads.
 
     python -m benchmarks.conv_rates --sets FOLDER FOLDER --models efficientnet_lite0 resnet18=FILE --out runs.jsonl
 

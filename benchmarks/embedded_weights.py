@@ -1,4 +1,4 @@
-"""The embedded weights: how they are made, and which pretraining of Fashion-MNIST makes the best.
+"""Make the embedded weights, and find the best pretraining of Fashion-MNIST.
 
     python -m benchmarks.embedded_weights --make fashion_mnist --data-root DIR
     python -m benchmarks.embedded_weights --make tiny_imagenet --data FOLDER --teacher FILE.onnx
@@ -10,7 +10,7 @@ into --output and prints its SHA-256.
 
 The last form judges on validation images of digits with 10 labels per class. Each RUN is a finished `train --data
 fashion_mnist --model vit_nano_8 ...`. Its best weights, and none at all, are fine-tuned on digits under the protocol of
-`compare`: the same images seen, every rate of the grid. Every try is kept in benchmarks/results/embedded_weights.json;
+`compare`: equally many images, every rate of the grid. Every try is kept in benchmarks/results/embedded_weights.json;
 the test images of digits are not looked at.
 """
 
@@ -45,7 +45,7 @@ IMAGES_SEEN = 6_000
 
 
 def judge(weights: str, *, labels: int, seeds: int, folder: Path) -> dict[str, Any]:
-    """Validation accuracy by learning rate: mean and standard deviation over seeds, in percent."""
+    """Return validation accuracy in percent by learning rate: mean and deviation over seeds."""
     rows = {}
     for lr in SMALL_GRID:
         accuracies = []

@@ -1,4 +1,4 @@
-"""Facts that every benchmark notes beside its figures, and where the figures go."""
+"""Describe the machine for every benchmark, and write the figures to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
+    """Return processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
     names = ("torch", "torchvision", "pytorch-ignite", *packages)
     return {
         "processor": processor_name(),

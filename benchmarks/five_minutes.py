@@ -1,4 +1,4 @@
-"""The best model for the minutes there are: `train --data X --minutes M` beside a ResNet-18 in a plain loop.
+"""Compare `train --data X --minutes M` with a ResNet-18 in a plain loop.
 
     python -m benchmarks.five_minutes --sets /work/sets [--minutes 5] [--seeds 3] [--threads 1] [--side-by-side]
 
@@ -9,7 +9,7 @@ the same. Another folder of that form in --sets is measured with `--only ITS_NAM
 
 Arms: `minutes` is the command with no other option, which mixes networks; `plain` the same where timm is not installed;
 `scratch-small` the recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace;
-`resnet18` that of torchvision, from random weights, in the loop below.
+`resnet18` is torchvision's, from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
 the benchmark goes on.
 """
@@ -60,7 +60,7 @@ def hymenoptera(data_root: Path) -> Any:
 
 
 def dogs(data_root: Path, classes: int = 10) -> Any:
-    """A quarter of each breed's images, in the order of their names, is the test."""
+    """Make the first quarter of each breed's images, by name, the test."""
     with zipfile.ZipFile(data_root / "dog_breed_tiny.zip") as archive:
         rows = list(csv.DictReader(io.StringIO(archive.read("dog_breed_tiny/labels.csv").decode())))
         breeds = [breed for breed, _ in Counter(row["breed"] for row in rows).most_common(classes)]
@@ -99,7 +99,7 @@ def fashion_mnist(data_root: Path) -> Any:
 
 
 def train_resnet18(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]:
-    """torchvision's ResNet-18 from random weights at 64 pixels, on images kept in memory: AdamW, one cycle, bf16.
+    """Train a ResNet-18 from random weights at 64 pixels: AdamW, one cycle, bf16.
 
     The cycle runs over the time, not over the steps, so that it ends when the time does.
     """
@@ -141,8 +141,8 @@ def train_resnet18(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=computes_in_bf16("cpu")):
         for images, labels in data.dataloaders["test"]:
             correct += int((model(images).argmax(1) == labels).sum())
-    seen = steps * 64 / data.dataset_sizes["train"]
-    return {"test_accuracy": correct / data.dataset_sizes["test"], "epochs": round(seen, 1)}
+    epochs = steps * 64 / data.dataset_sizes["train"]
+    return {"test_accuracy": correct / data.dataset_sizes["test"], "epochs": round(epochs, 1)}
 
 
 def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> list[str]:
@@ -177,7 +177,7 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
 
 
 def parts_of(run: Path) -> dict[str, Any]:
-    """Scores of the frozen networks of a mixture together and of the best part alone, by its loss on validation."""
+    """Score a mixture's frozen networks together, and the best one alone by validation loss."""
     path = run / "heads.json"
     if not path.exists():
         return {}
@@ -192,7 +192,7 @@ def parts_of(run: Path) -> dict[str, Any]:
 
 
 def run_arms(arms: list[str], folder: Path, work: Path, *, minutes: float, seed: int, threads: int | None) -> list[Any]:
-    """Start one process per arm at once; the seconds of each, and what it found."""
+    """Start one process per arm at once; return the seconds and findings of each."""
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     processes = []
     for arm in arms:
@@ -225,14 +225,14 @@ def table(rows: list[dict[str, Any]]) -> str:
                 if mine:
                     spread = f" (sd {stdev(scores):.1f})" if len(mine) > 1 else ""
                     wall = mean(r["seconds"] for r in mine) / 60
-                    beside = [
+                    others = [
                         f", {what} {100 * mean(r[key] for r in mine):.1f} %"
                         for what, key in (("frozen", "frozen_accuracy"), ("best single", "single_accuracy"))
                         if all(key in r for r in mine)
                     ]
                     lines.append(
                         f"{minutes:>4g} min  {name:<14} {arm:<14} {mean(scores):5.1f} %{spread}"
-                        f"{''.join(beside)}, n = {len(mine)},"
+                        f"{''.join(others)}, n = {len(mine)},"
                         f" {wall:.2f} min, {mine[0].get('model', '64 px')}, {mine[0]['epochs']} epochs"
                     )
     return "\n".join(lines)

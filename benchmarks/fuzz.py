@@ -1,4 +1,4 @@
-"""Damaged files at every reader: what is refused in one line, what loads unchanged, and what must not be: the rest.
+"""Give damaged files to every reader: one line refuses each, or it loads unchanged.
 
 python -m benchmarks.fuzz --inputs 10000       fixed seeds; a table that is there is gone on with
 

@@ -1,4 +1,4 @@
-"""Share of planted wrong labels that `clean` finds, and the worth of training without what it suspects.
+"""Measure the planted wrong labels that `clean` finds, and the gain of training without suspects.
 
     python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--splits 1] [--minutes 10]
         [--weights-left-out W]
@@ -51,7 +51,7 @@ COLUMNS = ("accuracy", "precision", "area", "found", "flagged", "test_right", "t
 
 
 def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely: np.ndarray | None) -> np.ndarray:
-    """The labels with this share of the pool's wrong: any other class, or the one that is `likely` for its class."""
+    """Return labels of which a share is wrong: any class, or the `likely` one."""
     generator = np.random.default_rng(seed)
     labels, rows = truth.copy(), generator.choice(pool, round(rate * len(pool)), replace=False)
     other = (truth[rows] + generator.integers(1, truth.max() + 1, len(rows))) % (truth.max() + 1)
@@ -121,7 +121,7 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
 
 
 def splits_of(samples: Samples, rows: np.ndarray, groups: np.ndarray, split: int) -> np.ndarray:
-    """The split of the set, and then such as have another fifth of its images as test images, copies together."""
+    """Yield the set's split, then splits with another fifth as test, copies together."""
     if split == 0:
         return samples.splits
     splits, fold = samples.splits.copy(), fold_of_each(samples.labels[rows].astype(np.int64), groups, folds=5)
@@ -138,8 +138,9 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def table(sets: dict[str, Any]) -> None:
-    """Print rows for docs/results.md: means over the cases, and their range; of the test, what noise costs and what is
-    won back in points with its standard error over the cases."""
+    """Print rows for docs/results.md: means over the cases, and their range.
+
+    For the test they say what noise costs, and the points won back with their standard error over the cases."""
     for name, result in sets.items():
         for kind, rate in CASES:
             rows = [row for row in result["cases"] if (row["noise"], row["rate"]) == (kind, rate)]

@@ -1,12 +1,12 @@
-"""Sets of images that chose nothing here, made of what packages bring: emoji, letters, icons and stamps.
+"""Make sets of images that no choice here was made on: emoji, letters, icons, stamps.
 
     python -m benchmarks.made_sets --sets FOLDER [--only emoji letters icons stamps]
 
 Each is a folder with train/ and test/, for `benchmarks.five_minutes` and `benchmarks.side_by_side` by `--only`. `emoji`
 needs Noto Color Emoji and Unicode's list of emoji (on Debian: apt-get install fonts-noto-color-emoji unicode-data); an
 emoji, whatever its gender and colour of skin, is in one part only. `letters` takes every typeface that `fc-list` names
-and that has the letters; all styles of a typeface are in one part. Other fonts make another set: `typefaces.txt` beside
-the letters says which were there. `icons` are those of desktops, by what they stand for (oxygen-icon-theme,
+and that has the letters; all styles of a typeface are in one part. Other fonts make another set: `typefaces.txt` next
+to the letters lists them. `icons` are a desktop's, by what they stand for (oxygen-icon-theme,
 gnome-icon-theme, faenza-icon-theme, elementary-xfce-icon-theme, adwaita-icon-theme); icons of one name are in one part.
 `stamps` are photographs and drawings of Tux Paint by their folder (tuxpaint-stamps-default). What `check` calls an
 error is left out: a test picture that is nearly one of the training, and pictures of two labels.
@@ -62,7 +62,7 @@ def emoji() -> Iterator[tuple[str, Image.Image]]:
 
 
 def typefaces() -> dict[str, list[Path]]:
-    """The files of each typeface on this machine that has the letters, a few styles of each."""
+    """List the files of each typeface here that has the letters, a few styles each."""
     listed = subprocess.run(
         ["fc-list", "--format", "%{family[0]}\t%{file}\n", ":lang=en"], capture_output=True, text=True, check=True
     )
@@ -91,7 +91,7 @@ def letters() -> Iterator[tuple[str, Image.Image]]:
 
 
 def on_white(file: Path, side: int) -> Image.Image:
-    """The picture of a file, no larger than `side` pixels, on white."""
+    """Open the picture of a file, no larger than `side` pixels, on white."""
     with Image.open(file) as opened:
         picture = opened.convert("RGBA")
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
@@ -126,7 +126,7 @@ MAKERS = {"emoji": emoji, "letters": letters, "icons": icons, "stamps": stamps}
 
 
 def without_errors(folder: Path) -> int:
-    """Delete copies across the split, where they are in the test, and copies in two classes; how many those were."""
+    """Delete copies across the split and in two classes; return how many."""
     found = [each for each in check_source(str(folder)).findings if each.kind in ERRORS]
     places = {place for each in found for place in (each.path, each.other) if place}
     in_two = {place for each in found if "two_labels" in each.kind for place in (each.path, each.other)}
@@ -146,10 +146,10 @@ def main() -> None:
         drawn: set[bytes] = set()
         for place, picture in MAKERS[name]():
             thumbnail = np.asarray(picture.convert("L").resize((32, 32)))[None]
-            seen = perceptual_hashes(thumbnail).tobytes()
-            if seen in drawn:
+            drawing = perceptual_hashes(thumbnail).tobytes()
+            if drawing in drawn:
                 continue  # a font may draw several emoji alike, and two typefaces may share a letter
-            drawn.add(seen)
+            drawn.add(drawing)
             path = options.sets / name / place
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path)

@@ -1,4 +1,4 @@
-"""The contestants of benchmarks/step_throughput.py: one Vision Transformer as five libraries build it.
+"""Build the contestants of benchmarks/step_throughput.py: one ViT by five libraries.
 
 All are asked for the same work: patches by one linear map, a class token, learned positions, pre-norm blocks with exact
 GELU, a final LayerNorm, one Linear head, dropout 0. What remains different is the libraries' own: vit-pytorch has two
@@ -18,7 +18,7 @@ from vit.config import ViTConfig
 
 @dataclass(frozen=True)
 class Peer:
-    """A library: how to build its ViT, which attention settings it offers, and how to set one."""
+    """Describe how a library builds its ViT, and sets its kinds of attention."""
 
     name: str
     package: str
@@ -68,7 +68,7 @@ def set_timm_attention(model: nn.Module, setting: str) -> None:
 
 
 class _Logits(nn.Module):
-    """Hugging Face returns an output object; the others return logits."""
+    """Return logits from the output object of Hugging Face, as the others do."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Images per second of a training step and of inference: this ViT against four others, same work, same process.
+"""Time a training step and inference of this ViT and four others, in one process.
 
     python -m benchmarks.step_throughput --config small --dtype bf16 [--compile] [--rounds 12]
 
@@ -58,7 +58,7 @@ def textbook_flops(config: ViTConfig) -> int:
 
 
 class Runner:
-    """One contestant with its optimizer: what a turn times."""
+    """Hold a contestant with its optimizer: what a turn times."""
 
     def __init__(self, peer: Peer, config: ViTConfig, batch: int, *, dtype: str, device: str, compiled: bool) -> None:
         torch.manual_seed(0)
@@ -89,7 +89,7 @@ class Runner:
             self.model(self.images)
 
     def seconds_per_step(self, mode: str, *, steps: int, warm_up: int = 1) -> float:
-        """Mean over one turn; the steps before it bring the contestant's weights back into the caches."""
+        """Time one turn, after steps that bring the contestant's weights back into the caches."""
         self.plain.train(mode == "train")
         self.peer.set_attention(self.plain, self.setting[mode])
         step = getattr(self, mode)
@@ -118,7 +118,7 @@ class Runner:
 
 
 def matmul_rate(dtype: str, device: str, *, clock: Callable[[], float], size: int = 2048) -> float:
-    """GFLOP/s of one square matrix multiplication: what this machine can do at best."""
+    """Measure GFLOP/s of a square matrix multiplication: what this machine can do at best."""
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     a, b = torch.randn(size, size, dtype=kind, device=device), torch.randn(size, size, dtype=kind, device=device)
     best = float("inf")
@@ -132,7 +132,7 @@ def matmul_rate(dtype: str, device: str, *, clock: Callable[[], float], size: in
 def measure(
     runners: dict[str, Runner], *, rounds: int, dtype: str, device: str
 ) -> tuple[dict[str, dict[str, list[float]]], list[float]]:
-    """Seconds per step by mode and contestant, one number per round, and the matmul rate of each round."""
+    """Return seconds per step by mode, contestant and round, and each round's matmul rate."""
     clock = next(iter(runners.values())).clock
     steps = {}
     for mode in MODES:
@@ -152,7 +152,7 @@ def measure(
 
 
 def ratio_interval(ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """Ratio of our images per second to theirs: median of the paired ratios, 95 % percentile bootstrap."""
+    """Return our speed over theirs: median of paired ratios, 95 % percentile bootstrap."""
     ratios = np.array(theirs) / np.array(ours)
     if len(ratios) < 2:
         return {"ratio": round(float(ratios[0]), 3), "interval_95": None}
@@ -161,7 +161,7 @@ def ratio_interval(ours: list[float], theirs: list[float]) -> dict[str, Any]:
 
 
 def table(seconds: dict[str, list[float]], *, batch: int, gflop: float, rate: float) -> dict[str, dict[str, Any]]:
-    """One row per contestant; `gflop` is the work of one image, `rate` the matmul rate in GFLOP/s."""
+    """Yield a row per contestant; `gflop`: work of one image, `rate`: matmul rate in GFLOP/s."""
     rows = {}
     for name, values in seconds.items():
         images = batch / float(np.median(values))
@@ -180,7 +180,7 @@ def best_peer(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def peak_memory(name: str, arguments: list[str], setting: str) -> dict[str, float]:
-    """MB: the maximum resident set of a fresh process, and how much of it training added to the imports."""
+    """Return a fresh process's peak memory in MB, and the part that training added."""
     command = [sys.executable, "-m", "benchmarks.step_throughput", *arguments, "--memory-of", name, setting]
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
@@ -272,7 +272,7 @@ def print_table(result: dict[str, Any]) -> None:
                 f"{ours['ratio']:>9.3f}  {interval:>14}  {row['attention']}"
             )
     for name, memory in result.get("memory", {}).items():
-        print(f"{name:>12}  peak {memory['peak_mb']:.0f} MB, of which {memory['added_mb']:.0f} beside the imports")
+        print(f"{name:>12}  peak {memory['peak_mb']:.0f} MB, of which {memory['added_mb']:.0f} above the imports")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The other side of benchmarks/whole_job.py: the same training in a loop made of timm's own parts.
+"""Train as benchmarks/whole_job.py does, in a loop made of timm's own parts.
 
     python -m benchmarks.timm_job FOLDER --output-dir OUT [--amp bf16] [--validations 2]
 

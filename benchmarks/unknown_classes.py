@@ -1,11 +1,12 @@
-"""Quality of scores for unknown images: a class that was left out and other sets, on kept features of one network.
+"""Measure how well unknown images are found: a left-out class, and other sets.
 
     python -m benchmarks.unknown_classes MODEL SIZE --keep FOLDER SET... [--every K]
 
 Each SET is a folder with train/ and test/, of which up to 140 and 60 images a class are taken; 100 of the 140 fit a
-linear head (multinomial logistic regression) on the frozen features, 40 fit the score, as an evaluation does. Near: of
-each class in turn (with --every each K-th), left out, AUROC of its test images against those of the others. Far: every
-set against the test images of every other. Features are kept in the FOLDER: a second call takes seconds for each class.
+linear head (multinomial logistic regression) on the frozen features, 40 fit the score, as an evaluation does. Near:
+each class in turn (with --every each K-th) is left out, and its test images are scored against the others. Far: every
+set against the test images of every other. Features are kept in the FOLDER: a second call takes seconds for each
+class.
 """
 
 import argparse
@@ -33,7 +34,7 @@ Kept = dict[str, np.ndarray]
 
 
 def kept_features(model: str, size: int, folder: Path, keep: Path) -> Kept:
-    """Parts of the features, labels and splits of a set; computed once."""
+    """Return features, labels and splits of a set; computed once."""
     path = keep / f"{model}_{size}_{folder.name}.npz"
     if not path.exists():
         config = ModelConfig(model, weights=default_weights(model), image_size=size)
@@ -64,10 +65,10 @@ def parts_of(kept: Kept, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
 
 
 class Known:
-    """A linear head on some classes of a set, and what is fitted to their validation images."""
+    """Fit a linear head on some classes, and scores to their validation images."""
 
     def __init__(self, kept: Kept, known: np.ndarray, tolerance: float = 1e-3) -> None:
-        """known: bool (N,), which images belong to a known class; tolerance: of the head's fit."""
+        """`known`: bool (N,), images of known classes; `tolerance`: of the head's fit."""
         rows = {split: np.flatnonzero(known & (kept["splits"] == split)) for split in (TRAIN, VAL, TEST)}
         x, labels = parts_of(kept, rows[TRAIN])[-1].double().numpy(), kept["labels"]
         self.mean, self.deviation = x.mean(axis=0), np.sqrt(x.var(axis=0) + x.var())
@@ -85,7 +86,7 @@ class Known:
         self.accuracy = float((self.head.classes_[right] == labels[rows[TEST]]).mean())
 
     def false_alarms(self) -> float:
-        """Return the share of test images that are called unknown; NaN with too few validation images."""
+        """Return the share of test images called unknown; NaN with few validation images."""
         return float("nan") if self.threshold is None else float((self.test["built in"] > self.threshold).mean())
 
     def logits(self, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -94,7 +95,7 @@ class Known:
         return torch.from_numpy(found if found.shape[1] > 1 else np.concatenate([-found, found], axis=1) / 2)
 
     def plain(self, features: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
-        """Each part of the score by itself, and the yardsticks."""
+        """Return each part of the score by itself, and the yardsticks."""
         logits = self.logits(features)
         return {
             "maximum softmax": -logits.softmax(dim=1).amax(dim=1).numpy(),
@@ -109,7 +110,7 @@ class Known:
         return found
 
     def areas(self, features: tuple[torch.Tensor, ...]) -> dict[str, float]:
-        """AUROC of images that are not known against the test images."""
+        """Return the AUROC of unknown images against the test images."""
         return {
             name: float(
                 roc_auc_score([0] * len(self.test[name]) + [1] * len(far), np.concatenate([self.test[name], far]))

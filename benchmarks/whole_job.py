@@ -1,4 +1,4 @@
-"""A whole job beside timm: vit_tiny_16 on hymenoptera, from start of Python to exit.
+"""Time a whole job and timm's: vit_tiny_16 on hymenoptera, from start of Python to exit.
 
     python -m benchmarks.whole_job [--data-root data] [--rounds 3] [--precisions off bf16]
 

@@ -1,4 +1,4 @@
-"""Start a program as a process of its own: to time it from the start of Python to its exit, or to read its numbers."""
+"""Run a program as a process of its own, to time it or to read its numbers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def output_of(*argv: object, env: dict[str, str] | None = None) -> str:
 
 
 def seconds_of(*argv: object, env: dict[str, str] | None = None) -> float:
-    """Wall-clock seconds of `python argv...`."""
+    """Return the wall-clock seconds of `python argv...`."""
     start = time.perf_counter()
     output_of(*argv, env=env)
     return time.perf_counter() - start
 
 
 def numbers_of(*argv: object) -> Any:
-    """The JSON that `python argv...` prints as its last line."""
+    """Return the JSON that `python argv...` prints as its last line."""
     return json.loads(output_of(*argv).splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Exceptions with exit codes: the command line turns each class into its code and one line. Imports nothing heavy."""
+"""Define exceptions with exit codes, which the command line prints as one line. Imports nothing heavy."""
 
 import re
 import signal
@@ -16,11 +16,11 @@ class OptionError(ValueError):
 
 
 class NoAttention(OptionError):
-    """A model without attention weights, or with some that are no map over the patches of an image."""
+    """A model without attention weights that are a map over the patches of an image."""
 
 
 class MissingPackage(OptionError):
-    """A package that is needed is not installed, or broken; one line says how to get it."""
+    """A needed package is not installed, or broken; the line says how to get it."""
 
 
 class UnknownDataSet(OptionError):
@@ -28,7 +28,7 @@ class UnknownDataSet(OptionError):
 
 
 class DataError(ValueError):
-    """The data, not the call, is at fault: one line that names the file or folder and says what would work."""
+    """The data is at fault; the line names the file or folder and says what would work."""
 
     exit_code = 3
 
@@ -40,7 +40,7 @@ class DataError(ValueError):
 
 
 class WeightsError(ValueError):
-    """A file of weights that cannot be had, read, or loaded into this model; its message is one line, for people."""
+    """A file of weights that cannot be had, read, or loaded into this model."""
 
     exit_code = 3
 
@@ -53,7 +53,7 @@ class CheckpointError(ValueError):
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Re-raise exceptions of the block as a CheckpointError that names `path`; ours and the system's pass unchanged."""
+    """Re-raise exceptions of the block, but ours and the system's, as CheckpointError naming `path`."""
     try:
         yield
     except Exception as error:
@@ -111,14 +111,14 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's own words in one line, without the traceback that torch puts around a loader's."""
+    """Return an error's own words in one line, without a traceback from a loader."""
     lines = str(error).strip().splitlines() or [""]
     met_elsewhere = re.match(r"Caught \w+ in DataLoader worker process", lines[0])
     return lines[-1 if met_elsewhere else 0].rstrip(". ") or "no reason given"
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code of an exception: its own, that of the system's errors, or 1, for any other is a bug."""
+    """Return an exception's own exit code, the code of the system's errors, or 1 for a bug."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:
         return own

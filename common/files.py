@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, flushed to disk, then renamed. No torch here."""
+"""Write files that appear whole or not at all: flushed to disk, then renamed. No torch here."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a name to write to, whose file takes the place of `path` when the block ends well.
+    """Yield a file name to write to, which replaces `path` when the block ends well.
 
     A link stays one, and the file that it names is replaced. A pipe or a device is written to directly. What a killed
     process left there is removed once it is a day old.
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def commit_file(aside: Path, path: Path) -> None:
-    """Rename a file that is complete, once it is on the disk, and make the rename durable, too."""
+    """Rename a complete file, once it is on the disk, and make the rename durable."""
     flush(aside, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     os.replace(aside, path)
     if hasattr(os, "O_DIRECTORY"):  # not every platform can flush a folder
@@ -60,7 +60,7 @@ def flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder next to `folder`, to fill and rename in the block, at whose end it is gone."""
+    """Yield a hidden folder next to `folder`, to fill and rename; remove it after the block."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(".*.tmp*"))
     aside = temporary_path(folder)
@@ -78,7 +78,7 @@ def temporary_path(place: Path) -> Path:
 
 
 def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
-    """Remove files and folders that killed processes had begun to write, if at least `age` seconds old."""
+    """Remove what killed processes had begun to write, if at least `age` seconds old."""
     for aside in asides:
         with suppress(OSError):
             if time.time() - aside.stat().st_mtime >= age:
@@ -86,7 +86,7 @@ def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return times in nanoseconds, inode and bytes, which change with a file or the names in a folder; [] of none."""
+    """Return numbers that change with a file or a folder's names; [] if there is none."""
     try:
         found = os.stat(path)
     except OSError:

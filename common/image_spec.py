@@ -1,4 +1,4 @@
-"""Preprocessing of a model's images, as a value that models, data and exports share. No torch."""
+"""Define preprocessing as a value that models, data and exports share. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ MAX_SIDE = 4096
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Preprocessing that turns an image into a model's input: one for train, val, evaluate, predict and export.
+    """Say how an image becomes a model's input, in training, evaluation and exports alike.
 
     An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
     channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.

@@ -1,4 +1,4 @@
-"""Marks of options, the list of a class's options, and checks of their values. No torch."""
+"""Mark options, list the options of a class, and check their values. No torch."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ Shared = "shared"
 
 @dataclasses.dataclass(frozen=True)
 class Arg:
-    """Name, short name, word for the value, and help of an option, where its field does not say them."""
+    """Say an option's name, short name, value word and help, where its field does not."""
 
     name: str = ""
     short: str = ""
@@ -41,7 +41,7 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of a class, or of one of its sections."""
+    """Describe an option of a class, or of one of its sections."""
 
     owner: type
     """The class that has the field."""
@@ -67,7 +67,7 @@ class Option:
 
 @cache
 def options_of(options_class: type, section: str = "", defaults: Any = None) -> tuple[Option, ...]:
-    """List the options of a class, then those of its sections; `defaults` has other values than the class.
+    """List the options of a class and its sections; `defaults` has other values than the class.
 
     An option of the class hides one of the same flag in a section.
     """
@@ -90,7 +90,7 @@ def options_of(options_class: type, section: str = "", defaults: Any = None) -> 
 
 
 def require_finite(config: Any) -> None:
-    """Refuse options that are infinite or no number: NaN passes every check for too small or too large."""
+    """Refuse options that are infinite or NaN, for NaN passes every check of a range."""
     for name, value in vars(config).items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
@@ -98,7 +98,7 @@ def require_finite(config: Any) -> None:
 
 
 def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str) -> None:
-    """Refuse options that are given and do not hold; `wanted` says what they must, such as `be at least 1`."""
+    """Refuse given options that do not hold; `wanted` completes 'must', such as `be at least 1`."""
     for field in fields:
         value = getattr(config, field)
         if value is not None and not holds(value):
@@ -111,5 +111,5 @@ def require_counts(config: Any, *fields: str) -> None:
 
 
 def operand(text: str) -> str | Path:
-    """Return a name or path that a person gave as a word that is never taken for an option."""
+    """Return a name that a person gave as a word that is never taken for an option."""
     return Path(text) if text.startswith("-") else text

@@ -1,4 +1,4 @@
-"""Tables in files: text that a spreadsheet may open, read as pandas DataFrames, written with one guard."""
+"""Read tables as pandas DataFrames; write them safe to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ABOVE_HEADER = re.compile(r'(#(?![,;|\t]).*|"?sep=.?"?)?', re.IGNORECASE)
 
 
 def csv_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> Iterator[str]:
-    """Yield the lines of a CSV table, the header first, each ended by a line feed.
+    """Yield the lines of a CSV table, the header first, each with its line feed.
 
     Without pandas, whose import takes 0.4 s: a run writes tables before its first step."""
     # With its own end of line the writer quotes a carriage return in a cell, too.
@@ -38,7 +38,7 @@ def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 
 
 def frame_of(header: Iterable[object], rows: Iterable[Iterable[object]]) -> pd.DataFrame:
-    """Make a DataFrame of Python's own objects, for pandas' text cannot hold a file name that is no Unicode."""
+    """Make a DataFrame of Python's objects, for pandas' text holds only names in Unicode."""
     import pandas as pd
 
     return pd.DataFrame(map(list, rows), columns=pd.Index(list(header), dtype=object), dtype=object)
@@ -73,14 +73,14 @@ def cells_of(file: IO[str] | Path, **how: Any) -> pd.DataFrame:
 
 
 def layout_of(beginning: str) -> dict[str, Any]:
-    """Return where a table's header is, below blank lines, comments and `sep=;`, and the sign between its cells."""
+    """Return the number of lines above a table's header, and the sign between its cells."""
     lines = beginning.split("\n")
     above = next((place for place, line in enumerate(lines) if not _ABOVE_HEADER.fullmatch(line.strip())), 0)
     return {"skiprows": above, "sep": max(",;\t|", key=lines[above].count)}
 
 
 def opened_as(path: Path) -> dict[str, Any]:
-    """Return how pandas reads a table of ours, in whose paths bytes that are no UTF-8 are kept."""
+    """Return how pandas reads a table of ours, keeping bytes of paths that are no UTF-8."""
     with open(path, "rb") as file:
         beginning = file.read(2**16)
     encoding = {"encoding": "utf-16" if beginning.startswith(WIDE) else "utf-8-sig"}
@@ -88,7 +88,7 @@ def opened_as(path: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.DataFrame:
-    """Read a table of ours as text, by the names of its columns, of which `needed` must be there.
+    """Read a table of ours as text; the columns `needed` must be there.
 
     Raises FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
     import pandas as pd

@@ -1,4 +1,4 @@
-"""Text for people and for files: a hint at the nearest name, one printable line, aligned columns. No torch here."""
+"""Format text for people and for files. No torch here."""
 
 import codecs
 import difflib
@@ -21,7 +21,7 @@ _STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
-    """Return the text of a file that a person saved, and its encoding where that is not UTF-8.
+    """Return the text of a file that a person saved, and its encoding if not UTF-8.
 
     Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor surely Windows-1252.
     """
@@ -43,30 +43,30 @@ def read_text(path: Path) -> str:
 
 
 def plain_path(path: str) -> str:
-    """Return a path with its letters as NFC, forward slashes, and bytes that are no UTF-8 as Latin-1."""
+    """Return a path with letters as NFC, forward slashes, and stray bytes as Latin-1."""
     path = _STRAY_BYTES.sub(lambda stray: stray[0].encode("utf-8", "surrogateescape").decode("latin-1"), path)
     return unicodedata.normalize("NFC", path).replace("\\", "/")
 
 
 def normal(text: str) -> str:
-    """Return a name without blanks around it, its letters as NFC: two file systems may spell one letter differently."""
+    """Return a name without blanks around it and with letters as NFC, for file systems differ in spelling them."""
     return unicodedata.normalize("NFC", text.strip())
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End a sentence about an unknown name with `; did you mean X?`, or a full stop where no known one is near."""
+    """End a sentence about an unknown name with `; did you mean X?` or a full stop."""
     word, words = name.lower().lstrip("-"), {other.lstrip("-"): other for other in known}
     near = [other for other in words if other.startswith(word)] or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {words[near[0]]}?" if near else "."
 
 
 def printable(text: str) -> str:
-    """Put text on one line: what cannot be printed becomes its code, such as `\\n` or `\\udcff`."""
+    """Put text on one line, with codes such as `\\n` and `\\udcff` for what cannot be printed."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def format_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
-    """Yield the lines of a table for a terminal: the columns `left` begin at the left, others end at the right."""
+    """Yield the aligned lines of a table; the columns `left` begin at the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -86,7 +86,7 @@ def shorten_list(names: Sequence[str], limit: int = 3) -> str:
 
 
 def ellipsis(name: str, width: int) -> str:
-    """Keep the two ends of a long name: what makes names differ often stands at the end."""
+    """Keep the two ends of a long name, for names often differ at the end."""
     if len(name) <= width:
         return name
     half = (width - 1) // 2
@@ -94,7 +94,7 @@ def ellipsis(name: str, width: int) -> str:
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """Break long sentences at the width of a terminal; tables, commands and pipes stay as they are.
+    """Break long sentences at the width of a terminal, but no tables, commands or pipes.
 
     What follows the first line of a sentence begins after `indent` blanks.
     """

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/walkthrough.md: `python docs/figures.py` (a minute; two show a small ViT it trains)."""
+"""Draw the figures of docs/walkthrough.md: `python docs/figures.py` (a minute, with a small training)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STYLE = {
 
 
 def draw_patches() -> Figure:
-    """A digit, its 16 patches, the rows of numbers they become, and the mistake."""
+    """Draw a digit, its 16 patches, the rows of numbers they become, and the mistake."""
     digit = torch.from_numpy(load_digits().images[:1]).float()[:, None]  # (1, 1, 8, 8)
     right = cut_patches(digit, 2)[0]  # (16, 4)
     wrong = digit.reshape(16, 4)
@@ -59,7 +59,7 @@ def draw_patches() -> Figure:
 
 
 def _draw_tiles(axis: Axes, patches: Tensor, title: str) -> None:
-    """Patches (16, 4) as 2 x 2 tiles with gaps, in reading order."""
+    """Lay patches (16, 4) out as 2 x 2 tiles with gaps, in reading order."""
     canvas = np.full((11, 11), np.nan)
     for index, patch in enumerate(patches):
         row, column = 3 * (index // 4), 3 * (index % 4)
@@ -112,7 +112,7 @@ def draw_activations() -> Figure:
 
 
 def train_on_digits(*, epochs: int) -> tuple[VisionTransformer, Tensor, Tensor]:
-    """vit_micro_2 on 1,497 of scikit-learn's digits; the model, and 300 images (B, 1, 8, 8) it has not seen."""
+    """Train vit_micro_2 on 1,497 digits; return it and 300 other images (B, 1, 8, 8)."""
     torch.manual_seed(0)
     data = load_digits()
     images = (torch.from_numpy(data.images).float()[:, None] / 16 - 0.5) / 0.5
@@ -152,7 +152,7 @@ def draw_attention_distance(model: VisionTransformer, images: Tensor) -> Figure:
 
 @torch.no_grad()
 def draw_attention_maps(model: VisionTransformer, images: Tensor, labels: Tensor) -> Figure:
-    """One unseen digit of each class above what the class token attends to in the last layer, mean of the heads."""
+    """Draw a digit of each class above its mean attention map of the last layer."""
     chosen = torch.stack([(labels == digit).nonzero()[0, 0] for digit in range(10)])
     logits, attention = model.forward_with_attention(images[chosen])
     maps = head_map(model, select(attention, layer=-1))  # (10, 4, 4)

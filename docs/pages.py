@@ -1,4 +1,4 @@
-"""Write the page that the walk-through links, and the screenshot of a page of two runs, from the two bare commands:
+"""Write the page that the walk-through links, and a screenshot of a page of two runs:
 
 python main.py && python main.py train
 python -m docs.pages runs/digits/vit_micro_2_s0 [--screenshot runs/digits/compare]

@@ -1,4 +1,4 @@
-"""Take the screenshots that the README shows: of TensorBoard on real runs, and of the report of a real comparison.
+"""Take the README's screenshots of TensorBoard and of a comparison's report, from real runs.
 
     python -m docs.screenshots RUNS_DIR [--report report.html] [--out docs/figures] [--only tensorboard report ...]
 
@@ -24,7 +24,7 @@ from tests.headless_browser import Browser
 
 
 class View(NamedTuple):
-    """A tab of TensorBoard: its address, what must be on the page before it is taken, the window, and a last click."""
+    """Describe a tab of TensorBoard: address, what must have loaded, window, last click."""
 
     address: str
     ready: str
@@ -58,7 +58,7 @@ REPORT = {"report": View("", "document.querySelector('table')", 1, 1500, 1320)}
 
 
 def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:
-    """A TensorBoard on loopback and its address."""
+    """Start a TensorBoard on loopback; yield its address."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", "127.0.0.1", "--port", "0"]
     with open(log, "w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -72,7 +72,7 @@ def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:
 
 
 def take(address: str, view: View, path: Path, profile: Path) -> None:
-    """One page of a fresh browser: TensorBoard keeps its settings between tabs."""
+    """Yield a page of a fresh browser, for TensorBoard keeps settings between tabs."""
     browser = Browser(profile)
     try:
         window = {"width": view.width, "height": view.height, "deviceScaleFactor": 1, "mobile": False}

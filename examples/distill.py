@@ -1,9 +1,9 @@
-"""Let a small ViT learn from a trained network and from labels at once: `python -m examples.distill --help`.
+"""Train a small ViT on a trained network's features and on labels: `python -m examples.distill --help`.
 
 Knowledge distillation (Hinton et al. 2015, arXiv:1503.02531) of features (Romero et al. 2015, arXiv:1412.6550). The
 teacher sees each training image once, not augmented, and its features are kept in a file. While the student trains, a
-linear layer maps its features to those of the teacher; in the end this layer is thrown away. The rates and schedule are
-those of the embedded weights `tiny_imagenet`, which `benchmarks/embedded_weights.py` makes with this program.
+linear layer maps its features to the teacher's features; in the end this layer is thrown away. Rates and schedule made
+the embedded weights `tiny_imagenet`, by `benchmarks/embedded_weights.py`.
 
 Shapes: N training images, B of them in a batch, C channels, S image side, K features of the teacher, D of the student.
 """
@@ -42,7 +42,7 @@ PEAK = 0.02
 
 
 class Teacher(NamedTuple):
-    """A trained network that the student learns from."""
+    """Hold a trained network that the student learns from."""
 
     network: nn.Module
     end: nn.Module
@@ -52,7 +52,7 @@ class Teacher(NamedTuple):
 
 
 def open_teacher(path: Path, image_size: int | None = None) -> Teacher:
-    """Open an ONNX file with an output `features`, or a run, whose features are what reaches its head."""
+    """Open an ONNX file with an output `features`, or a run, by its head's inputs."""
     if path.suffix == ".onnx":
         whole = nn.Sequential(OnnxModule(open_session(path), "features"), nn.Identity())
         return Teacher(whole, whole[1], ImageSpec(image_size or 224, interpolation="bicubic"))
@@ -63,7 +63,7 @@ def open_teacher(path: Path, image_size: int | None = None) -> Teacher:
 
 
 def teacher_features(teacher: Teacher, bundle: DataBundle, data: DataConfig, file: Path) -> np.ndarray:
-    """Read float16 (N, K) from `file`, or compute it for the training images and write it there."""
+    """Read float16 (N, K) from `file`, or compute and write it there."""
     n = bundle.dataset_sizes["train"]
     if not file.is_file():
         images = evaluation_loader(bundle.samples, "train", teacher.spec, data)
@@ -78,7 +78,7 @@ def teacher_features(teacher: Teacher, bundle: DataBundle, data: DataConfig, fil
 
 
 class WithFeatures(Dataset):
-    """Training images as (image, label, features of the teacher), a batch at a time."""
+    """Yield training images as (image, label, features of the teacher), in batches."""
 
     def __init__(self, images: ImageSet, features: np.ndarray) -> None:
         self.images, self.features = images, features
@@ -93,10 +93,10 @@ class WithFeatures(Dataset):
 
 
 class DistillationLoss(nn.Module):
-    """Cross-entropy of the labels and, with `weight` of the whole, the cosine distance to the teacher's features."""
+    """Mix the cross-entropy of labels with a `weight` of the cosine distance to the teacher."""
 
     def __init__(self, head: nn.Linear, features: np.ndarray, *, weight: float) -> None:
-        """`head`: that of the student, whose inputs (B, D) are compared; `features`: float16 (N, K)."""
+        """`head`: the student's head, whose inputs (B, D) are compared; `features`: float16 (N, K)."""
         super().__init__()
         self.weight, self.classes = weight, head.out_features
         self.projection = nn.Linear(head.in_features, features.shape[1])
@@ -128,7 +128,7 @@ def distill(
     device: str = "cpu",
     amp_dtype: torch.dtype | None = torch.bfloat16,
 ) -> tuple[nn.Module, tuple[str, ...], list[dict[str, float]]]:
-    """Train a student; return it as of its best epoch, its class names, and a row of losses for each epoch.
+    """Train a student; return it at its best epoch, its class names, and losses by epoch.
 
     `kept`: file of the teacher's features; `weight`: share of the teacher in the loss.
     """

@@ -20,7 +20,7 @@ from vit.model import VisionTransformer
 
 
 def load_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Read 1,797 scanned digits of 8 x 8 pixels: training images, their labels, validation images, their labels."""
+    """Read 1,797 scanned digits of 8 x 8 pixels as training and validation images and labels."""
     digits = load_digits()
     images = torch.from_numpy(digits.images).float()[:, None] / 16  # (1797, 1, 8, 8), grey levels in [0, 1]
     images = (images - 0.5) / 0.5  # normalised to [-1, 1]: the model should see numbers around zero
@@ -75,7 +75,7 @@ def train_one_epoch(model, optimizer, images: Tensor, labels: Tensor, *, first_s
 
 @torch.no_grad()
 def accuracy(model: VisionTransformer, images: Tensor, labels: Tensor) -> float:
-    """Share of the images that the model names right, without dropout and without augmentation [6]."""
+    """Return the share of images named right, without dropout and augmentation [6]."""
     model.eval()
     return (model(images).argmax(dim=1) == labels).float().mean().item()
 

@@ -43,7 +43,7 @@ def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
 
 
 def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return logits (B, classes) and, per layer, the attention weights (B, H, T, T) of the pass that made them.
+    """Return logits (B, classes) and, per layer, the attention weights (B, H, T, T) behind them.
 
     Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs; gradients flow unless under `no_grad`.
     Raises NoAttention: a model without attention, such as resnet18, or whose attention cannot be read, such as timm's.
@@ -140,7 +140,7 @@ def head_map(model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
-    """Drop rows and columns of the tokens between class token and patches, such as DINOv2's registers: (..., T, T)."""
+    """Drop the rows and columns of tokens that are no patch, such as registers: (..., T, T)."""
     first = 1 + getattr(getattr(model, "_orig_mod", model), "extra_tokens", 0)
     if first == 1:
         return weights
@@ -149,7 +149,7 @@ def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def pools_patches(model: nn.Module) -> bool:
-    """Tell whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
+    """Return whether the head reads the mean of all patches rather than the class token."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     return isinstance(model, VisionTransformer) and model.config.pool != "cls"
 

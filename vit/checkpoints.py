@@ -1,4 +1,4 @@
-"""Weights from elsewhere into a model of this project: renamed, fitted, checked to the last key."""
+"""Load weights of any source into a model: renamed, fitted, checked to the last key."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ def load_weights(
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
 ) -> str:
-    """Load a file of weights into a model that `build_model` made; return what was done, in lines to print.
+    """Load a file of weights into a model; return lines that say what was changed.
 
     Positions are interpolated to the model's grid by the rule of their family, a 3-channel stem is summed for a
     1-channel model, and a head for other classes is left as it is, untrained. Everything else must fit exactly.
 
     Args:
-        model: our VisionTransformer, or torchvision's or timm's (these take files with the names of their library).
+        model: made by `build_model`: ours, or torchvision's or timm's, which take files with their library's names.
         path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder; or what `read_weights` returned.
         layer_norm_eps: default: the one of the weights.
         class_names: of the new task. A head that the file says is for others is left out, however many they are.
@@ -66,7 +66,7 @@ def load_weights(
 
 @dataclass(frozen=True)
 class _Layout:
-    """A model's parameters under our names, and the names that need fitting."""
+    """Hold a model's parameters under our names, and the names that need fitting."""
 
     tensors: dict[str, Tensor]
     positions: str | None
@@ -94,7 +94,7 @@ def _layout(model: nn.Module) -> _Layout:
 
 
 def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
-    """Return the network of the file under its own names, without what its family keeps for other tasks."""
+    """Return the network under its own names, without what its family keeps for other tasks."""
     tensors = file.tensors if layout.positions else file.below(re.escape(layout.stem))
     ignored = file.family.ignored
     return {name: each for name, each in tensors.items() if name in layout.tensors or not ignored.fullmatch(name)}

@@ -59,7 +59,7 @@ class ViTConfig:
 
     @property
     def stem_widths(self) -> tuple[int, ...]:
-        """Channels of the images, then of each convolution of a `stem`; the last has embed_dim."""
+        """List the channels of the images, then of each convolution of a `stem`, embed_dim last."""
         halvings = self.patch_size.bit_length() - 1  # patch_size = 2 ** halvings
         return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
 
@@ -97,7 +97,7 @@ OWN_PREFIX = "own:"
 
 @dataclass(frozen=True)
 class Network:
-    """Describe one network of a mixture: frozen with its usual weights, or trained by a run."""
+    """Name one network of a mixture: frozen with its usual weights, or trained by a run."""
 
     name: str
     image_size: int
@@ -105,7 +105,7 @@ class Network:
     stages: bool = False
     """Use features of its stages, too. Only a convolutional network has them."""
     weights: str | None = None
-    """Run that trained it on the same images; its head joins that of the mixture."""
+    """Run that trained it on the same images; the mixture takes over its head."""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.image_size}{' with stages' * self.stages}{' trained' * bool(self.weights)}"
@@ -113,12 +113,12 @@ class Network:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Options of the model: its name, the source of its weights, and which of its parameters train."""
+    """Choose the model, the weights that it starts from, and the parameters that train."""
 
     name: Annotated[str, Hparam, Arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, Hparam, Arg(metavar="WEIGHTS")] = None
     """Start from weights: none, a file, a run, or a name. IMAGENET1K_V1 is the default of vit_b_16 and resnet18,
-    imagenet that of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
+    imagenet of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
     research and teaching). auto: all pretrained networks that need no download, frozen and side by side, under one
     fitted head."""
     trainable: Annotated[str, Hparam, Arg(metavar="PART")] = "all"
@@ -186,18 +186,18 @@ class ModelConfig:
 
     @property
     def in_words(self) -> str:
-        """Short description for the screen: the name, or the networks of a mixture."""
+        """Describe the model for the screen: its name, or the networks of a mixture."""
         return " + ".join(map(str, self.networks)) or self.name
 
 
 def default_weights(name: str) -> str | None:
-    """Name the weights that come with a model or its library; None: it has none here, or brings its own from a hub."""
+    """Return the weights that a model or its library has here, if any."""
     embedded = {model: weights for weights, model in EMBEDDED_WEIGHTS.items()}
     return DEFAULT_WEIGHTS.get(name) or embedded.get(name)
 
 
 def embedded_weights(config: ModelConfig) -> str | None:
-    """Name the weights that the application has for a model; None if its options name others or change its parts."""
+    """Return the embedded weights for a model; None if its options name others or change its parts."""
     parts = ("pool", "patch_embedding", "representation_size")
     untouched = all(getattr(config, part) == getattr(ModelConfig, part) for part in parts)
     embedded = config.weights is None and untouched and config.name in EMBEDDED_WEIGHTS.values()
@@ -211,7 +211,7 @@ def nearest_sizes(size: int, patch_size: int) -> str:
 
 
 def grid_side(tokens: int) -> int:
-    """Count patches per side, if the tokens are one class token and a square grid of patches; else 0."""
+    """Return the patches per side of one class token and a square grid; 0 for other tokens."""
     side = math.isqrt(max(tokens - 1, 0))
     return side if side * side == tokens - 1 else 0
 

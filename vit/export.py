@@ -79,7 +79,7 @@ def export_onnx(
 
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
-    """Write the weights; return whose names they have: torchvision's if its class can hold them, else ours."""
+    """Write the weights, in torchvision's names if its class can hold them; return whose names."""
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
@@ -112,7 +112,7 @@ def fits_torchvision(model: VisionTransformer) -> bool:
 
 @contextlib.contextmanager
 def _exportable() -> Iterator[None]:
-    """Trace plain operations on the CPU, in silence: torch's fused encoder kernel cannot be written to a file."""
+    """Trace plain operations in silence, for torch's fused encoder kernel has no form in a file."""
     fast, log = torch.backends.mha.get_fastpath_enabled(), logging.getLogger("torch.onnx")
     level = log.level
     torch.backends.mha.set_fastpath_enabled(False)
@@ -127,7 +127,7 @@ def _exportable() -> Iterator[None]:
 
 
 class OnnxModule(nn.Module):
-    """One output of an ONNX file, as a function of its images; it has no attention weights to show."""
+    """Compute one output of an ONNX file. It has no attention weights to show."""
 
     def __init__(self, session: Any, output: str | None = None) -> None:
         """`output`: by default the file's first."""
@@ -140,7 +140,7 @@ class OnnxModule(nn.Module):
 
 
 def open_session(path: Path) -> Any:
-    """Open the network in a file, from images to logits, as an onnxruntime.InferenceSession on the CPU.
+    """Open the network of a file, from images to logits, as an onnxruntime.InferenceSession.
 
     A file of pictures is opened behind its preprocessing. Raises MissingPackage: no onnxruntime. FileNotFoundError,
     WeightsError: no such file, or one that cannot be read.

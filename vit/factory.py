@@ -1,4 +1,4 @@
-"""Build a model by name; look up its preprocessing and its weights, and the weights that are on this machine."""
+"""Build a model by name; look up its preprocessing, its weights, and the weights on this machine."""
 
 import dataclasses
 import logging
@@ -48,19 +48,19 @@ PREFIXES = {HF_PREFIX: "huggingface", TIMM_PREFIX: "timm_models"}
 
 
 class Library(Protocol):
-    """Functions of each module of `MODELS` and `PREFIXES`."""
+    """List the functions of each module of `MODELS` and `PREFIXES`."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
-        """Build the model with the weights that the library loads itself; a new head is zero."""
+        """Build the model with weights that the library itself loads; a new head is zero."""
 
     def native_size(self, config: ModelConfig) -> int:
         """Return the side of its images in pixels, where the options do not say."""
 
     def image_spec(self, config: ModelConfig) -> ImageSpec | None:
-        """Return the preprocessing of its weights; None where their file says it, or there are none."""
+        """Return the preprocessing of its weights; None if their file says it, or without weights."""
 
     def weights_path(self, config: ModelConfig) -> Path | None:
-        """Return the file that `config.weights`, which is not `none`, means; None where there is nothing to load."""
+        """Return the file that `config.weights` means, which is not `none`; None if nothing is to load."""
 
 
 def library(name: str) -> Library:
@@ -73,7 +73,7 @@ def library(name: str) -> Library:
 
 @cache
 def kind_of(name: str) -> str:
-    """Tell `conv_bn`, a convolutional network with batch norms, from `conv`, one without, and `vit`, all others.
+    """Return `conv_bn` for convolutions with batch norms, `conv` for others, `vit` for all else.
 
     Another library's model is built for that, without memory for its weights. Raises as its `build` does."""
     if name in (*VIT_SHAPES, MIXTURE) or name.startswith(OWN_PREFIX):
@@ -109,7 +109,7 @@ class Blueprint:
 
     @cached_property
     def weights(self) -> "WeightFile | None":
-        """Content of the file of weights; None for training from scratch, and for a mixture, whose networks have it."""
+        """Read the file of weights. None: training from scratch, or a mixture, whose networks have files."""
         path = None if self._file or self.networks else weights_path(self.config)
         if path is None:
             return self._file
@@ -119,7 +119,7 @@ class Blueprint:
 
     @cached_property
     def image_spec(self) -> ImageSpec:
-        """Preprocessing of the model and its weights, at the requested size; reads the file where only that says it.
+        """Return the preprocessing of the model and its weights, at the requested size.
 
         torchvision weights bring `weights.transforms()`, foreign files the values of their family or what timm notes of
         its model, our own runs what they were trained with; a model from scratch gets mean = std = .5. `config.mean`
@@ -150,15 +150,15 @@ class Blueprint:
 
     @cached_property
     def _specs(self) -> list[ImageSpec]:
-        """Preprocessing of each network: that of its usual weights, even without them or with those of a run."""
+        """Return the preprocessing of each network's usual weights, whatever it starts from."""
         usual = [dataclasses.replace(each.config, weights=default_weights(each.config.name)) for each in self.networks]
         return [Blueprint(config).image_spec for config in usual]
 
     @property
     def resolved(self) -> ModelConfig:
-        """Return the options with all that the weights decide written out, so that the model is rebuilt without them.
+        """Return the options with all that the weights decide written out.
 
-        A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
+        A run stores them, and its checkpoints load into `build_model(config, weights="none", ...)`.
         """
         spec, eps = self.image_spec, self.config.layer_norm_eps
         if eps is None and self.weights is not None and not self._from_timm:
@@ -192,7 +192,7 @@ class Blueprint:
         if self.config.weights not in (None, "none"):
             raise OptionError(f"weights={self.config.weights!r}: the networks of a mixture have weights of their own")
         specs = self._specs
-        if self.config.fit in ("pad", "squash"):  # the whole picture is there to be seen whole
+        if self.config.fit in ("pad", "squash"):  # the picture is fitted whole, so each network gets it whole
             specs = [dataclasses.replace(spec, crop_fraction=1.0) for spec in specs]
         modules = [each.build(num_classes=num_classes, class_names=class_names) for each in self.networks]
         return SideBySide(self.config.networks, modules, specs, self.image_spec, num_classes=num_classes)
@@ -218,7 +218,7 @@ def options_of(network: Network, mixture: ModelConfig) -> ModelConfig:
 def build_model(
     name: str | ModelConfig, *, num_classes: int, class_names: Sequence[str] | None = None, **options: Any
 ) -> nn.Module:
-    """Build a model by name, load its weights, give it a head of `num_classes` and freeze what shall not train.
+    """Build a model by name, with its weights, a head of `num_classes`, and frozen parts.
 
     No wrapper: the scratch ViTs are `vit.model.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes,
     `efficientnet_lite0` and `timm:NAME` timm's.
@@ -246,9 +246,9 @@ def image_spec(config: ModelConfig) -> ImageSpec:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """Find the file that `config.weights` means, and download it if needed; None for training from scratch.
+    """Find or download the file that `config.weights` means; None for training from scratch.
 
-    Raises OptionError: a name that no weights have, or those of another model. WeightsError: the download failed."""
+    Raises OptionError: a name that no weights have, or another model's weights. WeightsError: the download failed."""
     if config.weights == "none":
         return None
     if config.weights not in EMBEDDED_WEIGHTS:
@@ -281,7 +281,7 @@ def local_pretrained_models() -> Iterator[ModelConfig]:
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return as many values as channels; where the counts differ, their mean, for grey is the mean of colours."""
+    """Return as many values as channels; their mean if the counts differ, as for grey images."""
     if len(values) == channels:
         return tuple(values)
     return (sum(values) / len(values),) * channels

@@ -1,4 +1,4 @@
-"""Freeze parts of a model: they keep their weights, and compute the same in training as in evaluation."""
+"""Freeze parts of a model: their weights stay, and they compute as in evaluation."""
 
 from functools import partial
 
@@ -48,9 +48,9 @@ def freeze(model: nn.Module, trainable: str) -> None:
 
 
 def keep_statistics(model: nn.Module) -> None:
-    """Normalise by the statistics that the weights came with: a fitted head knows no other features.
+    """Normalise by the statistics of the pretrained weights, for a fitted head knows no other features.
 
-    Those of few small images are so unlike them that features are worth less (docs/results.md)."""
+    Statistics of few small images differ so much that the head is less accurate on them (docs/results.md)."""
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             module.train = partial(_stay_in_evaluation, module)  # type: ignore[assignment]

@@ -1,4 +1,7 @@
-"""Hugging Face's hub, tried once a minute: its library tries five times for each file, which takes half a minute."""
+"""Ask once a minute whether Hugging Face's hub answers.
+
+Its library asks five times for each file, which takes half a minute without a network.
+"""
 
 import logging
 import time
@@ -11,7 +14,7 @@ from vit.config import HUB_OFFLINE
 
 @contextmanager
 def hub_access(*, online: bool) -> Iterator[None]:
-    """Keep the hub's library off the network if the hub does not answer or `online` is false: it then has its cache."""
+    """Let the hub's library use only its cache if `online` is false or the hub does not answer."""
     from huggingface_hub import constants as hub
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt without a network

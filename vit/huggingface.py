@@ -1,6 +1,6 @@
-"""Hugging Face models by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed: image
-classifiers, and ViTs without a classifier (DINOv3, the image encoders of CLIP and SigLIP).
+"""Build Hugging Face models by id or folder, such as `hf:google/vit-base-patch16-224`.
 
+These are image classifiers, and ViTs without a classifier (DINOv3, the image encoders of CLIP and SigLIP).
 transformers is imported inside the functions, so that one line says how to get it. Weights are read from .safetensors;
 code that comes with a model is never run.
 """
@@ -26,8 +26,10 @@ _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, 
 
 
 class HuggingFaceBackbone(nn.Module):
-    """A transformers ViT without a classifier, and a Linear on what it pools (else its class token) beside the mean of
-    its patches, as DINOv2's authors have it (Oquab et al. 2023, arXiv:2304.07193)."""
+    """Classify by a Linear on a transformers ViT that has no classifier.
+
+    It reads what the ViT pools, else its class token, and the mean of its patches (DINOv2: Oquab et al. 2023,
+    arXiv:2304.07193)."""
 
     def __init__(self, model: Any, *, num_classes: int) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ def extra_tokens(settings: Any) -> int:
 
 
 class HuggingFaceClassifier(nn.Module):
-    """A transformers classifier that takes images and returns logits, as every model here does."""
+    """Let a transformers classifier take images and return logits."""
 
     def __init__(self, model: Any, *, options: dict[str, bool]) -> None:
         super().__init__()
@@ -79,14 +81,14 @@ class HuggingFaceClassifier(nn.Module):
         return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
-        """Take the longest list of layers for the blocks, and children of the base model named `norm` for the norms."""
+        """Take the longest list of layers as blocks, and children named `norm` as norms."""
         lists = [list(module) for module in self.model.modules() if isinstance(module, nn.ModuleList)]
         norms = [module for name, module in self.model.base_model.named_children() if "norm" in name]
         return Parts(max(lists, key=len, default=[]), norms, [self.model.classifier])
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """Build the classifier that `config.name` means, with its weights; a head for another number of classes is zero.
+    """Build the classifier that `config.name` means, with its weights and, if need be, a zero head.
 
     Raises OptionError: an option this model does not have. MissingPackage: no transformers. WeightsError: no such model
     here or on the hub, or no .safetensors.
@@ -100,7 +102,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         raise OptionError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
     settings.update(_changes(config, settings))
     model = _load(config, settings).float()
-    # DINOv2, SigLIP and others interpolate their positions only when told to.
+    # DINOv2, SigLIP and others interpolate their positions only on request.
     resizes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
     resized = size != getattr(settings, "image_size", size)
     if not _classifies(settings):
@@ -152,7 +154,7 @@ def class_names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def weights_path(config: ModelConfig) -> None:
-    """Nothing to load: `build` does it."""
+    """Return None, for `build` loads the weights."""
 
 
 def _source(config: ModelConfig) -> str:
@@ -160,7 +162,7 @@ def _source(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
-    """Return the library's settings of a model; of CLIP and SigLIP those of the image encoder. Raises OptionError."""
+    """Return the settings of a model, or of the image encoder of CLIP and SigLIP. Raises OptionError."""
     library = _transformers()
     with _refusals_of_the_hub(config):
         settings = library.AutoConfig.from_pretrained(_source(config), trust_remote_code=False)
@@ -178,7 +180,7 @@ def _classifies(settings: Any) -> bool:
 
 
 def _changes(config: ModelConfig, settings: Any) -> dict[str, Any]:
-    """Translate our options to those of transformers. Raises OptionError: the model lacks one."""
+    """Translate our options to transformers' settings. Raises OptionError: the model lacks one."""
     changes: dict[str, Any] = {} if config.layer_norm_eps is None else {"layer_norm_eps": config.layer_norm_eps}
     names = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
     for option, name in names.items():
@@ -191,7 +193,7 @@ def _changes(config: ModelConfig, settings: Any) -> dict[str, Any]:
 
 
 def _load(config: ModelConfig, settings: Any) -> Any:
-    """Return the library's model: a classifier if it has a class for that, else the bare backbone."""
+    """Load the library's classifier, or the bare backbone if it has no classifier."""
     library = _transformers()
     kind = library.AutoModelForImageClassification if _classifies(settings) else library.AutoModel
     with _refusals_of_the_hub(config):
@@ -206,7 +208,7 @@ def _side(size: Any) -> int | None:
 
 
 def _replace_head(model: Any, num_classes: int) -> None:
-    """Put a zero Linear in place of the one named `classifier`, or within it, unless it has as many outputs."""
+    """Replace the Linear of `classifier` by a zero one, unless it has as many outputs."""
     named = ((name, module) for name, module in model.named_modules() if name.partition(".")[0] == "classifier")
     heads = [(name, module) for name, module in named if isinstance(module, nn.Linear)]
     if len(heads) != 1:
@@ -230,7 +232,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
-    """Turn what transformers says in many lines into one WeightsError; keep its report of a new head to itself."""
+    """Turn errors of transformers into one WeightsError, and silence its report of a new head."""
     logs = _transformers().utils.logging
     verbosity, shows = logs.get_verbosity(), logs.is_progress_bar_enabled()
     logs.set_verbosity_error()

@@ -23,7 +23,7 @@ PositionRule = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilin
 
 @dataclass(frozen=True)
 class Family:
-    """One source of weights: a table of vit/families.toml."""
+    """Describe one source of weights: a table of vit/families.toml."""
 
     signature: re.Pattern[str]
     image_spec: ImageSpec
@@ -43,7 +43,7 @@ class Family:
 
 
 def rename(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
-    """Rename each tensor by the layer it belongs to; a name without a row is kept as it is."""
+    """Rename each tensor by its layer; a name without a row stays as it is."""
     kinds = r"(?:[._/](?P<kind>weight|bias|kernel|scale))?"
     rules = [(re.compile(re.escape(old).replace(r"\*", r"(\d+)") + kinds), new) for old, new in layers.items()]
     renamed = {}
@@ -57,7 +57,7 @@ def rename(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
 
 
 def to_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Rename tensors from our names to those of torchvision's present release."""
+    """Rename tensors from our names to torchvision's."""
     theirs = rename(tensors, {ours: layer for layer, ours in FAMILIES["torchvision"].layers.items()})
     return {name.replace(".in_proj.", ".in_proj_"): tensor for name, tensor in theirs.items()}
 
@@ -72,7 +72,7 @@ def from_timm(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tenso
 
 
 def fold_layer_scale(tensors: Tensors) -> Tensors:
-    """Multiply LayerScale factors (DeiT III) into the projection before them: the same function, no new layer."""
+    """Multiply LayerScale factors (DeiT III) into the projection before them, without a new layer."""
     folded = dict(tensors)
     for number, layer in (("1", "attention.projection"), ("2", "mlp.fc2")):
         for name in [name for name in tensors if name.endswith(f".ls{number}.gamma")]:
@@ -91,7 +91,7 @@ def from_huggingface(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -
 
 
 def from_google(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
-    """Convert Flax arrays, also below `opt/target/` or `params/`; kernels are (in, out), those of attention by head."""
+    """Convert Flax arrays: kernels are (in, out), kernels of attention by head."""
     noise = re.compile(r"^(opt/target/|params/)|(?<=DotProductAttention)_[01]|(?<=MlpBlock)_[03]")
     bare = {noise.sub("", name): tensor for name, tensor in tensors.items()}
     ours = {}

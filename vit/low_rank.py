@@ -1,7 +1,7 @@
-"""Train a low-rank product B A beside each frozen weight W of the attention: LoRA (Hu et al. 2021, arXiv:2106.09685).
+"""Train a low-rank product B A, added to each frozen weight W of the attention (LoRA).
 
-W is (out, in), B (out, R), A (R, in). The sum is torch's parametrization of the weight, so the model computes as
-before, and its merged state loads into the ordinary model.
+Hu et al. 2021, arXiv:2106.09685. W is (out, in), B (out, R), A (R, in). The sum is torch's parametrization of the
+weight, so the model computes as before, and its merged state loads into the ordinary model.
 """
 
 import math
@@ -21,7 +21,7 @@ _ADAPTED = re.compile(r"qkv|query|value|[qv]|[qv]_proj")
 
 
 class LowRank(nn.Module):
-    """W -> W + B A: at first W, for B is zero and A random as peft draws it. Nothing scales the product."""
+    """Add B A to W: at first nothing, for B is zero. A is random, as peft draws it; nothing scales."""
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def adapt(model: nn.Module, rank: int) -> list[nn.Module]:
 
 
 def _changed(model: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """Yield, for each changed weight, its name in the ordinary model, its name here, and its parametrization."""
+    """Yield each changed weight's ordinary name, its name here, and its parametrization."""
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList) and isinstance(module[0], LowRank):
             yield name.replace("parametrizations.", ""), name, module

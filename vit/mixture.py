@@ -1,9 +1,10 @@
-"""Networks side by side: one picture in, the features of several networks, and one linear head on all of them.
+"""Join the features of several networks under one linear head.
 
-The picture is large enough for every network; each cuts its own part out of it, resizes that and normalises it as its
-weights want. Any weighted sum of the logits of linear heads, on some of the networks each, is one such head: so is a
-mixture of frozen networks and of trained ones. `vit.config.Network` says what each network is; a network with stages
-has features of its stages next to its last ones. B images, C channels, S side of the picture, D features, K classes.
+One picture goes in, large enough for every network; each cuts its own part out of it, resizes that and normalises it
+as its weights want. Any weighted sum of the logits of linear heads, on some of the networks each, is one such head:
+so is a mixture of frozen networks and of trained ones. `vit.config.Network` says what each network is; a network with
+stages has features of its stages next to its last ones. B images, C channels, S side of the picture, D features,
+K classes.
 """
 
 import math
@@ -45,7 +46,7 @@ class Float32Linear(nn.Linear):
 
 
 class WithStages(nn.Module):
-    """Append the means over the maps of the last stages to the features of a headless convolutional network.
+    """Append the mean map of each last stage to the features of a convolutional network.
 
     They still hold what the classes of its pretraining did not ask for (Evci et al. 2022, Head2Toe)."""
 
@@ -116,10 +117,10 @@ class View(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> (B, D)"""
         end = self.margin + self.cut
-        seen = images[..., self.margin : end, self.margin : end]
+        part = images[..., self.margin : end, self.margin : end]
         if self.rows is not None:
-            seen = self.rows @ seen @ self.rows.T
-        features: Tensor = self.network(seen * self.scale + self.shift)
+            part = self.rows @ part @ self.rows.T
+        features: Tensor = self.network(part * self.scale + self.shift)
         return features
 
 
@@ -145,7 +146,7 @@ def one_after_the_other(widths: Sequence[int]) -> tuple[slice, ...]:
 class SideBySide(nn.Module):
     """Classify by one linear head on the features of several networks, one after the other.
 
-    Each of `modules` has a head; the mixture begins with those of the networks that were trained, in equal shares.
+    Each of `modules` has a head; the mixture begins with the heads of the trained networks, in equal shares.
     """
 
     def __init__(
@@ -182,10 +183,10 @@ class SideBySide(nn.Module):
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """Columns of each network among all features."""
+        """List the columns of each network among all features."""
         return one_after_the_other(self.widths)
 
     @property
     def levels(self) -> tuple[slice, ...]:
-        """Columns of each level: the last features of a network, or those of one of its stages."""
+        """List the columns of each level: the last features of a network, or of one of its stages."""
         return one_after_the_other([width for view in self.views for width in view.levels])  # type: ignore[union-attr]

@@ -123,7 +123,7 @@ class Attention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, T, D), or of the first `num_queries` tokens; with `need_weights` also A (B, H, T, T).
 
-        The weights are those of this very pass: softmaxed, before dropout and before the output projection.
+        The weights belong to this very pass: softmaxed, before dropout and before the output projection.
         """
         if num_queries is None:
             q, k, v = split_heads(self.qkv(x), 3, self.num_heads)
@@ -260,7 +260,7 @@ class VisionTransformer(nn.Module):
 
 
 def only_class_token_is_read(model: VisionTransformer) -> bool:
-    """Tell whether the head reads one token, and no hook or replaced module after the last block needs the others."""
+    """Return whether the head reads one token, and no hook or replaced module needs the others."""
     last = model.blocks[-1]
     if model.config.pool != "cls" or not (isinstance(last, Block) and isinstance(last.attention, Attention)):
         return False
@@ -345,7 +345,7 @@ def _initialise_projection(layer: nn.Conv2d | nn.Linear) -> None:
 
 @wrap
 def check_images(images: Tensor, config: ViTConfig) -> None:
-    """Say in one line what is wrong with the input and what would work."""
+    """Refuse images of another kind, with what would work. Raises ValueError."""
     if images.dim() != 4:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
     if not images.is_floating_point():

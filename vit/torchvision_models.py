@@ -1,4 +1,4 @@
-"""torchvision's own `vit_b_16` and `resnet18`: its classes, unwrapped, with a new head and its preprocessing."""
+"""Build torchvision's `vit_b_16` and `resnet18`, unwrapped, with a new head."""
 
 import logging
 from pathlib import Path

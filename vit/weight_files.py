@@ -1,4 +1,4 @@
-"""Files of weights, whoever wrote them: found, read without running anything in them, and recognised.
+"""Find, read and recognise files of weights of any source, without running code in them.
 
 .safetensors and .npz hold arrays only. What torch pickled, such as a .pth file, is read by vit/torch_files.py.
 """
@@ -34,7 +34,7 @@ _WITHIN = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrap
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Content of a file of weights."""
+    """Hold the content of a file of weights."""
 
     path: Path
     held: dict[str, Tensor]
@@ -46,12 +46,13 @@ class WeightFile:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The network, under the names that its family gives it."""
+        """Return the network under the names of its family."""
         return self.below("|".join(family.signature.pattern for family in FAMILIES.values()))
 
     def below(self, pattern: str) -> dict[str, Tensor]:
-        """Return the tensors with the same prefix as a name of this pattern, without that prefix; if there is no such
-        name, all, without the prefix that they share. Raises WeightsError: several such prefixes."""
+        """Return the tensors whose prefix a name of this pattern has, without that prefix.
+
+        Without such a name: all, without the prefix that they share. Raises WeightsError: several such prefixes."""
         if "image_spec" in self.extras:  # our own file: one network, without a prefix
             return self.held
         found = (re.fullmatch(rf"(|.*?\.)(?:{pattern})", name) for name in self.held)
@@ -68,7 +69,7 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Family whose signature is among its names; without one ours, if a run wrote it, else timm."""
+        """Return the family whose signature is among the names; else ours for a run, timm otherwise."""
         signed = (name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors)))
         return next(signed, "ours" if "config" in self.extras else "timm")
 
@@ -78,12 +79,12 @@ class WeightFile:
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Preprocessing of its images: recorded by our own runs, else usual for its family."""
+        """Return the preprocessing that our own runs record, else the usual one of its family."""
         return self.recorded_spec or self.family.image_spec
 
     @property
     def recorded_spec(self) -> ImageSpec | None:
-        """Preprocessing that our own runs record. Raises WeightsError: the record is damaged."""
+        """Return the preprocessing that our own runs record. Raises WeightsError: it is damaged."""
         recorded = _mapping(self.extras.get("image_spec"))
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
         try:
@@ -93,7 +94,7 @@ class WeightFile:
 
     @property
     def layer_norm_eps(self) -> float | None:
-        """Epsilon of its LayerNorms; None for a network without them."""
+        """Return the epsilon of its LayerNorms; None for a network without them."""
         if "layer4.0.conv1.weight" in self.tensors:  # a ResNet
             return None
         recorded = _mapping(_mapping(self.extras.get("config")).get("model"))
@@ -105,7 +106,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def read_weights(path: str | Path) -> WeightFile:
-    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
+    """Read a file of weights, the best of a run directory, or a Hugging Face folder.
 
     Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects.
     """
@@ -143,7 +144,8 @@ def _may_hold_network(value: Any) -> bool:
 
 
 def find_weights(path: Path) -> Path:
-    """Return the file that a path means: itself, the best checkpoint of a run, or the file of a Hugging Face folder.
+    """Return a file of weights, the best of a run, or the one of a Hugging Face folder.
+
     Raises FileNotFoundError."""
     if path.is_dir():
         names = ("model.safetensors", "pytorch_model.bin")

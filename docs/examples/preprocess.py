@@ -1,4 +1,4 @@
-"""What every export expects of an image, from the `image_spec` inside it: Pillow and numpy, nothing of this project."""
+"""Prepare an image as an export's `image_spec` says, with Pillow and numpy alone."""
 
 import numpy as np
 from PIL import Image, ImageOps

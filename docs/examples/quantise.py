@@ -26,7 +26,7 @@ class Ranges(quantization.CalibrationDataReader):
 
 
 def answers(file, images):
-    """Class of each image, and the seconds that they took one by one."""
+    """Return the class of each image, and the seconds that all took one by one."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     start = time.perf_counter()
     classes = [session.run(["logits"], {"images": image[None]})[0].argmax() for image in images]

@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 
 def as_torchvisions_vit(weights, inside, spec, classes):
-    """The class that a scratch ViT with a class token is exported for."""
+    """Build the class that a scratch ViT with a class token is exported for."""
     width, _, patch, _ = weights["conv_proj.weight"].shape
     depth = 1 + max(int(found[1]) for name in weights if (found := re.search(r"encoder_layer_(\d+)", name)))
     mlp = next(len(tensor) for name, tensor in weights.items() if re.search(r"r_0\.mlp\.(0|linear_1)\.weight", name))
