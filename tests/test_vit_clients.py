@@ -16,15 +16,8 @@ from vit.factory import build_model
 from vit.model import VisionTransformer
 from vit.parts import parts, recompute_activations
 
-EVERY_KIND = pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"pool": "mean_norm"},
-        {"patch_embedding": "stem_bn", "representation_size": 7},
-    ],
-    ids=str,
-)
+KINDS = [{}, {"pool": "mean_norm"}, {"patch_embedding": "stem_bn", "representation_size": 7}]
+EVERY_KIND = pytest.mark.parametrize("options", KINDS, ids=str)
 
 
 def model_of(**options: Any) -> VisionTransformer:

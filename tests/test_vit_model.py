@@ -54,18 +54,15 @@ def test_patches_are_cut_as_unfold_cuts_them() -> None:
     torch.testing.assert_close(cut_patches(images, 4), F.unfold(images, 4, stride=4).transpose(1, 2), atol=0, rtol=0)
 
 
-def test_a_stem_equals_the_same_layers_written_out_and_leaves_as_many_tokens() -> None:
+def test_a_stem_equals_its_layers_written_out() -> None:
     torch.manual_seed(0)
     stem = VisionTransformer(tiny(patch_embedding="stem")).embedding.patches
-    images = x = pictures()
+    x = pictures()
     for layer in (stem.convolutions[0], stem.convolutions[3]):
         nn.init.normal_(layer.bias)  # so that one left out would show
-        windows = F.unfold(x, 3, padding=1).unflatten(2, (x.size(2), x.size(3)))  # (B, 9C, S, S)
-        x = torch.einsum("bkij,dk->bdij", windows, layer.weight.flatten(1)) + layer.bias[:, None, None]
-        framed = F.pad(x.clamp(min=0), (1, 1, 1, 1))  # zeros cannot win: nothing here is below them
-        x = framed.unfold(2, 3, 2).unfold(3, 3, 2).amax(dim=(-2, -1))
-    torch.testing.assert_close(stem(images), x.flatten(2).transpose(1, 2), atol=1e-5, rtol=1e-5)
-    assert stem(images).shape == (4, 9, 24)
+        x = F.max_pool2d(F.conv2d(x, layer.weight, layer.bias, padding=1).clamp(min=0), 3, stride=2, padding=1)
+    torch.testing.assert_close(stem(pictures()), x.flatten(2).transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert stem(pictures()).shape == (4, 9, 24)
 
 
 def test_a_stem_with_batch_norms_equals_its_layers_written_out_in_training_and_with_the_statistics_kept() -> None:
@@ -196,10 +193,6 @@ def test_a_representation_layer_is_linear_tanh_linear() -> None:
     torch.testing.assert_close(model(pictures()), model.head(hidden), atol=1e-5, rtol=1e-5)
 
 
-def test_the_last_norm_has_the_epsilon_of_the_paper() -> None:
-    assert {module.eps for module in VisionTransformer(TINY).modules() if isinstance(module, nn.LayerNorm)} == {1e-6}
-
-
 def test_a_sample_does_not_depend_on_the_rest_of_its_batch() -> None:
     model = trained().train()
     torch.testing.assert_close(model(pictures(batch=8))[:1], model(pictures(batch=8)[:1]), atol=1e-5, rtol=1e-5)
@@ -212,13 +205,6 @@ def test_a_fresh_model_has_the_loss_of_a_guess_and_moves_its_head_first() -> Non
     assert loss.item() == pytest.approx(math.log(5), abs=1e-6)
     moved = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() > 0}
     assert moved == {"head.weight", "head.bias"}
-
-
-def test_every_parameter_is_trained_once_the_head_is_not_zero() -> None:
-    model = trained().train()
-    F.cross_entropy(model(pictures()), torch.tensor([0, 1, 2, 3])).backward()
-    still = {name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()}
-    assert not still
 
 
 def test_initial_weights_follow_the_paper() -> None:
@@ -238,6 +224,7 @@ def test_initial_weights_follow_the_paper() -> None:
     assert not block.attention.qkv.bias.any()
     assert block.mlp.fc1.bias.std().item() == pytest.approx(1e-6, rel=0.2)
     assert (block.norm1.weight == 1).all()
+    assert {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)} == {1e-6}
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean"])
@@ -254,25 +241,19 @@ def test_the_model_compiles_and_exports_as_one_graph_for_any_batch(pool: str) ->
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
+    ("images", "message"),
     [
-        ((3, 12, 12), r"images have shape \(3, 12, 12\); expected \(batch, channels, height, width\)"),
-        ((1, 1, 12, 12), r"images have 1 channels; this model was built with in_channels=3"),
-        ((1, 3, 14, 12), r"images are 14 x 12; this model was built for image_size=12"),
-        ((1, 3, 16, 16), r"images are 16 x 16; this model was built for image_size=12"),
+        (torch.zeros(3, 12, 12), r"images have shape \(3, 12, 12\); expected \(batch, channels, height, width\)"),
+        (torch.zeros(1, 1, 12, 12), "images have 1 channels; this model was built with in_channels=3"),
+        (torch.zeros(1, 3, 14, 12), "images are 14 x 12; this model was built for image_size=12"),
+        (torch.zeros(1, 3, 16, 16), "images are 16 x 16; this model was built for image_size=12"),
+        (torch.zeros(1, 3, 12, 12, dtype=torch.uint8), "expected floats"),
     ],
 )
 @pytest.mark.parametrize("patch_embedding", ["conv", "stem"])
-def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: str, patch_embedding: str) -> None:
-    model = VisionTransformer(tiny(patch_embedding=patch_embedding))
+def test_wrong_images_are_refused_in_one_line(images: Tensor, message: str, patch_embedding: str) -> None:
     with pytest.raises(ValueError, match=message):
-        model(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
-def test_images_that_are_no_floats_are_refused_in_one_line(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match="expected floats"):
-        VisionTransformer(tiny())(torch.zeros((1, 3, 12, 12), dtype=dtype))
+        VisionTransformer(tiny(patch_embedding=patch_embedding))(images)
 
 
 @pytest.mark.parametrize(
@@ -292,15 +273,8 @@ def test_wrong_shapes_are_refused_before_anything_is_built(options: dict[str, An
 
 
 def test_a_shape_may_be_given_by_keywords_as_other_libraries_take_it():
-    torch.manual_seed(0)
-    by_keywords = VisionTransformer(image_size=32, patch_size=8, num_classes=7, embed_dim=16, depth=2, num_heads=2)
-    torch.manual_seed(0)
-    by_config = VisionTransformer(ViTConfig(32, 8, num_classes=7, embed_dim=16, depth=2, num_heads=2))
-    assert by_keywords.config == by_config.config
-    pairs = zip(by_keywords.parameters(), by_config.parameters(), strict=True)
-    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
-    assert VisionTransformer(by_config.config, depth=1).config == dataclasses.replace(by_config.config, depth=1)
-    assert VisionTransformer().config == ViTConfig()
+    assert VisionTransformer(image_size=32, patch_size=8, embed_dim=24).config == ViTConfig(32, 8, embed_dim=24)
+    assert VisionTransformer(TINY, depth=1).config == tiny(depth=1)
 
 
 def equation(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
