@@ -21,7 +21,7 @@ from common.image_spec import ImageSpec
 from common.shell import EXTRAS
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
-from vit.tensor_files import BLANK, SEAL, require_seal, seal
+from vit.tensor_files import BLANK, SEAL, require_seal, seal, write_tensors
 
 if TYPE_CHECKING:
     from vit.onnx_pictures import PictureForm
@@ -80,10 +80,7 @@ def export_onnx(
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
     """Write the weights, in torchvision's names if its class can hold them; return whose names."""
-    from safetensors.torch import save
-
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    names = "its own"
+    tensors, names = model.state_dict(), "its own"
     if isinstance(model, VisionTransformer):
         names = "ours"
         if fits_torchvision(model):
@@ -92,9 +89,8 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
     heads = next((module.num_heads for module in model.modules() if hasattr(module, "num_heads")), 0)
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
-    # save_file would write to temporary files of its own.
-    path.write_bytes(save(tensors, metadata={**metadata, **described, SEAL: BLANK}))
-    seal(path)
+    with open(path, "wb") as file:
+        write_tensors(file, tensors, {**metadata, **described})
     return names
 
 

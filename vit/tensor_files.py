@@ -33,11 +33,9 @@ _DTYPES = {
 def write_tree(file: BinaryIO, tree: Mapping[str, Any]) -> str:
     """Write what JSON can say, and tensors in it; return the seal. Tuples come back as lists, keys as strings.
 
-    Each key of `tree`, which has no dot, is one of the file's metadata. Tensors go straight from their memory to the
-    file, the tensors of a state dict under their names.
+    Each key of `tree`, which has no dot, is one of the file's metadata; tensors of a state dict keep their names.
 
-    Raises WeightsError: a dtype that such files do not have. TypeError: a value that is neither a tensor nor plain
-    data.
+    Raises WeightsError: as `write_tensors`. TypeError: a value that is neither a tensor nor plain data.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -45,19 +43,28 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any]) -> str:
         if not isinstance(value, Tensor):
             raise TypeError(f"{part}: a {type(value).__name__} is neither a tensor nor plain data")
         name = names.get(id(value), f"{part}/{len(tensors)}")
-        if value.dtype not in _DTYPES:
-            raise WeightsError(f"{name}: safetensors files hold no tensors of {value.dtype}")
         assert tensors.get(name, value) is value, f"two tensors named {name}"
         tensors[name] = value
         return {"$tensor": name}
 
-    header: dict[str, Any] = {"__metadata__": {SEAL: BLANK}}
+    metadata: dict[str, str] = {}
     for part, value in tree.items():
         names = {id(v): f"{part}.{k}" for k, v in value.items()} if isinstance(value, Mapping) else {}
-        header["__metadata__"][part] = json.dumps(value, default=aside)
+        metadata[part] = json.dumps(value, default=aside)
+    return write_tensors(file, tensors, metadata)
+
+
+def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Write a safetensors file straight from the memory of its tensors; return its seal.
+
+    Raises WeightsError: a dtype that such files do not have.
+    """
+    header: dict[str, Any] = {"__metadata__": {SEAL: BLANK, **metadata}}
     ordered = sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0]))
     end = 0
     for name, tensor in ordered:
+        if tensor.dtype not in _DTYPES:
+            raise WeightsError(f"{name}: safetensors files hold no tensors of {tensor.dtype}")
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
