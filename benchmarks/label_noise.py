@@ -8,7 +8,7 @@ test split 5 and 10 % get a wrong label: any other one (random), or the class th
 take the image's class for (similar). Everything then happens as in `clean`: folds, probabilities, suspects. Weights are
 chosen once for a set, with the right labels. Written after every case: an interrupted run leaves what it has.
 
-- precision: of as many images as were planted, those whose label has the least probability, how many were planted.
+- precision: share of planted ones among as many images, with the least probability of their label.
 - area: under the curve of that order, planted against not.
 - flagged, found: how many suspects there are, and which share of the planted ones is among them.
 - test: accuracy of logistic regression on the same features, learnt from the right labels, from the noisy ones, and

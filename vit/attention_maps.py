@@ -62,7 +62,7 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
 def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Recompute each attention layer with the softmax written out, and pass that output on.
 
-    torchvision asks its attention for no weights, and those it could return are not part of the graph.
+    torchvision asks its attention for no weights, and the ones it could return are not part of the graph.
     """
     taken: list[Tensor] = []
 

@@ -68,7 +68,7 @@ def _timm_parts(model: Any) -> Parts:
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
-    """Count all parameters of a module, and those that train."""
+    """Count a module's parameters: all, and the trainable ones."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
 

@@ -38,7 +38,7 @@ class WeightFile:
 
     path: Path
     held: dict[str, Tensor]
-    """Tensors of the network, and those that its trainer kept with it."""
+    """Tensors of the network, and others that its trainer kept with it."""
     extras: dict[str, Any] = field(default_factory=dict)
     """Everything else in the file: class_names, image_spec, ... of our own runs."""
     notes: tuple[str, ...] = ()
