@@ -6,7 +6,6 @@ from typing import Literal
 from common.errors import OptionError
 from common.options import require, require_finite
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""

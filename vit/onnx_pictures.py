@@ -17,7 +17,7 @@ from onnx import ModelProto, compose, numpy_helper, parser
 from common.errors import OptionError
 from common.image_spec import ImageSpec
 
-PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
+TENSOR, LOGITS = "images", "logits"
 MORE = ("unlike",)
 """Other outputs that a network may have, for any batch."""
 FILTERS = {"bilinear": 'mode="linear"', "bicubic": 'mode="cubic", cubic_coeff_a=-0.5'}
@@ -72,7 +72,7 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
     for ending in form.endings:
         merged = ending(merged)
-    imports = {each.domain: each for each in merged.opset_import}  # merging repeats each part's imports, all alike
+    imports = {each.domain: each for each in merged.opset_import}  # merging repeats those of each part, all alike
     del merged.opset_import[:]
     merged.opset_import.extend(imports.values())
     return merged
