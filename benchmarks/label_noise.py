@@ -1,12 +1,11 @@
 """Measure the planted wrong labels that `clean` finds, and the gain of training without suspects.
 
-    python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--splits 1] [--minutes 10]
-        [--weights-left-out W]
+    python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--splits 1]
 
 Each FOLDER is a built-in set's name, or has train/ and test/ with a folder for each class. Of the images outside the
 test split 5 and 10 % get a wrong label: any other one (random), or the class that models of the right labels most often
-take the image's class for (similar). Everything then happens as in `clean`: folds, probabilities, suspects. Weights are
-chosen once for a set, with the right labels. Written after every case: an interrupted run leaves what it has.
+take the image's class for (similar). Everything then happens as in `clean`: folds, probabilities, suspects. Written
+after every case: an interrupted run leaves what it has.
 
 - precision: share of planted ones among as many images, with the least probability of their label.
 - area: under the curve of that order, planted against not.
@@ -19,9 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import tempfile
 import time
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -31,21 +29,15 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from datasets.bundle import Samples
-from datasets.checking.inspection import groups_of_copies, inspections
+from datasets.bundle import TEST, Samples
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
-from inference.labels.clean import TEST, HeldOutPredictions, cross_validate_features, suspects_of
-from inference.labels.features import features_of_set
-from inference.labels.out_of_fold import best_penalty, fit_logistic, fold_of_each, out_of_fold
+from inference.labels.clean import COMPONENTS, cross_validate, suspects_of
+from inference.labels.features import ExtractedFeatures, extract_features
+from inference.labels.label_issues import best_penalty, fit_logistic, fold_of_each, out_of_fold
 from inference.labels.suspects import DROP
-from trainers.budget import local_weights
-from trainers.config import RunConfig
-from vit.factory import local_pretrained_models
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
-
-EMPTY = np.empty((0, 0))
 
 COLUMNS = ("accuracy", "precision", "area", "found", "flagged", "test_right", "test_noisy", "test_cleaned")
 
@@ -59,26 +51,27 @@ def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely:
     return labels
 
 
-def case(noisy: HeldOutPredictions, truth: np.ndarray) -> dict[str, Any]:
+def case(samples: Samples, found: ExtractedFeatures, truth: np.ndarray) -> dict[str, Any]:
     """Judge the set as it is labelled, against the true labels."""
     start = time.perf_counter()
-    judged = cross_validate_features(noisy.samples, noisy.rows, noisy.groups, noisy.features, folds=5)
-    labels, learns, features, probabilities = judged.labels, ~judged.in_test, noisy.features, judged.probabilities
-    suspects = suspects_of(judged, test=False)
-    seconds = time.perf_counter() - start
+    rows = np.flatnonzero(found.readable)
+    labels, in_test, features = samples.labels[rows].astype(np.int64), samples.splits[rows] == TEST, found.values[rows]
+    probabilities = cross_validate(samples, found, folds=5)
+    suspects = suspects_of(samples, found, probabilities, test=False)
+    seconds, learns = time.perf_counter() - start, ~in_test
     wrong = (labels != truth)[learns]
     doubt = 1 - probabilities[np.arange(len(labels)), labels][learns]
-    paths = np.array([judged.samples.paths[row] for row in judged.rows])
+    paths = np.array([samples.paths[row] for row in rows])
     flagged = np.isin(paths, [suspect.path for suspect in suspects])
     dropped = np.isin(paths, [suspect.path for suspect in suspects if suspect.decision == DROP])
     right = (probabilities.argmax(axis=1) == truth)[learns].mean()
 
-    left_out = fold_of_each(labels, noisy.groups, folds=5) == 0
+    left_out = fold_of_each(labels, found.groups[rows], folds=5) == 0
 
     def tested(rows: np.ndarray, given: np.ndarray) -> float:
         penalty = best_penalty(features, given, rows & ~left_out, rows & left_out)
         model = fit_logistic(features[rows], given[rows], penalty)
-        return float((model.predict(features[judged.in_test]) == truth[judged.in_test]).mean())
+        return float((model.predict(features[in_test]) == truth[in_test]).mean())
 
     count = int(wrong.sum())
     return {
@@ -92,28 +85,27 @@ def case(noisy: HeldOutPredictions, truth: np.ndarray) -> dict[str, Any]:
 
 
 def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, Any]:
-    config = RunConfig(data=DataConfig(source=source, root=options.data_root))
-    images = int((split_samples(config.data).splits >= 0).sum())
-    start = time.perf_counter()
-    samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
-    groups = groups_of_copies(inspections(samples, rows.tolist(), workers=os.cpu_count() or 1))
-    truth, seconds = samples.labels[rows].astype(np.int64), round(time.perf_counter() - start, 1)
+    samples, start = split_samples(DataConfig(source=source, root=options.data_root)), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        found = extract_features(samples, Path(folder), components=COMPONENTS)
+    seconds, rows = round(time.perf_counter() - start, 1), np.flatnonzero(found.readable)
+    truth, groups, features = samples.labels[rows].astype(np.int64), found.groups[rows], found.values[rows]
     result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],
               "seconds_for_features": seconds, "untouched": [], "cases": []}  # fmt: skip
     for split in range(options.splits):
-        own = HeldOutPredictions(
-            samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features
-        )
-        pool, fold = np.flatnonzero(~own.in_test), fold_of_each(truth, groups, folds=5)
-        said = out_of_fold(features, truth, fold, ~own.in_test)
+        own = samples.replace(splits=splits_of(samples, rows, groups, split))
+        learns = own.splits[rows] != TEST
+        pool, fold = np.flatnonzero(learns), fold_of_each(truth, groups, folds=5)
+        said = out_of_fold(features, truth, fold, learns)
         confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])
         np.fill_diagonal(confusion, -1)
-        result["untouched"].append({"split": split, "test_images": len(rows) - len(pool), **case(own, truth)})
+        untouched = {"split": split, "test_images": len(rows) - len(pool), **case(own, found, truth)}
+        result["untouched"].append(untouched)
         for seed, (kind, rate) in product(range(options.seeds), CASES):
             labels = planted(truth, pool, rate, seed, None if kind == "random" else confusion.argmax(axis=1))
             noisy = samples.labels.copy()
             noisy[rows] = labels
-            row = case(replace(own, samples=own.samples.replace(labels=noisy)), truth)
+            row = case(own.replace(labels=noisy), found, truth)
             result["cases"].append({"split": split, "noise": kind, "rate": rate, "seed": seed, **row})
             print(name, result["cases"][-1], flush=True)
             write(name, result)
@@ -161,13 +153,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--splits", type=int, default=1, help="test splits: the set's own, and others of a fifth")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--weights-left-out", default="", help="weights that have learnt from the very images")
     options = parser.parse_args()
-    hidden = options.weights_left_out
-    local_weights.local_pretrained_models = lambda: (
-        model for model in local_pretrained_models() if model.weights != hidden
-    )  # type: ignore[assignment]
     for word in options.data:
         name, _, source = word.partition("=")
         write(name, cases_of(name, source, options))

@@ -6,10 +6,10 @@ from typing import Literal
 
 from commands.arguments import ImagesOptions
 from commands.parser import UsageError
-from common.options import require, require_finite
-from common.shell import command
-from datasets.config import named_set
-from trainers.config import OutputConfig, RunConfig
+from common.errors import DataError
+from common.options import require
+from common.text import pluralise
+from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 
 
@@ -26,18 +26,13 @@ class Options(ImagesOptions):
     """Unreadable images: fail stops at the first; skip leaves them out."""
     folds: int = 5
     """Cross-validation folds; each is judged by models that were trained on the others."""
-    minutes: float | None = None
-    """Time budget in minutes for comparing pretrained weights on these images. Default: one, or more for over 2,000
-    images."""
     output: Path | None = None
     """Folder for the files. Default: runs/<data>/clean/."""
     port: int = 7861
     """TCP port of --review; 0 takes a free one."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
         require(self, "be at least 2", lambda count: count >= 2, "folds")
-        require(self, "be greater than 0", lambda time: time > 0, "minutes")
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
         if (Path(self.data) / "config.json").is_file():
             raise UsageError(f"{self.data} is a run: name images, such as those that it was trained on")
@@ -46,41 +41,49 @@ class Options(ImagesOptions):
     def folder(self) -> Path:
         return self.output or data_folder(OutputConfig(), self.data) / "clean"
 
-    @property
-    def review_command(self) -> str:
-        """The command that opens the page about these suspects."""
-        skip = ("--on-bad-image", "skip") * (self.on_bad_image == "skip")
-        output = ("--output", self.output) if self.output else ()
-        return command("clean", *named_set(self.images), *skip, *output, "--review")
-
 
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
     from datasets.loaders import split_samples
+    from datasets.shared_split import PRETRAINED_ON, have_seen
     from inference.labels import clean
+    from inference.labels.features import extract_features, pretrained
     from inference.labels.label_issues import cleanlab_filter
-    from inference.labels.review import Review
-    from inference.labels.suspects import SuspectsTable, read_suspects, write_cleaned, write_suspects
+    from inference.labels.suspects import SuspectsPage, read_suspects, save_suspects, write_cleaned, write_suspects
     from trainers.reporting.console import say
 
-    folder = options.folder
-    config = RunConfig(data=replace(options.images, on_bad_image=options.on_bad_image))
-    if (folder / "suspects.csv").is_file():
-        say(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
-        samples = split_samples(config.data)
-        suspects = read_suspects(folder / "suspects.csv", samples)
-    else:
+    folder, listed = options.folder, options.folder / "suspects.csv"
+    config = replace(options.images, on_bad_image=options.on_bad_image)
+    again = listed.is_file()
+    if not again:
         cleanlab_filter()  # where it is missing, that is said now
-        judged = clean.cross_validate_set(config, folds=options.folds, minutes=options.minutes)
-        samples, suspects = judged.samples, clean.report_suspects(judged, folder)
-        write_suspects(folder / "suspects.csv", suspects)
+    samples = split_samples(config)
+    if options.review or not again:
+        found = extract_features(samples, (options.output or folder.parent) / "features", components=clean.COMPONENTS)
+        if found.faults:
+            raise DataError(f"cannot read {found.faults[0]}; --on-bad-image skip leaves such images out")
+    if again:
+        say(f"{listed} is there: its decisions count; remove it to look anew")
+        suspects = read_suspects(listed, samples)
+    else:
+        if any(have_seen(network.weights, config.source) for network in pretrained()):
+            say(f"{PRETRAINED_ON[config.source]}: wrong labels that the networks know look right", label="note")
+        probabilities = clean.cross_validate(samples, found, folds=options.folds)
+        suspects, of_test = (clean.suspects_of(samples, found, probabilities, test=test) for test in (False, True))
+        accuracy = clean.accuracy_of(samples, found, probabilities)
+        say(f"{accuracy:.1%} of the labels are what models say that have not learnt from them")
+        if accuracy < clean.SURE:
+            say("models that are right so seldom doubt the labels of many hard images: decide one by one")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_suspects(folder / "test_suspects.csv", of_test)
+        if of_test:
+            say(f"doubtful, too, and left as they are: {pluralise(len(of_test), 'test label')} in test_suspects.csv")
     if options.output is None:
         claimed_folder(OutputConfig(), options.data)
-    table = SuspectsTable(folder, samples)
-    table.save(suspects)
+    save_suspects(folder, samples, suspects)
     write_cleaned(folder / "given.csv", samples, [])
-    clean.say_suspects(folder, options.review_command, samples, suspects, may_mirror=config.data.may_mirror)
+    clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror)
     if options.review:
-        with Review(table, port=options.port) as server:
+        with SuspectsPage(folder, samples, found, port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0

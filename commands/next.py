@@ -1,16 +1,23 @@
 """`next POOL`: which of many unlabelled pictures to label next; a page to label them on, and a table to train on."""
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from common.options import Arg, Positional, require, require_counts
 from common.shell import command
-from common.text import wrapped
+from common.text import pluralise, printable
 from datasets.config import Name
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
+
+LISTED = 10
+"""Pictures and classes named on the terminal."""
+WHY = {
+    "centre": "typical of many, as labels are few or there are none",
+    "uncertain": "of those that the model is least sure of, as different as can be",
+}
 
 
 @dataclass(frozen=True)
@@ -18,8 +25,8 @@ class Options:
     """Choose the pictures to label next: typical ones first, then those that a model is unsure of, and no copies.
 
     Leaves picks.csv, with scores, and labels.csv, path and label of all that is labelled so far, for train. Given
-    again, it takes the labels from picks.csv and, when all its pictures are decided, chooses the next ones. To choose
-    others at once, remove picks.csv.
+    again, it takes the labels from picks.csv and, when all its pictures are decided, adds the next ones. To choose
+    others at once, remove the rows without a label.
     """
 
     pool: Annotated[str, Positional, Arg(metavar="PATH")]
@@ -48,53 +55,41 @@ class Options:
     def folder(self) -> Path:
         return self.output or data_folder(OutputConfig(), self.pool) / "next"
 
-    @property
-    def features(self) -> Path:
-        """Folder in which features of these pictures are kept."""
-        return (self.output or self.folder.parent) / "features"
-
-    @property
-    def review_command(self) -> str:
-        """The command that opens the page on these pictures."""
-        words: list[object] = ["--labelled", *self.labelled] if self.labelled else []
-        words += ["--path-column", self.path_column] if self.path_column else []
-        words += ["--output", self.output] if self.output else []
-        return command("next", self.pool, *words, "--review")
-
 
 def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
-    from inference.labels import rounds
-    from inference.labels.features import extract_features, pretrained
-    from inference.labels.picks import PicksTable
-    from inference.labels.review import Review
+    from inference.labels import picks as table
+    from inference.labels.features import extract_features
+    from trainers.reporting.console import say
 
-    def say(lines: Iterable[str]) -> None:
-        for line in lines:
-            print(wrapped(line, indent=11))
-
-    folder, features = options.folder, None
-    pool = rounds.open_round(
-        options.pool, options.data_root, folder, labelled=options.labelled, path_column=options.path_column
-    )
-    if pool.picks:
-        PicksTable(folder, pool.samples, pool.labels).save(pool.picks)
-    if options.review or not pool.waiting:
-        extracted = extract_features(pool.samples, pretrained(), options.features)
-        features = extracted.features
-    if pool.waiting:
-        print(f"{len(pool.waiting)} of {len(pool.picks)} pictures of {folder / 'picks.csv'} have no label yet")
-    else:
-        say(rounds.choose_round(pool, extracted, folder, options.number))
-    say([f"{'label':>9}  {options.review_command}"])
-    say([f"{'':>9}  or fill the column `label` of the table, and give the same command again"])
+    folder, listed = options.folder, options.folder / "picks.csv"
+    pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
+    picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
+    if picks:
+        table.save_picks(folder, pool, picks)
+    waiting = sum(not pick.decision for pick in picks)
+    if options.review or not waiting:
+        place = (options.output or folder.parent) / "features"
+        found = extract_features(pool.samples, place, components=table.COMPONENTS)
+    if not waiting:
+        for fault in found.faults[:LISTED]:
+            say(f"left out, cannot be read: {printable(fault)}", label="note")
+        chosen = table.choose_picks(pool, picks, found, options.number)
+        say(f"{pluralise(len(chosen), 'picture')}: {WHY[chosen[0].reason]}", label="chosen")
+        picks, waiting = [*picks, *chosen], len(chosen)
+        table.save_picks(folder, pool, picks)
+    say(f"{waiting} of {len(picks)} pictures of {listed} have no label yet", label="table")
+    say("fill its column `label`, and give the command again; or add --review, for a page", label="label")
     if options.output is None:
         claimed_folder(OutputConfig(), options.pool)
-    table = PicksTable(folder, pool.samples, pool.labels, features=features)
-    table.save(table.read())
-    say(rounds.summary(folder, pool.labels))
     if options.review:
-        with Review(table, port=options.port) as server:
+        with table.PicksPage(folder, pool, found, port=options.port) as server:
             server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
-        say(rounds.summary(folder, table.labels(table.read())))
+            picks = server.rows
+    counts = Counter(label.name for label in pool.labels(picks).values())
+    if counts:
+        named = ", ".join(f"{printable(name)} {count:,}" for name, count in counts.most_common(LISTED))
+        more = ", ..." * (len(counts) > LISTED)
+        say(f"{pluralise(counts.total(), 'picture')}: {named}{more}", label="labels")
+        say(command("train", folder / "labels.csv", "--weights", "auto"), label="train")
     return 0

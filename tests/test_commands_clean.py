@@ -8,11 +8,9 @@ import json
 import shutil
 import threading
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from fake_sets import write_table
 from PIL import Image
 from small_run import call
 
@@ -21,15 +19,11 @@ from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.loaders import split_samples
-from inference.labels.clean import HeldOutPredictions, cross_validate_features, neighbours_of
-from inference.labels.features import features_of_set
-from inference.labels.label_issues import COPY, OUTLIER, label_issues
-from inference.labels.out_of_fold import fold_of_each, out_of_fold
-from inference.labels.review import Review, percent
-from inference.labels.suspects import Suspect, SuspectsTable, cleaned, read_suspects, write_cleaned, write_suspects
-from trainers.budget.local_weights import Ranked
-from trainers.config import RunConfig
-from vit.factory import local_pretrained_models
+from inference.labels.clean import cross_validate
+from inference.labels.features import ExtractedFeatures
+from inference.labels.label_issues import COPY, OUTLIER, fold_of_each, label_issues, out_of_fold
+from inference.labels.suspects import Suspect, SuspectsPage, cleaned, read_suspects, write_cleaned, write_suspects
+from vit import ModelConfig
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
 
@@ -49,11 +43,16 @@ def blobs(count=300, classes=3, dimensions=8, wrong=0):
     return features, labels.astype(np.int64)
 
 
+def found_of(features, groups=None):
+    groups = np.arange(len(features)) if groups is None else groups
+    return ExtractedFeatures(features, groups, np.ones(len(features), bool), [])
+
+
 def judged(wrong=0):
     features, labels = blobs(wrong=wrong)
-    paths, places = PathTable(map(str, range(len(labels)))), np.arange(len(labels))
+    paths = PathTable(map(str, range(len(labels))))
     samples = Samples("blobs", ("a", "b", "c"), paths, labels.astype(np.int32), np.zeros(len(labels), np.int8))
-    return features, labels, cross_validate_features(samples, places, places, features, folds=5).probabilities
+    return features, labels, cross_validate(samples, found_of(features), folds=5)
 
 
 def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_round_without_those_of_the_first():
@@ -73,20 +72,6 @@ def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_rou
     assert [issue.suggested for issue in issues] == probabilities[ours].argmax(axis=1).tolist()
 
 
-def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
-    def ranked(name, size):
-        model = {"name": name, "image_size": size, "weights": None}
-        return Ranked(f"{name}@{size}", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
-
-    rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
-    monkeypatch.setattr("inference.labels.features.rank", lambda config, seconds, images: rows)
-    monkeypatch.setattr("inference.labels.features.prepare", Mock(side_effect=InterruptedError))
-    for images, taken in ((512, "@224, for"), (513, "@224 and vit_stem_16@64, for")):
-        with pytest.raises(InterruptedError):
-            features_of_set(RunConfig(), images=images, seconds=60.0)
-        assert f"taking efficientnet_lite0{taken}" in capsys.readouterr().out
-
-
 def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_spread():
     labels = np.repeat([0, 1, 2], (50, 30, 4))
     groups = np.arange(84)
@@ -101,7 +86,7 @@ def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_sprea
 
 
 def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities(monkeypatch):
-    monkeypatch.setattr("inference.labels.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
+    monkeypatch.setattr("inference.labels.label_issues.PENALTIES", (0.1,))  # all labels choose it
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
     learns = np.arange(len(labels)) % 7 != 0
@@ -149,7 +134,7 @@ def test_decisions_come_back_as_they_were_written_and_make_the_table_to_train_on
     assert read_suspects(tmp_path / "suspects.csv", samples) == suspects
     rows = list(cleaned(samples, suspects))
     assert [row[1:] for row in rows] == [
-        ("=b", "train", "was <b>a; doubted label, the model thinks =b, 90.0 %"), ("<b>a", "val", ""),
+        ("=b", "train", "was <b>a; doubted label, the model thinks =b, 90.0%"), ("<b>a", "val", ""),
         ("=b", "test", ""), ("<b>a", "train", ""), ("=b", "train", ""),
     ]  # fmt: skip
     write_cleaned(tmp_path / "cleaned.csv", samples, suspects)
@@ -175,9 +160,8 @@ def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message)
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
-    monkeypatch.setattr(
-        "trainers.budget.local_weights.local_pretrained_models", lambda: [next(local_pretrained_models())]
-    )
+    network = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
+    monkeypatch.setattr("inference.labels.features.pretrained", lambda: [network])
     monkeypatch.chdir(tmp_path)
     for split, count in (("train", 16), ("val", 4), ("test", 6)):
         for label in ("cat", "dog"):
@@ -218,9 +202,8 @@ def review(tmp_path):
     names = [f"<img src=x onerror=alert({number})>" for number in range(60)]
     samples = small_samples(names, ("<b>a", "</script><i>b"))
     suspects = [suspect_of(samples, row, "drop", suggested="</script><i>b") for row in range(60)]
-    table = tmp_path / "suspects.csv"
-    write_suspects(table, suspects)
-    with Review(SuspectsTable(tmp_path, samples), port=0) as server:
+    write_suspects(tmp_path / "suspects.csv", suspects)
+    with SuspectsPage(tmp_path, samples, found_of(np.eye(60, dtype=np.float32)), port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -238,74 +221,62 @@ def ask(server, method, path, values=None, **headers):
         connection.close()
 
 
+def decide(server, place, decision, decided=True, **headers):
+    values = {"path": server.samples.paths[place], "decision": decision, "decided": decided}
+    status, answer = ask(server, "POST", "/decide", values, **headers)
+    return status, json.loads(answer)
+
+
 def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path):
     for place, decision in enumerate(("keep", "drop", "relabel:<b>a")):
-        assert ask(review, "POST", "/decide", {"place": place, "decision": decision, "decided": True})[0] == 200
+        assert decide(review, place, decision)[0] == 200
         written = read_suspects(tmp_path / "suspects.csv", review.samples)
         assert (written[place].decision, written[place].decided) == (decision, "person")
-    assert ask(review, "POST", "/decide", {"place": 1, "decision": "keep", "decided": False})[0] == 200
+    assert decide(review, 1, "keep", decided=False)[0] == 200
     assert read_suspects(tmp_path / "suspects.csv", review.samples) == review.rows
     listed = json.loads(ask(review, "GET", "/rows")[1])
     assert [each["decision"] for each in listed["rows"][:3]] == ["keep", "keep", "relabel:<b>a"]
-    assert listed["rows"][7]["row"] == 7
+    assert json.loads(ask(review, "GET", "/row?7")[1])["row"] == 7
     status, picture = ask(review, "GET", "/picture?7")
     content = base64.b64decode(json.loads(picture)["picture"].partition(",")[2])
     assert (np.asarray(Image.open(io.BytesIO(content)).convert("L")) == review.samples.pixels[7, :, :, 0]).all()
     assert status == 200
     assert ask(review, "GET", "/picture?7&large")[0] == ask(review, "GET", "/picture?7&small")[0] == 200
-    assert ask(review, "GET", "/picture?7&huge")[0] == ask(review, "GET", "/picture?&large")[0] == 404
+    for path in ("/picture?7&huge", "/picture?&large", "/picture?60", "/row?60", "/row?-1"):
+        assert ask(review, "GET", path)[0] == 404
 
 
 @pytest.mark.parametrize(
     ("values", "headers", "status", "message"),
     [
-        ({"place": 0, "decision": "relabel:c", "decided": True}, {}, 422, "names no class"),
-        ({"place": 60, "decision": "keep", "decided": True}, {}, 422, "no decision"),
-        ({"place": -1, "decision": "keep", "decided": True}, {}, 422, "no decision"),
-        ({"place": float("inf"), "decision": "keep", "decided": True}, {}, 422, "no decision"),  # 1e400 in JSON
-        ({"place": 0, "decision": "k" * 20_000, "decided": True}, {}, 413, "larger"),
-        ({"place": 0, "decision": "keep", "decided": True}, {"Origin": "http://elsewhere.example"}, 403, "other sites"),
-        ({"place": 0, "decision": "keep", "decided": True}, {"Host": "elsewhere.example:80"}, 403, "other sites"),
+        ({"decision": "relabel:c"}, {}, 422, "names no class"),
+        ({"path": "elsewhere"}, {}, 422, "no decision"),
+        ({"path": {}}, {}, 422, "no decision"),
+        ({"decision": "k" * 20_000}, {}, 413, "larger"),
+        ({}, {"Origin": "http://elsewhere.example"}, 403, "other sites"),
+        ({}, {"Host": "elsewhere.example:80"}, 403, "other sites"),
     ],
 )
 def test_what_is_no_decision_or_from_elsewhere_changes_nothing(review, tmp_path, values, headers, status, message):
     before, table = list(review.rows), (tmp_path / "suspects.csv").read_bytes()
+    values = {"path": review.samples.paths[0], "decision": "keep", "decided": True} | values
     actual, answer = ask(review, "POST", "/decide", values, **headers)
     assert actual == status
     assert message in json.loads(answer)["error"]
     assert review.rows == before
     assert (tmp_path / "suspects.csv").read_bytes() == table
-    assert ask(review, "GET", "/picture?60")[0] == 404
 
 
-def edit(table, samples, **decisions):
-    """Decide in the table, as an editor does while the page is open: `row5="keep"`."""
-    rows = read_suspects(table, samples)
-    for name, decision in decisions.items():
-        place = int(name.removeprefix("row"))
-        rows[place] = rows[place]._replace(decision=decision)
-    write_suspects(table, rows)
-
-
-def test_a_decision_made_in_the_table_while_the_page_is_open_is_kept_and_the_page_says_so(review, tmp_path):
+def test_a_decision_made_in_the_table_while_the_page_is_open_is_kept(review, tmp_path):
     table = tmp_path / "suspects.csv"
-    edit(table, review.samples, row5="relabel:<b>a", row9="keep")
-    status, answer = ask(review, "POST", "/decide", {"place": 2, "decision": "keep", "decided": True})
-    written = read_suspects(table, review.samples)
-    assert [written[place].decision for place in (2, 5, 9)] == ["keep", "relabel:<b>a", "keep"]
-    assert (status, json.loads(answer)["changed"]) == (200, 2)
-    assert [row["decision"] for row in json.loads(answer)["rows"][5:10:4]] == ["relabel:<b>a", "keep"]
-    status, answer = ask(review, "POST", "/decide", {"place": 3, "decision": "keep", "decided": True})
-    assert (status, json.loads(answer)["changed"], "rows" in json.loads(answer)) == (200, 0, False)
-    write_suspects(table, read_suspects(table, review.samples)[10:])
-    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
-    assert (status, len(json.loads(answer)["rows"])) == (200, 50)
-    written = read_suspects(table, review.samples)
-    assert (len(written), [place for place, row in enumerate(written) if row.decided]) == (50, [10])
-    edit(table, review.samples, row5="relabel:<b>a")  # the row that is decided on is shown anew first
-    status, answer = ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})
-    assert (status, json.loads(answer)["rows"][5]["decision"]) == (409, "relabel:<b>a")
-    assert read_suspects(table, review.samples)[5].decision == "relabel:<b>a"
+    rows = read_suspects(table, review.samples)[5:]  # five are removed, too
+    write_suspects(table, [rows[0]._replace(decision="relabel:<b>a"), *rows[1:]])
+    status, answer = decide(review, 7, "keep")
+    assert (status, len(answer["rows"])) == (200, 55)
+    decisions = [row.decision for row in read_suspects(table, review.samples)]
+    assert decisions[:4] == ["relabel:<b>a", "drop", "keep", "drop"]
+    assert [row["decision"] for row in answer["rows"]] == decisions
+    assert decide(review, 2, "keep")[0] == 422  # its row is gone
 
 
 @pytest.mark.parametrize(("damage", "message"), [("gone", "No such file"), ("broken", "is not keep, drop or")])
@@ -316,29 +287,24 @@ def test_a_table_that_cannot_be_read_meanwhile_is_left_as_it_is(review, tmp_path
     else:
         table.write_text(table.read_text(encoding="utf-8").replace("drop", "dorp", 1), encoding="utf-8")
     before = table.exists() and table.read_bytes()
-    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
-    assert (status, message in json.loads(answer)["error"]) == (422, True)
+    status, answer = decide(review, 20, "keep")
+    assert (status, message in answer["error"]) == (422, True)
     assert (table.exists() and table.read_bytes()) == before
 
 
-@pytest.mark.parametrize(
-    ("probability", "said"),
-    [(0.9958, "99.6 %"), (0.9994, "over 99.9 %"), (1.0, "over 99.9 %"), (0.0004, "under 0.1 %"), (0.5, "50.0 %")],
-)
-def test_no_probability_is_said_to_be_certain(probability, said):
-    assert percent(probability) == said
-
-
-def test_the_nearest_pictures_of_both_classes_are_those_of_brute_force_without_suspects_tests_and_copies():
+def test_a_suspect_is_shown_with_the_nearest_pictures_of_both_classes_without_suspects_tests_and_copies(tmp_path):
     features, labels = blobs(count=60)
     groups = np.arange(60)
     groups[[3, 9, 12]] = 3  # copies of one another, all of class 0
     samples = Samples("s", ("a", "b", "c"), PathTable(map(str, range(60))), labels.astype(np.int32), np.zeros(60, "i1"))
     samples.splits[::7] = SPLITS.index("test")
     suspects = [suspect_of(samples, row, "drop", suggested=name) for row, name in ((3, "b"), (10, ""), (13, "a"))]
-    judged = HeldOutPredictions(samples, np.arange(60), groups, np.eye(3)[labels], features)
-    expected = []
-    for row, names in ((3, (0, 1)), (10, (1,)), (13, (1, 0))):
+    write_suspects(tmp_path / "suspects.csv", suspects)
+    with SuspectsPage(tmp_path, samples, found_of(features, groups), port=0) as server:
+        shown = [server.shown(suspect) for suspect in suspects]
+    assert dict(shown[0]["facts"])["the model thinks"] == "b (90.0%)"
+    for (row, names), found in zip(((3, (0, 1)), (10, (1,)), (13, (1, 0))), shown, strict=True):
+        expected = []
         for label in names:
             angles = {
                 other: features[other] @ features[row] / np.linalg.norm(features[other])
@@ -347,16 +313,5 @@ def test_the_nearest_pictures_of_both_classes_are_those_of_brute_force_without_s
             }
             order = sorted(angles, key=lambda other: -angles[other])
             once = [other for n, other in enumerate(order) if groups[other] not in groups[order[:n]]]
-            expected += [(str(row), "abc"[label], str(other)) for other in once[:4]]
-    assert neighbours_of(judged, suspects) == expected
-
-
-def test_a_suspect_is_shown_as_what_the_model_thinks_beside_the_nearest_pictures_of_both_classes(tmp_path):
-    samples = small_samples([str(number) for number in range(12)], ("cat", "dog"))
-    suspects = [suspect_of(samples, 0, "drop", suggested="dog", confidence="0.9958", kind="doubted label")]
-    write_suspects(tmp_path / "suspects.csv", suspects)
-    near = [("path", "label", "neighbour"), ("0", "dog", "5"), ("0", "dog", "1"), ("0", "cat", "gone")]
-    write_table(tmp_path / "neighbours.csv", near[1:], near[0])
-    shown = SuspectsTable(tmp_path, samples).shown(suspects[0])
-    assert dict(shown["facts"])["the model thinks"] == "dog (99.6 %)"
-    assert [rows for _, rows in shown["examples"]] == [[5, 1]]
+            expected.append((f"labelled {'abc'[label]}", once[:4]))
+        assert found["examples"] == expected

@@ -16,7 +16,6 @@ from datasets.loaders import CPU, open_samples
 from datasets.opened import OpenedImages
 from datasets.split import assign_splits
 from inference.evaluate import evaluate_run
-from inference.labels.picks import Pick, PicksTable, write_picks
 from trainers.config import OutputConfig
 from trainers.run import train
 from trainers.setup import UserObjects, read_data
@@ -100,12 +99,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(capsys, folder, line, s
     assert not (folder / "out").exists()
 
 
-def decide(folder: Path, decision: str) -> Pick:
-    write_picks(folder / "picks.csv", [])
-    table = PicksTable(folder, open_samples(DataConfig(source="digits")), {})
-    return table.decided(Pick("a.png", "centre", "1", "", "", "", "", "", ""), decision, "a person")
-
-
 def data_for(folder: Path, processes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "world_size", lambda: processes)
@@ -125,7 +118,6 @@ def data_for(folder: Path, processes: int) -> None:
         (lambda _: assign_splits(open_samples(DataConfig(source="digits")), DataConfig(folds=3)), "needs fold"),
         (lambda folder: evaluate_run(folder / "digits/vit", split="extra"), "no extra split"),
         (lambda folder: data_for(folder, 55), "too few for 55 processes"),
-        (lambda folder: decide(folder, "ant"), "decision 'ant'"),
     ],
 )
 def test_a_mistake_in_python_is_an_error_that_says_what_would_work(folder, mistaken, said):

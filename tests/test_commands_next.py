@@ -21,12 +21,10 @@ from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
 from datasets.loaders import split_samples
-from inference.labels.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from inference.labels.features import FeatureExtractor, side_by_side
-from inference.labels.picks import Label, Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
-from inference.labels.review import Review
-from inference.labels.rounds import read_pool
-from vit import Blueprint, ModelConfig
+from inference.labels.choose import SWITCH, free_rows, probabilities_of, typical, uncertain
+from inference.labels.features import ExtractedFeatures, side_by_side
+from inference.labels.picks import Label, Pick, PicksPage, read_pool, write_picks
+from vit import ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,34 +41,32 @@ def clouds(sizes, *, dimensions=12, spread=0.05, seed=0):
 
 
 NONE = np.array([], np.int64)
+SMALL = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
 
 
 def test_without_labels_each_cloud_gives_one_picture_and_the_largest_comes_first():
     features, of = clouds((40, 10, 25, 5))
-    chosen = choose(features, np.arange(80), NONE, 4)
-    assert [int(of[each.row]) for each in chosen] == [0, 2, 1, 3]
-    assert not any(each.uncertain for each in chosen)
-    for each in chosen:
-        inside = np.flatnonzero(of == of[each.row])
+    chosen = typical(features, np.arange(80), NONE, 4)
+    assert [int(of[row]) for row, _ in chosen] == [0, 2, 1, 3]
+    for row, score in chosen:
+        inside = np.flatnonzero(of == of[row])
         distances = np.linalg.norm(features[inside] - features[inside].mean(axis=0), axis=1)
-        assert inside[distances.argmin()] == each.row
-        assert each.score == pytest.approx(1 / (1 + distances.min()), abs=1e-5)
-    chosen = choose(features, np.setdiff1d(np.arange(80), [0, 50]), np.array([0, 50]), 2)
-    assert sorted(int(of[each.row]) for each in chosen) == [1, 3]  # clouds that have a label come last
+        assert inside[distances.argmin()] == row
+        assert score == pytest.approx(1 / (1 + distances.min()), abs=1e-5)
+    chosen = typical(features, np.setdiff1d(np.arange(80), [0, 50]), np.array([0, 50]), 2)
+    assert sorted(int(of[row]) for row, _ in chosen) == [1, 3]  # clouds that have a label come last
 
 
 def test_uncertain_ones_are_among_the_least_certain_and_lie_apart():
     features, of = clouds((100, 100, 100))
-    probabilities = np.full((300, 2), 0.0)
-    probabilities[:, 0] = 0.99
+    probabilities = np.tile([0.98, 0.01, 0.01], (300, 1))
     doubtful = np.concatenate([np.arange(0, 20), np.arange(100, 120)])
-    probabilities[doubtful, 0] = 0.55
-    probabilities[:, 1] = 1 - probabilities[:, 0]
-    chosen = choose(features, np.arange(300), NONE, 4, probabilities=probabilities)
-    rows = [each.row for each in chosen]
+    probabilities[doubtful] = [0.5, 0.1, 0.4]
+    chosen = uncertain(features, np.arange(300), probabilities, 4)
+    rows = [row for row, _ in chosen]
     assert set(rows) <= set(doubtful.tolist())
     assert set(of[rows].tolist()) == {0, 1}
-    assert all(each.score == pytest.approx(0.9) and each.uncertain for each in chosen)
+    assert [score for _, score in chosen] == pytest.approx([0.9] * 4)
 
 
 @pytest.mark.parametrize("certain", [False, True])
@@ -79,22 +75,17 @@ def test_as_many_as_wanted_or_left_are_chosen_each_once_and_always_the_same(coun
     features, _ = clouds((30, 30), spread=0.5)
     features[10:20] = features[10]  # the same point many times over
     probabilities = np.random.default_rng(0).dirichlet([1, 1, 1], 60) if not certain else np.eye(3)[np.arange(60) % 3]
-    for values in (None, probabilities):
-        chosen = choose(features, np.arange(60), NONE, count, probabilities=values)
-        assert len({each.row for each in chosen}) == len(chosen) == min(count, 60)
-        assert chosen == choose(features, np.arange(60), NONE, count, probabilities=values)
+    for choose, given in ((typical, NONE), (uncertain, probabilities)):
+        chosen = choose(features, np.arange(60), given, count)
+        assert len({row for row, _ in chosen}) == len(chosen) == min(count, 60)
+        assert chosen == choose(features, np.arange(60), given, count)
 
 
-def test_the_lead_and_the_probabilities_are_those_of_brute_force_and_scikit_learn():
-    shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], 50)
-    assert lead(shares) == pytest.approx([np.diff(np.sort(row))[-1] for row in shares])
-    assert lead(np.ones((3, 1))).tolist() == [1, 1, 1]
+def test_the_probabilities_are_those_of_scikit_learn():
     features, of = clouds((20, 20, 20), spread=0.3)
     rows = np.arange(0, 60, 3)
-    found = probabilities_of(features, rows, np.where(of[rows] == 2, 3, of[rows]), 4)
     oracle = LogisticRegression(C=30.0, max_iter=300).fit(features[rows], of[rows]).predict_proba(features)
-    assert found[:, [0, 1, 3]] == pytest.approx(oracle, abs=1e-6)
-    assert (found[:, 2] == 0).all()
+    assert probabilities_of(features, rows, of[rows]) == pytest.approx(oracle, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +93,8 @@ def test_the_lead_and_the_probabilities_are_those_of_brute_force_and_scikit_lear
     [([], True), ([0] * 50, True), ([0] * (SWITCH - 1) + [1] * SWITCH, True), ([0] * SWITCH + [1] * SWITCH, False)],
 )
 def test_a_model_is_asked_from_a_stated_number_of_labels_a_class_on(labels, few):
-    assert few_labels(np.array(labels, int)) == few
+    features, rows = clouds((60, 60))[0], np.arange(len(labels))
+    assert (probabilities_of(features, rows, np.array(labels, int)) is None) == few
 
 
 def test_no_copy_of_a_labelled_picture_and_of_copies_one_is_free():
@@ -113,12 +105,12 @@ def test_no_copy_of_a_labelled_picture_and_of_copies_one_is_free():
     assert free_rows(groups, usable, NONE).tolist() == [0, 2, 4, 6]
 
 
-def test_features_of_networks_weigh_the_same_and_have_length_one():
+def test_features_of_networks_weigh_the_same():
     generator = np.random.default_rng(0)
     parts = [generator.normal(size=(50, 8)), 1000 * generator.normal(size=(50, 200))]
-    both = side_by_side([torch.from_numpy(part) for part in parts])
-    assert np.linalg.norm(both, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert np.square(both[:, :8]).sum() == pytest.approx(np.square(both[:, 8:]).sum(), rel=0.1)
+    both = side_by_side([torch.from_numpy(part) for part in parts], 8)
+    assert both.shape == (50, 16)
+    assert both[:, :8].std() == pytest.approx(both[:, 8:].std(), rel=1e-4)
 
 
 @pytest.fixture
@@ -131,13 +123,8 @@ def photos(tmp_path, monkeypatch):
         path = tmp_path / "photos" / f"day{number % 3}" / f"{number:02d}{'d' if dark else 'b'}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
-    monkeypatch.setattr("inference.labels.features.pretrained", small_network)
+    monkeypatch.setattr("inference.labels.features.pretrained", lambda: [SMALL])
     return tmp_path / "photos"
-
-
-def small_network():
-    blueprint = Blueprint(ModelConfig(name="vit_nano_8", weights="fashion_mnist"))
-    return [FeatureExtractor("vit_nano_8", blueprint.build(num_classes=1).eval(), blueprint.image_spec)]
 
 
 def names(folder, pattern="*.png"):
@@ -145,22 +132,18 @@ def names(folder, pattern="*.png"):
 
 
 def test_a_pool_is_a_folder_a_table_or_an_archive_whatever_its_folders_are_called(photos, tmp_path):
-    assert sorted(read_pool("photos", tmp_path, {}).samples.paths) == names(photos)
+    assert sorted(read_pool("photos", tmp_path).samples.paths) == names(photos)
     rows = [(f"photos/day{number % 3}/{number:02d}{'bd'[number % 2]}.png",) for number in range(5)]
     write_table(tmp_path / "list.csv", rows, ("File",))
-    pool = read_pool("list.csv", tmp_path, {}, path_column="file")
+    pool = read_pool("list.csv", tmp_path, path_column="file")
     assert [*pool.samples.paths] == [str(tmp_path / row[0]) for row in rows]
-    assert (pool.own, pool.labels) == (5, {})
+    assert (pool.own, pool.given) == (5, {})
     write_table(tmp_path / "some.csv", [(*rows[0], "dark"), (*rows[1], ""), (*rows[2], " ")])
-    assert dict(read_pool("some.csv", tmp_path, {}).labels) == {str(tmp_path / rows[0][0]): Label("dark")}
+    assert read_pool("some.csv", tmp_path).given == {str(tmp_path / rows[0][0]): Label("dark")}
     write_table(tmp_path / "held.csv", [(*rows[0], "dark", "Test"), (*rows[1], "", "")], ("path", "label", "part"))
-    assert dict(read_pool("held.csv", tmp_path, {}).labels) == {str(tmp_path / rows[0][0]): Label("dark", "test")}
-    zipped = read_pool(str(zip_folder(photos, tmp_path / "p.zip")), tmp_path / "data", {})
+    assert read_pool("held.csv", tmp_path).given == {str(tmp_path / rows[0][0]): Label("dark", "test")}
+    zipped = read_pool(str(zip_folder(photos, tmp_path / "p.zip")), tmp_path / "data")
     assert zipped.own == 60
-    elsewhere = str(save(tmp_path / "else" / "x.png", seed=99))
-    pool = read_pool("photos", tmp_path, {elsewhere: Label("cat", "test")})
-    assert (pool.own, len(pool.samples), pool.labels) == (60, 61, {elsewhere: Label("cat", "test")})
-    assert np.asarray(Image.open(pool.samples.file(60))).shape == (30, 40, 3)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +156,7 @@ def test_a_pool_is_a_folder_a_table_or_an_archive_whatever_its_folders_are_calle
         ("odd.csv", 3, "has no path column: found a, b; name it with --path-column"),
         ("gone.csv", 3, r"gone.csv, line 2: no picture 'gone.png'"),
         ("notes.txt", 3, "notes.txt is no data set"),
+        ("photos --path-column file", 2, "photos is no table"),
     ],
 )
 def test_what_is_no_pool_is_refused_in_one_line(photos, tmp_path, capsys, source, exit_code, message):
@@ -180,75 +164,70 @@ def test_what_is_no_pool_is_refused_in_one_line(photos, tmp_path, capsys, source
     (tmp_path / "notes.txt").write_text("x")
     write_table(tmp_path / "odd.csv", [("1", "2")], ("a", "b"))
     write_table(tmp_path / "gone.csv", [("gone.png", "")])
-    code, out, err = call(capsys, "next", source)
+    code, out, err = call(capsys, "next", *source.split())
     assert code == exit_code
     assert re.search(message, err)
     assert (err.count("\n"), out) == (1, "")
     assert not (tmp_path / "runs").exists()
 
 
+def read_picks(table):
+    return [Pick(**row) for row in read_rows(table, Pick._fields)]
+
+
+def read_labels(table):
+    return {row["path"]: row["label"] for row in read_rows(table, ("path", "label"))}
+
+
 def fill(table, *, skip=()):
-    """Say bright or dark of each picture as its name tells, in the column `label`, as in a spreadsheet."""
-    picks = read_picks(table)
-    said = {"d": "dark", "b": "bright"}
-    write_picks(
-        table,
-        [
-            pick._replace(skipped="yes") if pick.path in skip else pick._replace(label=said[Path(pick.path).stem[-1]])
-            for pick in picks
-        ],
-    )
-    return [pick.path for pick in picks]
+    """Say bright or dark of each new picture as its name tells, in the column `label`, as in a spreadsheet."""
+    picks, said = read_picks(table), {"d": "dark", "b": "bright"}
+    new = [pick.path for pick in picks if not pick.decision]
+    filled = [
+        pick._replace(skipped="yes") if pick.path in skip else pick._replace(label=said[Path(pick.path).stem[-1]])
+        for pick in picks[-len(new) :]
+    ]
+    write_picks(table, [*picks[: -len(new)], *filled])
+    return new
 
 
 def test_from_no_label_to_a_table_that_train_reads_in_rounds_that_never_ask_twice(photos, capsys):
     code, out, _ = call(capsys, "next", "photos", "-n", "8")
     folder, asked = Path("runs/photos/next"), []
-    assert code == 0
-    assert "8 pictures of 60: typical of many pictures" in out
-    assert "python main.py next photos --review" in out
-    assert {row["reason"] for row in read_rows(folder / "picks.csv", ("reason",))} == {"centre"}
-    before = (folder / "picks.csv").read_bytes()
+    table = folder / "picks.csv"
+    assert (code, "8 pictures: typical of many" in out) == (0, True)
+    assert {pick.reason for pick in read_picks(table)} == {"centre"}
+    before = table.read_bytes()
     code, out, _ = call(capsys, "next", "photos", "-n", "8")
-    assert (code, (folder / "picks.csv").read_bytes() == before) == (0, True)
+    assert (code, table.read_bytes() == before) == (0, True)
     assert "8 of 8 pictures of" in out
-    asked += fill(folder / "picks.csv", skip=[read_picks(folder / "picks.csv")[3].path])
+    skipped = read_picks(table)[3].path
+    asked += fill(table, skip=[skipped])
     code, out, _ = call(capsys, "next", "photos", "-n", "8")
-    assert code == 0
-    assert "labels  7 pictures: " in out
-    asked += fill(folder / "picks.csv")
+    assert (code, "labels  7 pictures: " in out) == (0, True)
+    asked += fill(table)
     code, out, _ = call(capsys, "next", "photos", "-n", "8")
-    assert "8 pictures of 44: of those that the model is least sure of" in out
-    picks = read_picks(folder / "picks.csv")
-    assert {pick.reason for pick in picks} == {"uncertain"}
-    assert all(pick.guess in ("bright", "dark") and 0.5 <= float(pick.confidence) <= 1 for pick in picks)
-    asked += fill(folder / "picks.csv")
+    assert "8 pictures: of those that the model is least sure of" in out
+    new = [pick for pick in read_picks(table) if not pick.decision]
+    assert {pick.reason for pick in new} == {"uncertain"}
+    assert all(pick.guess in ("bright", "dark") and 0.5 <= float(pick.confidence) <= 1 for pick in new)
+    asked += fill(table)
     assert len(set(asked)) == len(asked) == 24
     assert call(capsys, "next", "photos", "-n", "40")[0] == 0
-    assert len(read_picks(folder / "picks.csv")) == 36  # all that are left
+    assert len(read_picks(table)) == 60  # 36 are all that are left
     samples = split_samples(DataConfig(str(folder / "labels.csv")))
-    assert len(samples) == 23
+    assert sorted(samples.paths) == sorted(set(asked) - {skipped})
     for path, label in zip(samples.paths, samples.labels, strict=True):
         assert samples.class_names[label] == {"d": "dark", "b": "bright"}[Path(path).stem[-1]]
-    assert read_skipped(folder / "skipped.csv") == [asked[3]]
     assert (len(list(Path("runs/photos/features").glob("*.safetensors")))) == 2  # of one network, and the copies
-    fill(folder / "picks.csv")
+    fill(table)
     code, _, err = call(capsys, "next", "photos")
     assert (code, "every picture of photos has a label" in err) == (2, True)
     assert len(read_labels(folder / "labels.csv")) == 59
-
-
-def test_a_label_that_is_taken_back_is_taken_back_in_both_tables(photos, capsys):
-    call(capsys, "next", "photos", "-n", "4")
-    folder = Path("runs/photos/next")
-    paths = fill(folder / "picks.csv")
-    call(capsys, "next", "photos", "-n", "4")
-    assert [*read_labels(folder / "labels.csv")] == paths
-    fill(folder / "picks.csv")
-    picks = read_picks(folder / "picks.csv")
-    write_picks(folder / "picks.csv", [picks[0]._replace(label="", decided=""), *picks[1:]])
-    call(capsys, "next", "photos")
-    assert [*read_labels(folder / "labels.csv")] == [*paths, *(pick.path for pick in picks[1:])]
+    picks = read_picks(table)
+    write_picks(table, [picks[0]._replace(label="", decided=""), *picks[1:]])
+    assert call(capsys, "next", "photos")[0] == 0
+    assert set(read_labels(folder / "labels.csv")) == {pick.path for pick in picks[1:] if pick.label}
 
 
 def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and_never_asked(
@@ -256,21 +235,20 @@ def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and
 ):
     learnt = []
 
-    def watched(features, rows, *others):
+    def watched(features, rows, labels):
         learnt.append(len(rows))
-        return probabilities_of(features, rows, *others)
+        return probabilities_of(features, rows, labels)
 
-    monkeypatch.setattr("inference.labels.rounds.probabilities_of", watched)
+    monkeypatch.setattr("inference.labels.picks.probabilities_of", watched)
     for number in range(4):
         for split in ("train", "test"):
             save(tmp_path / "known" / split / "zebra" / f"{number}.png", seed=700 + number + 10 * (split == "test"))
             save(tmp_path / "known" / split / "yak" / f"{number}.png", seed=800 + number + 10 * (split == "test"))
     copied = photos / "day0" / "copy.png"
     copied.write_bytes((tmp_path / "known" / "test" / "yak" / "2.png").read_bytes())
-    code, out, _ = call(capsys, "next", "photos", "-n", "60", "--labelled", "known")
+    code, out, _ = call(capsys, "next", "photos", "-n", "70", "--labelled", "known")
     assert code == 0
-    assert "60 pictures of 60: of those that the model is least sure of" in out
-    assert "1 picture not asked about" in out
+    assert "60 pictures: of those that the model is least sure of" in out
     assert learnt == [8]  # no test image
     picks = read_picks(Path("runs/photos/next/picks.csv"))
     assert str(copied) not in {pick.path for pick in picks}
@@ -303,17 +281,15 @@ def test_mistakes_are_named_in_one_line(photos, capsys, words, code, message):
     assert message in err
 
 
-def table_of(tmp_path, count=6, guess="cat"):
-    paths = [str(save(tmp_path / "pool" / f"<img src=x onerror=alert({n})>{n}.png", seed=n)) for n in range(count)]
-    pool = read_pool(str(tmp_path / "pool"), tmp_path, {})
-    picks = [Pick(path, "uncertain", "0.9", guess, "0.5211", "dog", "", "", "") for path in sorted(paths)]
-    write_picks(tmp_path / "picks.csv", picks)
-    return PicksTable(tmp_path, pool.samples, {})
-
-
 @pytest.fixture
 def page(tmp_path):
-    with Review(table_of(tmp_path), port=0) as server:
+    """The page on six undecided pictures whose names hold markup."""
+    paths = [str(save(tmp_path / "pool" / f"<img src=x onerror=alert({n})>{n}.png", seed=n)) for n in range(6)]
+    pool = read_pool(str(tmp_path / "pool"), tmp_path)
+    write_picks(tmp_path / "picks.csv", [Pick(path, "uncertain", "0.9", "cat", "0.5211", "dog") for path in paths])
+    features = np.array([[1, 0], [0, 1], [1, 1], [1, 0.1], [1, 0.2], [0, 1]], np.float32)
+    found = ExtractedFeatures(features, np.arange(6), np.ones(6, bool), [])
+    with PicksPage(tmp_path, pool, found, port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -321,10 +297,11 @@ def page(tmp_path):
         thread.join()
 
 
-def post(server, **values):
+def post(server, place, decision, decided=True):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     try:
-        connection.request("POST", "/decide", json.dumps({"decided": True} | values))
+        values = {"path": server.rows[place].path, "decision": decision, "decided": decided}
+        connection.request("POST", "/decide", json.dumps(values))
         reply = connection.getresponse()
         return reply.status, json.loads(reply.read())
     finally:
@@ -333,43 +310,39 @@ def post(server, **values):
 
 def test_each_label_is_on_the_disk_when_the_page_hears_of_it_and_new_classes_come_with_it(page, tmp_path):
     paths = [row.path for row in page.rows]
-    assert post(page, place=0, decision="label:cat") == (200, {"changed": 0, "class_names": ["cat"]})
-    assert post(page, place=1, decision="label: =Hund, groß ")[1]["class_names"] == ["cat", "=Hund, groß"]
-    assert read_labels(tmp_path / "labels.csv") == {paths[0]: Label("cat"), paths[1]: Label("=Hund, groß")}
-    assert post(page, place=2, decision="skip")[0] == 200
-    assert read_skipped(tmp_path / "skipped.csv") == [paths[2]]
-    assert post(page, place=0, decision="", decided=False)[0] == 200
-    assert read_labels(tmp_path / "labels.csv") == {paths[1]: Label("=Hund, groß")}
+    assert post(page, 0, "label:cat")[1]["class_names"] == ["cat"]
+    assert post(page, 1, "label: =Hund, groß ")[1]["class_names"] == ["cat", "=Hund, groß"]
+    assert read_labels(tmp_path / "labels.csv") == {paths[0]: "cat", paths[1]: "=Hund, groß"}
+    assert post(page, 2, "skip")[0] == 200
+    status, answer = post(page, 0, "", decided=False)
+    assert (status, answer["class_names"]) == (200, ["cat", "=Hund, groß"])  # keys stay
+    assert read_labels(tmp_path / "labels.csv") == {paths[1]: "=Hund, groß"}
     assert [pick.decision for pick in read_picks(tmp_path / "picks.csv")][:3] == ["", "label:=Hund, groß", "skip"]
 
 
 @pytest.mark.parametrize("decision", ["label:", "label:  ", "label:a\nb", "keep", "label:" + "x" * 201])
 def test_what_is_no_label_changes_nothing(page, tmp_path, decision):
     before = (tmp_path / "picks.csv").read_bytes()
-    status, answer = post(page, place=0, decision=decision)
+    status, answer = post(page, 0, decision)
     assert (status, "no decision" in answer["error"]) == (422, True)
     assert (tmp_path / "picks.csv").read_bytes() == before
 
 
-def test_a_table_that_says_the_impossible_is_refused_by_name(tmp_path):
-    table = table_of(tmp_path)
+def test_a_table_that_says_the_impossible_is_refused_by_name(page, tmp_path):
     picks = read_picks(tmp_path / "picks.csv")
     write_picks(tmp_path / "picks.csv", [picks[0]._replace(path="/elsewhere.png"), *picks[1:]])
     with pytest.raises(DataError, match="'/elsewhere.png' is no picture of pool"):
-        table.read()
+        page.read()
     write_picks(tmp_path / "picks.csv", [picks[0]._replace(label="a\x07b"), *picks[1:]])
     with pytest.raises(DataError, match="is no class name"):
-        table.read()
+        page.read()
 
 
-def test_what_the_page_shows_is_what_the_model_thinks_beside_the_nearest_labelled_ones(tmp_path):
-    table = table_of(tmp_path)
-    picks = table.read()
-    labels = {picks[row].path: Label("cat" if row < 4 else "dog") for row in (3, 4, 5)}
-    write_picks(tmp_path / "picks.csv", picks[:3])
-    features = unit(np.array([[1, 0], [0, 1], [1, 1], [1, 0.1], [1, 0.2], [0, 1]], float))
-    shown = PicksTable(tmp_path, table.samples, labels, features=features).shown(picks[0])
-    assert dict(shown["facts"])["the model thinks"] == "cat (52.1 %), then dog"
+def test_what_the_page_shows_is_what_the_model_thinks_beside_the_nearest_labelled_ones(page):
+    for place, name in ((3, "cat"), (4, "dog"), (5, "dog")):
+        post(page, place, f"label:{name}")
+    shown = page.shown(page.rows[0])
+    assert dict(shown["facts"])["the model thinks"] == "cat (52.1%), then dog"
     assert shown["examples"] == [("labelled cat", [3]), ("labelled dog", [4, 5])]
 
 
@@ -415,7 +388,7 @@ def test_from_no_label_to_a_classifier_by_keys_with_two_kills_in_between(tmp_pat
     finally:
         browser.close()
     labels = tmp_path / "runs" / "photos" / "next" / "labels.csv"
-    assert {path: label.name for path, label in read_labels(labels).items()} == expected
+    assert read_labels(labels) == expected
     train = ["train", "runs/photos/next/labels.csv", "--weights", "auto", "--epochs", "2", "--run-name", "first"]
     subprocess.run([*main, *train], cwd=tmp_path, check=True, capture_output=True)
     done = subprocess.run(

@@ -222,14 +222,14 @@ def test_packed_groups_are_read_back(tmp_path, capsys):
 def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
     from inference.labels import clean
+    from inference.labels.features import ExtractedFeatures
     from inference.labels.suspects import write_cleaned
 
     samples = split_samples(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"))
-    rows = np.flatnonzero(samples.splits >= 0)
-    kept = []
+    kept, rows = [], np.arange(len(samples))
     monkeypatch.setattr(clean, "fold_of_each", lambda labels, units, folds: kept.append(units) or units % folds)
     features = np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32)
-    clean.cross_validate_features(samples, rows, np.arange(len(rows)), features, folds=3)
+    clean.cross_validate(samples, ExtractedFeatures(features, rows, samples.splits >= 0, []), folds=3)
     assert len(set(kept[0].tolist())) == 12
     assert all(len(set(kept[0][samples.groups[rows] == group])) == 1 for group in range(12))
     write_cleaned(tmp_path / "cleaned.csv", samples, [])

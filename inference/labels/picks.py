@@ -2,22 +2,32 @@
 on that follows from it."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from common.errors import DataError
+from common.errors import DataError, OptionError
 from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import printable
-from datasets.bundle import SPLITS, Samples
-from inference.labels.review import MOST_EXAMPLES, percent
+from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
+from datasets.config import DATASETS, Columns, DataConfig
+from datasets.loaders import read_samples
+from datasets.sources.archives import is_archive, unpacked
+from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns, split_column
+from datasets.sources.own_data import read_source
+from datasets.sources.reading import SPLIT_FOLDERS
+from inference.images import find_images
+from inference.labels.choose import free_rows, probabilities_of, typical, uncertain
+from inference.labels.features import ExtractedFeatures, nearest, unit_length
+from inference.labels.review import MOST_EXAMPLES, Review, write_utf8
 
+COMPONENTS = 128
+"""Principal components of each network's features."""
 LABEL, SKIP = "label:", "skip"
-SKIPPED = "yes"
 LONGEST = 200
 """Characters of a class name."""
 REASONS = {
@@ -35,7 +45,7 @@ class Label(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """One row of picks.csv."""
+    """One row of picks.csv, which holds the picks of all rounds."""
 
     path: str
     reason: str
@@ -43,17 +53,17 @@ class Pick(NamedTuple):
     score: str
     """Score of a pick: for a centre 1 / (1 + distance to its cluster's centre), for an uncertain one 1 less the guess's
     lead."""
-    guess: str
+    guess: str = ""
     """Class that the model thinks it is; empty while there is none."""
-    confidence: str
-    second: str
+    confidence: str = ""
+    second: str = ""
     """The class that it thinks next likely."""
-    label: str
+    label: str = ""
     """Class that a person gave; empty: none yet."""
-    skipped: str
+    skipped: str = ""
     """`yes`: a person wants no label for it."""
-    decided: str
-    """Maker of the decision: `person` on the page; empty: nobody, or whoever filled the column `label`."""
+    decided: str = ""
+    """Maker of the decision: `person`; empty: nobody yet."""
 
     @property
     def decision(self) -> str:
@@ -63,16 +73,124 @@ class Pick(NamedTuple):
         return f"{LABEL}{self.label}" if self.label else ""
 
 
+@dataclass(frozen=True)
+class Pool:
+    """N pictures: first those to choose from, then labelled ones from elsewhere."""
+
+    samples: Samples
+    """Their paths are absolute, their labels unknown to it."""
+    own: int
+    """Number of the first ones, which are to choose from."""
+    given: Mapping[str, Label]
+    """Labels by path that a table or a labelled set gives, to pictures of either kind."""
+
+    def labels(self, picks: Sequence[Pick]) -> dict[str, Label]:
+        """Join the given labels and those of the picks."""
+        return {**self.given, **{pick.path: Label(pick.label) for pick in picks if pick.label}}
+
+    def rows(self, paths: Sequence[str]) -> np.ndarray:
+        row_of = {path: row for row, path in enumerate(self.samples.paths)}
+        return np.array([row_of[path] for path in paths], np.int64)
+
+
+def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_column: str | None = None) -> Pool:
+    """Find the pictures of a folder with its sub-folders, a table, or an archive (unpacked below `root`); add those of
+    `labelled` sets. A label that a table gives a picture counts as given; names of folders do not.
+
+    Raises FileNotFoundError, UnknownDataSet: no such place. DataError: no picture, or no files."""
+    path, labels = Path(source).expanduser(), dict[str, Label]()
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        paths = list(paths_of_table(path, path_column, labels))
+    elif path_column is not None:
+        raise OptionError(f"path_column={path_column} names a column, and {source} is no table: leave it out")
+    elif path.is_dir() or is_archive(path):
+        folder = path if path.is_dir() else unpacked(path, root)
+        paths = [os.path.abspath(file.path) for file in find_images([str(folder)]) if os.path.isfile(file.path)]
+    else:
+        if source not in DATASETS:
+            read_source(source, root)  # says what is expected
+        raise DataError(f"{source}: expected a folder of pictures, a table with a column of paths, or an archive")
+    own = len(dict.fromkeys(paths))
+    if not own:
+        raise DataError(f"{source} has no picture: expected a folder, a table with a column of paths, or an archive")
+    for place in labelled:
+        labels |= labels_of_set(DataConfig(place, root))
+    every = list(dict.fromkeys([*paths, *labels]))
+    columns = np.zeros(len(every), np.int32), np.full(len(every), TRAIN, np.int8)
+    return Pool(Samples(path.name, ("unlabelled",), PathTable(every), *columns, root=Path(os.sep)), own, labels)
+
+
+def paths_of_table(table: Path, column: str | None, labels: dict[str, Label]) -> Iterator[str]:
+    """Yield the absolute paths in a table; the labels that it gives are added to `labels`. Raises DataError: no column
+    of paths, or a path that leads to no file."""
+    cells, lines, _ = read_columns(table)
+    path_name = columns_of(cells, "path", Columns(column), table)[0]
+    label_name = next((name for name in USUAL["label"] if name in cells), "")
+    split_name = split_column(cells, {path_name, label_name}, table)
+    given, splits = (cells.get(name, [""] * len(lines)) for name in (label_name, split_name))
+    for line, cell, label, split in zip(lines, cells[path_name], given, splits, strict=True):
+        path = os.path.abspath(table.parent / cell)
+        if not os.path.isfile(path):
+            raise DataError(f"{table}, line {line}: no picture {printable(cell)!r}")
+        if label:
+            labels[path] = Label(label, SPLIT_FOLDERS.get(split.strip().lower(), ""))
+        yield path
+
+
+def labels_of_set(config: DataConfig) -> dict[str, Label]:
+    """Read every picture of a labelled set by its absolute path, with the split that the set itself gives it. Raises
+    what reading it for training raises, and DataError: pictures that are no files."""
+    samples = read_samples(config)
+    if samples.pixels is not None or samples.members is not None:
+        raise DataError(f"{config.source} is not made of files: next knows labelled pictures by their files")
+    return {
+        os.path.abspath(samples.file(row)): Label(
+            samples.class_names[samples.labels[row]], split_name(int(samples.splits[row]))
+        )
+        for row in np.flatnonzero(samples.splits >= -1).tolist()
+    }
+
+
+def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, count: int) -> list[Pick]:
+    """Choose up to `count` pictures that no earlier pick, no label and no copy of one covers.
+
+    Raises OptionError: no picture is left."""
+    labels = pool.labels(picks)
+    taken = pool.rows([*labels, *(pick.path for pick in picks)])
+    usable = found.readable & (np.arange(len(pool.samples)) < pool.own)
+    usable[taken] = False
+    free = free_rows(found.groups, usable, taken)
+    if not len(free):
+        raise OptionError(f"every picture of {pool.samples.name} has a label, or a copy with one: none is left")
+    learnt = pool.rows([path for path, label in labels.items() if label.split != SPLITS[2]])
+    learnt = learnt[found.readable[learnt]]
+    names = [labels[pool.samples.paths[row]].name for row in learnt.tolist()]
+    classes, features = list(dict.fromkeys(names)), unit_length(found.values)
+    probabilities = probabilities_of(features, learnt, np.array([classes.index(name) for name in names], int))
+    if probabilities is None:
+        centres = typical(features, free, learnt, count)
+        return [Pick(pool.samples.paths[row], "centre", f"{score:.4f}") for row, score in centres]
+    new = []
+    for row, score in uncertain(features, free, probabilities, count):
+        best, second = np.argsort(-probabilities[row], kind="stable")[:2]
+        guess = (classes[best], f"{probabilities[row, best]:.4f}", classes[second])
+        new.append(Pick(pool.samples.paths[row], "uncertain", f"{score:.4f}", *guess))
+    return new
+
+
 def write_picks(path: Path, picks: Sequence[Pick]) -> None:
     write_text(path, csv_text(Pick._fields, picks))
 
 
-def read_picks(path: Path) -> list[Pick]:
-    """The rows of picks.csv. Raises DataError: it lacks a column, or holds no class name where one belongs."""
-    picks = []
+def read_picks(path: Path, samples: Samples) -> list[Pick]:
+    """Read picks.csv. Raises DataError: it lacks a column, names a picture that the pool does not have, or holds no
+    class name where one belongs."""
+    picks, known = [], set(samples.paths)
     for row in read_rows(path, Pick._fields):
         pick = Pick(*(row[name] for name in Pick._fields))
-        pick = pick._replace(label=pick.label.strip(), skipped=SKIPPED if pick.skipped.strip() else "")
+        pick = pick._replace(label=pick.label.strip(), skipped="yes" if pick.skipped.strip() else "")
+        if pick.path not in known:
+            raise DataError(f"{path}: {pick.path!r} is no picture of {samples.name}; remove its row")
         if pick.label:
             require_class_name(pick.label, pick.path)
         # A label that was filled in elsewhere is a person's, too.
@@ -86,111 +204,68 @@ def require_class_name(name: str, path: str) -> None:
         raise DataError(f"{path!r}: {name[:LONGEST]!r} is no class name: 1 to {LONGEST} printable signs")
 
 
-def write_labels(path: Path, labels: Mapping[str, Label]) -> None:
-    """Write the table for `train`: path and label, and the split where one is known of any; of others it is train.
-    Raises DataError: a path that a table in UTF-8 cannot hold."""
+def save_picks(folder: Path, pool: Pool, picks: Sequence[Pick]) -> None:
+    """Write picks.csv, and labels.csv for `train`: path and label of all that is labelled so far, and the split where
+    one is known of any; of others it is train. Raises DataError: a path that a table in UTF-8 cannot hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_picks(folder / "picks.csv", picks)
+    labels = pool.labels(picks)
     splits = any(label.split for label in labels.values())
     rows = ((name, label.name, *((label.split or SPLITS[0],) * splits)) for name, label in labels.items())
-    try:
-        write_text(path, csv_text(("path", "label") + ("split",) * splits, rows), errors="strict")
-    except UnicodeEncodeError as error:
-        raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
+    write_utf8(folder / "labels.csv", ("path", "label") + ("split",) * splits, rows)
 
 
-def read_labels(path: Path) -> dict[str, Label]:
-    """Read what `write_labels` left; nothing where there is no table yet. Files that are gone are left out."""
-    rows = read_rows(path, ("path", "label")) if path.is_file() else []
-    return {row["path"]: Label(row["label"], row.get("split", "")) for row in rows if os.path.isfile(row["path"])}
+class PicksPage(Review):
+    """The page on picks.csv, with the nearest labelled pictures of the two likeliest classes."""
 
+    texts: ClassVar = {
+        "title": "Label pictures of",
+        "hint": "Every label is saved at once; the pictures stay as they are. Press a class's key, or c to type one.",
+        "prefix": LABEL,
+        "take": {"key": "y", "text": "yes,", "decision": ""},
+        "choices": [{"key": "s", "text": "skip: no label for it", "decision": SKIP}],
+        "new_classes": True,
+    }
 
-def write_skipped(path: Path, skipped: Iterable[str]) -> None:
-    write_text(path, csv_text(("path",), ((name,) for name in skipped)))
+    def __init__(self, folder: Path, pool: Pool, found: ExtractedFeatures, *, port: int) -> None:
+        self.folder, self.pool, self.known = folder, pool, dict[str, None]()
+        self.features, self.groups = unit_length(found.values), found.groups
+        super().__init__(pool.samples, port=port)
 
-
-def read_skipped(path: Path) -> list[str]:
-    return [row["path"] for row in read_rows(path, ("path",))] if path.is_file() else []
-
-
-class PicksTable:
-    """picks.csv on the page (`review.Table`); also labels.csv, for `train`, with all labels so far, and skipped.csv."""
-
-    def __init__(
-        self,
-        folder: Path,
-        samples: Samples,
-        labels: Mapping[str, Label],
-        *,
-        features: NDArray[np.float32] | None = None,
-    ) -> None:
-        """`labels`: those known so far, by path; `features` (N, D) of length 1, by which the nearest labelled pictures
-        are found."""
-        self.path, self.samples, self.features = folder / "picks.csv", samples, features
-        self.texts: dict[str, Any] = {
-            "title": f"Label pictures of {samples.name}",
-            "hint": "Every label is saved at once; the pictures stay as they are."
-            " Press a class's key, or c to type one.",
-            "prefix": LABEL,
-            "take": {"key": "y", "text": "yes,", "decision": ""},
-            "choices": [{"key": "s", "text": "skip: no label for it", "decision": SKIP}],
-            "new_classes": True,
-        }
-        self.row_of = {name: row for row, name in enumerate(samples.paths)}
-        own = {pick.path for pick in read_picks(self.path)}
-        self.earlier = {path: label for path, label in labels.items() if path not in own}
-        self.skipped_earlier = [path for path in read_skipped(folder / "skipped.csv") if path not in own]
-        self.known = dict.fromkeys(label.name for label in labels.values())
-
-    @property
     def class_names(self) -> Sequence[str]:
+        self.known |= dict.fromkeys(label.name for label in self.pool.labels(self.rows).values())
         return list(self.known)
 
     def read(self) -> list[Pick]:
-        picks = read_picks(self.path)
-        for pick in picks:
-            if pick.path not in self.row_of:
-                raise DataError(f"{self.path}: {pick.path!r} is no picture of {self.samples.name}; remove {self.path}")
-        self.known |= dict.fromkeys(pick.label for pick in picks if pick.label)
-        return picks
+        return read_picks(self.folder / "picks.csv", self.samples)
 
     def decided(self, row: Pick, decision: str, by: str) -> Pick:
-        if decision == SKIP:
-            return row._replace(label="", skipped=SKIPPED, decided=by)
-        if decision and not decision.startswith(LABEL):
+        if decision in ("", SKIP):
+            return row._replace(label="", skipped="yes" if decision else "", decided=by)
+        if not decision.startswith(LABEL):
             raise DataError(f"{row.path!r}: decision {decision!r} is not {LABEL}NAME or {SKIP}")
         name = decision.removeprefix(LABEL).strip()
-        if decision:
-            require_class_name(name, row.path)
-            self.known.setdefault(name)
+        require_class_name(name, row.path)
         return row._replace(label=name, skipped="", decided=by)
 
     def save(self, rows: Sequence[Pick]) -> None:
-        write_picks(self.path, rows)
-        write_labels(self.path.with_name("labels.csv"), self.labels(rows))
-        skipped = [*self.skipped_earlier, *(pick.path for pick in rows if pick.skipped)]
-        write_skipped(self.path.with_name("skipped.csv"), skipped)
-
-    def labels(self, picks: Sequence[Pick]) -> dict[str, Label]:
-        """All labels, those of these picks included."""
-        return self.earlier | {pick.path: Label(pick.label) for pick in picks if pick.label}
+        save_picks(self.folder, self.pool, rows)
 
     def shown(self, row: Pick) -> dict[str, Any]:
         facts = [("asked because", REASONS.get(row.reason, row.reason))]
         if row.guess:
             then = f", then {row.second}" if row.second else ""
-            facts.append(("the model thinks", f"{row.guess} ({percent(float(row.confidence))}){then}"))
-        strips = [(f"labelled {name}", self.nearest(row.path, name)) for name in (row.guess, row.second) if name]
+            facts.append(("the model thinks", f"{row.guess} ({float(row.confidence):.1%}){then}"))
+        classes = [name for name in (row.guess, row.second) if name]
         return {
-            "row": self.row_of[row.path],
             "facts": facts,
             "suggested": row.guess,
-            "other": None,
-            "examples": [(title, rows) for title, rows in strips if rows],
+            "other": "",
+            "examples": [(f"labelled {name}", rows) for name in classes if (rows := self.nearest(row.path, name))],
         }
 
     def nearest(self, path: str, name: str) -> list[int]:
-        """The nearest pictures that had this label before this round."""
-        labelled = [self.row_of[other] for other, label in self.earlier.items() if label.name == name]
-        if self.features is None or not labelled:
-            return labelled[:MOST_EXAMPLES]
-        likeness = self.features[labelled] @ self.features[self.row_of[path]]
-        return [labelled[place] for place in np.argsort(-likeness, kind="stable")[:MOST_EXAMPLES]]
+        """Find the nearest other pictures that have this label."""
+        labels = self.pool.labels(self.rows)
+        others = [self.row_of[other] for other, label in labels.items() if label.name == name and other != path]
+        return nearest(self.features, self.groups, self.row_of[path], np.array(others, np.int64))[:MOST_EXAMPLES]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,15 +11,14 @@ from common.errors import DataError
 from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import did_you_mean
-from datasets.bundle import SPLITS, Samples
+from datasets.bundle import SPLITS, TEST, Samples
 from datasets.copies import are_copies
 from datasets.images import picture_of
+from inference.labels.features import ExtractedFeatures, nearest, unit_length
 from inference.labels.label_issues import COPY, OUTLIER, TWO
-from inference.labels.review import percent
+from inference.labels.review import MOST_EXAMPLES, Review, write_utf8
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
-NEIGHBOURS = ("path", "label", "neighbour")
-"""Columns of neighbours.csv: of each suspect and class the nearest pictures, in order."""
 
 
 class Suspect(NamedTuple):
@@ -44,7 +43,7 @@ def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:
 
 
 def read_suspects(path: Path, samples: Samples) -> list[Suspect]:
-    """The rows of suspects.csv. Raises DataError: a decision that is none, or an image that the set does not have."""
+    """Read suspects.csv. Raises DataError: a decision that is none, or an image that the set does not have."""
     label_of = {name: samples.class_names[label] for name, label in zip(samples.paths, samples.labels, strict=True)}
     suspects = [Suspect(*(row[name] for name in Suspect._fields)) for row in read_rows(path, Suspect._fields)]
     for suspect in suspects:
@@ -66,9 +65,15 @@ def require_decision(suspect: Suspect, class_names: Sequence[str]) -> None:
         raise DataError(f"{suspect.path!r}: decision {suspect.decision!r} is not keep, drop or relabel:NAME")
 
 
+def save_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
+    """Write suspects.csv, and cleaned.csv, the table that its decisions make."""
+    write_suspects(folder / "suspects.csv", suspects)
+    write_cleaned(folder / "cleaned.csv", samples, suspects)
+
+
 def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
-    """The table of all images that are not dropped, for `--data`: path, label, split, what was changed and why, and the
-    group where there are groups.
+    """Write the table of all images that are not dropped: path, label, split, what was changed and why; and the group
+    where there are groups.
 
     Test images stay as they are. Pictures of a set without files are written beside the table, once."""
     for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
@@ -76,11 +81,8 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             picture_of(samples, row).save(file)
-    try:
-        header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
-        write_text(path, csv_text(header, cleaned(samples, suspects)), errors="strict")
-    except UnicodeEncodeError as error:
-        raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
+    header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
+    write_utf8(path, header, cleaned(samples, suspects))
 
 
 def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str, ...]]:
@@ -92,7 +94,7 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
             continue
         if suspect is not None and suspect.decision.startswith(RELABEL):
             label = suspect.decision.removeprefix(RELABEL)
-            thinks = f"the model thinks {suspect.suggested}, {percent(float(suspect.confidence))}"
+            thinks = f"the model thinks {suspect.suggested}, {float(suspect.confidence):.1%}"
             change = f"was {suspect.label}; {suspect.kind}, {thinks}"
         file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
         group = samples.group_of(row)
@@ -105,37 +107,30 @@ def has_files(samples: Samples) -> bool:
     return samples.pixels is None and samples.members is None
 
 
-class SuspectsTable:
-    """suspects.csv on the page (`review.Table`), with pictures of the two classes to compare with."""
+class SuspectsPage(Review):
+    """The page on suspects.csv, with the nearest pictures of the two classes to compare with."""
 
-    def __init__(self, folder: Path, samples: Samples) -> None:
-        self.path, self.samples = folder / "suspects.csv", samples
-        self.texts: dict[str, Any] = {
-            "title": f"Decide on the labels of {samples.name}",
-            "hint": "A model contradicts these labels, and may be wrong. Every decision is saved at once; the images"
-            " stay as they are. A dashed button is what is proposed.",
-            "prefix": RELABEL,
-            "take": {"key": "r", "text": "relabel as", "decision": ""},
-            "choices": [
-                {"key": "k", "text": "keep", "decision": KEEP},
-                {"key": "d", "text": "drop", "decision": DROP},
-            ],
-            "new_classes": False,
-        }
-        self.row_of = {name: row for row, name in enumerate(samples.paths)}
-        self.neighbours: dict[tuple[str, str], list[int]] = {}
-        near = folder / "neighbours.csv"
-        for row in read_rows(near, NEIGHBOURS) if near.is_file() else ():
-            if row["neighbour"] in self.row_of:
-                found = self.neighbours.setdefault((row["path"], row["label"]), [])
-                found.append(self.row_of[row["neighbour"]])
+    texts: ClassVar = {
+        "title": "Decide on the labels of",
+        "hint": "A model contradicts these labels, and may be wrong. Every decision is saved at once; the images"
+        " stay as they are. A dashed button is what is proposed.",
+        "prefix": RELABEL,
+        "take": {"key": "r", "text": "relabel as", "decision": ""},
+        "choices": [{"key": "k", "text": "keep", "decision": KEEP}, {"key": "d", "text": "drop", "decision": DROP}],
+        "new_classes": False,
+    }
 
-    @property
+    def __init__(self, folder: Path, samples: Samples, found: ExtractedFeatures, *, port: int) -> None:
+        self.folder, self.features, self.groups = folder, unit_length(found.values), found.groups
+        super().__init__(samples, port=port)
+        suspects = [self.row_of[row.path] for row in self.rows]
+        self.trusted = found.readable & (samples.splits != TEST) & ~np.isin(np.arange(len(samples)), suspects)
+
     def class_names(self) -> Sequence[str]:
         return self.samples.class_names
 
     def read(self) -> list[Suspect]:
-        return read_suspects(self.path, self.samples)
+        return read_suspects(self.folder / "suspects.csv", self.samples)
 
     def decided(self, row: Suspect, decision: str, by: str) -> Suspect:
         suspect = row._replace(decision=decision, decided=by)
@@ -143,20 +138,23 @@ class SuspectsTable:
         return suspect
 
     def save(self, rows: Sequence[Suspect]) -> None:
-        write_suspects(self.path, rows)
-        write_cleaned(self.path.with_name("cleaned.csv"), self.samples, rows)
+        save_suspects(self.folder, self.samples, rows)
 
     def shown(self, row: Suspect) -> dict[str, Any]:
-        thinks = f"{row.suggested} ({percent(float(row.confidence))})" if row.suggested else "none of the others"
+        thinks = f"{row.suggested} ({float(row.confidence):.1%})" if row.suggested else "none of the others"
         classes = dict.fromkeys(name for name in (row.label, row.suggested) if name)
-        strips = [(f"labelled {name}", self.neighbours.get((row.path, name))) for name in classes]
         return {
-            "row": self.row_of[row.path],
             "facts": [("label", row.label), ("the model thinks", thinks), ("why it is asked", reason(row))],
             "suggested": row.suggested,
-            "other": self.row_of.get(row.other),
-            "examples": [(title, rows) for title, rows in strips if rows],
+            "other": row.other,
+            "examples": [(f"labelled {name}", rows) for name in classes if (rows := self.nearest(row.path, name))],
         }
+
+    def nearest(self, path: str, name: str) -> list[int]:
+        """Find the nearest images with this label: no suspects, no test images, no copies."""
+        row, label = self.row_of[path], self.samples.class_names.index(name)
+        others = self.trusted & (self.samples.labels == label) & (self.groups != self.groups[row])
+        return nearest(self.features, self.groups, row, np.flatnonzero(others))[:MOST_EXAMPLES]
 
 
 def reason(suspect: Suspect) -> str:
