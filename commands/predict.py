@@ -1,17 +1,15 @@
-"""`predict RUN PATH...`: classify image files: CSV out, one line per image; or one JSON document."""
+"""`predict RUN PATH...`: classify image files: CSV out, one line per image."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from commands.arguments import ModelOptions, output_file
-from commands.json_output import JsonOption, json_document
 from commands.parser import UsageError
 from common.options import Arg, Positional, require_counts
 from common.shell import command
@@ -20,11 +18,10 @@ from common.text import wrapped
 if TYPE_CHECKING:
     from inference.classifier import Classifier
     from inference.predict import ExampleSheet, Tally
-    from trainers.reporting.figures.image_prediction import ImagePrediction
 
 
 @dataclass(frozen=True)
-class Options(JsonOption, ModelOptions):
+class Options(ModelOptions):
     """Classify images: files, folders, globs, or `-` for their names on standard input, line by line.
 
     Unreadable files are named on standard error and skipped; the exit code is then 3. Where a file's folder has the
@@ -39,8 +36,8 @@ class Options(JsonOption, ModelOptions):
     """CSV file to write. Default: standard output."""
     grid: Path | None = None
     """PNG file for a grid of the least and the most certain pictures of each class, green if right, red if wrong."""
-    grid_images: int = 25
-    """Largest number of pictures in the grid."""
+    grid_images: int | None = None
+    """Largest number of pictures in the grid. Default: 25."""
     calibrated: bool = False
     """Divide the logits by the temperature that `evaluate` fitted on the validation images."""
     cover: Literal["0.9", "0.95", "0.99"] = "0.95"
@@ -54,37 +51,37 @@ class Options(JsonOption, ModelOptions):
         if not self.paths:
             raise UsageError(f"no images named: {command('predict', self.run, 'path/to/images')}")
         require_counts(self, "top", "grid_images", "batch_size")
+        if self.grid_images is not None and self.grid is None:
+            raise UsageError("--grid-images is for the picture of --grid FILE.png: add it")
 
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     from inference.images import find_images
-    from inference.predict import ExampleSheet, Tally, predict
+    from inference.predict import ExampleSheet, Tally, predict, write_rows
 
-    with json_document(options) as document:
-        classifier = options.open()
-        temperature = temperature_of(classifier) if options.calibrated else 1.0
-        results = predict(
-            classifier,
-            find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
-            top=options.top,
-            batch_size=options.batch_size,
-            temperature=temperature,
-            keep_pixels=options.grid is not None,
-            cover=float(options.cover),
-            false_alarms=float(options.false_alarms),
-        )
-        judged = classifier.answers is not None
-        say_what_is_not_promised(classifier, options)
-        tally, spread = Tally(classifier), ExampleSheet(options.grid_images)
-        images = tally.readable(results)
-        if options.grid is not None:
-            images = spread.seeing(images)
-        kept = write(images, options, judged=judged)
-        if options.grid is not None and spread.pool:
-            draw_grid(spread, options.grid, of=tally.images)
-        say(tally)
-        document.update(as_json(classifier, temperature, kept, tally))
+    classifier = options.open()
+    results = predict(
+        classifier,
+        find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
+        top=options.top,
+        batch_size=options.batch_size,
+        temperature=temperature_of(classifier) if options.calibrated else 1.0,
+        keep_pixels=options.grid is not None,
+        cover=float(options.cover),
+        false_alarms=float(options.false_alarms),
+    )
+    say_what_is_not_promised(classifier, options)
+    tally, spread = Tally(classifier), ExampleSheet(options.grid_images or 25)
+    images = tally.readable(results)
+    if options.grid is not None:
+        images = spread.seeing(images)
+    with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
+        write_rows(images, file, top=options.top, judged=classifier.answers is not None)
+        file.flush()
+    if options.grid is not None and spread.pool:
+        draw_grid(spread, options.grid, of=tally.images)
+    say(tally)
     return 3 if tally.unreadable else 0
 
 
@@ -109,20 +106,6 @@ def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
             print(wrapped(f"note: too few validation images for all that was asked: {lack}"), file=sys.stderr)
 
 
-def write(images: Iterable[ImagePrediction], options: Options, *, judged: bool) -> Sequence[ImagePrediction]:
-    """Write the CSV, image by image. With `--json` it goes to no standard output, and the images are returned."""
-    from inference.predict import write_rows
-
-    kept: Sequence[ImagePrediction] = ()
-    if options.json:  # a document needs them all
-        images = kept = [replace(image, pixels=None) for image in images]
-    if options.output is not None or not options.json:
-        with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-            write_rows(images, file, top=options.top, judged=judged)
-            file.flush()
-    return kept
-
-
 def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
     from trainers.reporting.figures.sheets import prediction_sheet, save
 
@@ -139,28 +122,3 @@ def say(tally: Tally) -> None:
         print(wrapped(f"{share} ({tally.right / tally.labelled:.1%}){trained_on}"), file=sys.stderr)
     if failed := len(tally.unreadable):
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
-
-
-def as_json(
-    classifier: Classifier, temperature: float, images: Sequence[ImagePrediction], tally: Tally
-) -> dict[str, Any]:
-    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
-    return {
-        "model": classifier.source,
-        "temperature": temperature,
-        "images": [
-            {
-                "path": image.path,
-                "label": image.label,
-                "predicted": image.predicted,
-                "top": [{"class": name, "probability": probability} for name, probability in image.ranked],
-                "set": image.set,
-                "unknown": image.unknown,
-            }
-            for image in images
-        ],
-        "labelled": tally.labelled,
-        "right": tally.right,
-        "trained_on": tally.trained_on,
-        "unreadable": tally.unreadable,
-    }

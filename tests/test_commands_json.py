@@ -66,39 +66,6 @@ def test_check_of_a_clean_set_names_no_file_that_is_not_there(tmp_path, capsys, 
     assert (code, document(out)["findings"], document(out)["csv"]) == (0, [], None)
 
 
-def test_predict_gives_what_its_table_gives_and_the_files_that_it_could_not_read(run, tmp_path, capsys):
-    data = labelled_photos(tmp_path / "data")
-    (data / "bee" / "broken.png").write_bytes(b"no picture")
-    code, table, _ = call(capsys, "predict", run, data, "--top", 2)
-    json_code, out, err = call(capsys, "predict", run, data, "--top", 2, "--json")
-    found = document(out)
-    assert (code, json_code, list(found)) == (3, 3, documented("predict"))
-    header, *rows = [line.split(",") for line in table.splitlines()]
-    assert header[2:] == ["predicted", "probability", "predicted_2", "probability_2"]
-    assert [[image["path"], image["label"], image["predicted"]] for image in found["images"]] == [
-        row[:3] for row in rows
-    ]
-    for image, row in zip(found["images"], rows, strict=True):
-        assert [part["class"] for part in image["top"]] == row[2::2]
-        assert [f"{part['probability']:.7g}" for part in image["top"]] == row[3::2]
-    assert (found["labelled"], len(found["images"]), found["model"]) == (12, 12, str(run))
-    (unreadable,) = found["unreadable"]
-    assert unreadable["path"].endswith("broken.png")
-    assert "1 of 13 files could not be read" in err
-
-
-def test_a_name_that_is_no_text_reaches_a_script_as_the_bytes_that_it_is(run, tmp_path, capsys):
-    name = b"caf\xe9 \xc3\xa9.png"
-    try:
-        (tmp_path / "photo.png").write_bytes((labelled_photos(tmp_path / "data") / "ant" / "0.png").read_bytes())
-        (tmp_path / "photo.png").rename(tmp_path / name.decode("utf-8", "surrogateescape"))
-    except OSError:
-        pytest.skip("this file system takes no such name")
-    code, out, _ = call(capsys, "predict", run, tmp_path / "caf*", "--json")
-    assert (code, out.isascii()) == (0, True)
-    assert document(out)["images"][0]["path"].encode("utf-8", "surrogateescape").endswith(name)
-
-
 def test_evaluate_gives_every_number_and_names_its_files(run, tmp_path, capsys):
     data = labelled_photos(tmp_path / "data", classes=CLASSES[:2])
     code, out, err = call(capsys, "evaluate", run, "--data", data, "--output", tmp_path / "eval", "--json")
@@ -151,7 +118,6 @@ def test_compare_says_what_it_trains_on_standard_error_alone(tmp_path, capsys):
     "words",
     [
         ("check", "nowhere"),
-        ("predict", "nowhere", "image.png"),
         ("evaluate", "nowhere.safetensors"),
         ("compare", "nowhere", "nowhere_else"),
         ("check", "digits", "--sample", "0"),
