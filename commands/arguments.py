@@ -106,6 +106,10 @@ class WeightsOptions:
     output_dir: Path = Path("runs")
     """Look for `latest` in this folder."""
 
+    def __post_init__(self) -> None:
+        if self.run != "latest" and self.output_dir != Path("runs"):
+            raise UsageError(f"--output-dir is where `latest` is looked for, and {self.run} says itself where it is")
+
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
         """Open `run`, or another such name; `options` go to `open_classifier`. A run that is not finished is a note."""
         from inference.classifier import open_classifier

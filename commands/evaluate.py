@@ -45,10 +45,9 @@ class Options(JsonOption, ModelOptions):
     """Folder where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
     """Folder for the files about --data. Default: eval/ of the run."""
-    csv: bool = False
-    """Also write a CSV when the predictions are large enough to be stored as .npz."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.data is None and self.split == "train":
             raise UsageError("split=train of a run's own data is augmented; name its images with --data to score them")
         idle = [f.name for f in fields(self) if f.name in OF_OTHERS and getattr(self, f.name) != f.default]
@@ -99,10 +98,8 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
 
 
 def show(options: Options, evaluation: Evaluation) -> None:
-    from inference.evaluation_report import as_table, lines
+    from inference.evaluation_report import lines
 
-    if options.csv and evaluation.files[0].suffix == ".npz":
-        evaluation.files.append(as_table(evaluation.files[0]))
     row = ("scored", evaluation.metrics, pluralise(evaluation.images, "image"), evaluation.design)
     print("\n".join(map(fitted_to_terminal, [*score_lines([row]), "", *lines(evaluation)])))
 

@@ -45,6 +45,7 @@ class Options(ModelOptions):
     """Folder for the pictures. Default: explain/ in the run directory."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.page and (self.target, self.layer, self.method) != (None, None, "auto"):
             raise UsageError("target, layer and method are chosen in the page: leave them out, or --page")
         if not self.images and not self.page:

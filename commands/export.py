@@ -34,6 +34,7 @@ class Options(WeightsOptions):
     """Images or folders on which file and model are compared. Default: the run's own validation images."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.input is not None and self.format != "onnx":
             raise UsageError(f"--input {self.input} is for --format onnx; {self.format} files take tensors")
 

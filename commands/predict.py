@@ -48,6 +48,7 @@ class Options(ModelOptions):
     """Images per forward pass."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.paths:
             raise UsageError(f"no images named: {command('predict', self.run, 'path/to/images')}")
         require_counts(self, "top", "grid_images", "batch_size")

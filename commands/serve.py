@@ -23,6 +23,7 @@ class Options(ModelOptions):
     """Number of classes shown."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_finite(self)
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
         require(self, "be positive", lambda size: size > 0, "max_megabytes")

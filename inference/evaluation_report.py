@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.files import text_file, write_text
+from common.files import write_text
 from common.tables import csv_text
 from common.text import format_table, printable
 from datasets.copies import units_of
 from inference.certainty.report import report
-from inference.predict import write_rows
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.metrics import (
     ClassRow,
@@ -28,11 +26,9 @@ from trainers.engine.metrics import (
 )
 from trainers.engine.predictions import Predictions
 from trainers.heads.temperature import sharpness
-from trainers.reporting.figures.image_prediction import ImagePrediction
 from trainers.statistics import Design, design_of
 from trainers.storage.run_folder import read_json, write_json
 
-LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
 MOST_COLUMNS = 1_000
 """Classes whose confusion matrix is written as a table."""
 
@@ -121,18 +117,6 @@ def write_evaluation(
         answers=found.numbers,
         said=found.lines,
     )
-
-
-def as_table(predictions: Path) -> Path:
-    """Write what `<name>_predictions.npz` holds as `<name>_likeliest.csv`, with the columns of `predict --top K`."""
-    with np.load(predictions, allow_pickle=False) as file:
-        paths, names, labels, classes, shares = (file[name] for name in LIKELIEST)
-    rows = zip(paths.tolist(), names[labels].tolist(), names[classes].tolist(), shares.tolist(), strict=True)
-    judged = (ImagePrediction(path, tuple(zip(*ranked, strict=True)), label) for path, label, *ranked in rows)
-    table = predictions.with_name(predictions.name.replace("_predictions.npz", "_likeliest.csv"))
-    with text_file(table) as file:
-        write_rows(judged, file, top=classes.shape[1])
-    return table
 
 
 def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:

@@ -181,6 +181,8 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
         (["{run}", "--data", "nowhere/"], 3, "no data at nowhere"),
         (["weights.pth"], 2, "weights.pth brings no images; name labelled ones with --data"),
         (["{run}", "--split", "dev"], 2, "dev"),
+        (["{run}", "--output-dir", "x"], 2, "--output-dir is where `latest`"),
+        (["{run}", "--data", "digits", "--label-column", "l"], 2, "digits is a built-in set"),
     ],
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from common.errors import OptionError
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.sources.reading import Reading
 
@@ -10,12 +11,14 @@ def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Readin
     """Read a built-in set by its name, or a person's own data by its path. Only the readers that it needs are imported.
 
     Raises FileNotFoundError: no such data, or a set that cannot be downloaded. DataError: it cannot be read.
-    UnknownDataSet: neither a built-in set nor a path.
+    OptionError: columns of a built-in set. UnknownDataSet: neither a built-in set nor a path.
     """
     if source not in DATASETS:
         from datasets.sources.own_data import read_source
 
         return read_source(source, root, columns=columns)
+    if columns.path or columns.label:
+        raise OptionError(f"path_column and label_column are for a table, and {source} is a built-in set")
     from datasets.sources.builtin import READERS
 
     built_in = READERS[source](root)
