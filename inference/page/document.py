@@ -20,17 +20,14 @@ from markupsafe import Markup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.text import pluralise
 from datasets.bundle import evenly
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.page.perturbations import logits_under, perturbations_of
-from inference.page.residual_stream import entering, logit_lens, residual_stream
+from inference.page.residual_stream import logit_lens, patch_contents, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
-from trainers.reporting.console import say
 from trainers.reporting.figures.thumbnails import thumbnail
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.storage.places import require_images
@@ -82,7 +79,7 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
 
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) -> str:
-    """The whole document; of small models with their weights, so that it can try any change, and not only a few.
+    """The whole document; of small models with their weights, so that it can try any change.
 
     Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
     snapshots = [snapshots_of(classifier) for classifier in classifiers]
@@ -94,9 +91,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) 
     every_head = every * len(pictures) <= EVERY_HEAD
     shown = pictures if every_head else pictures[: max(1, MOST // mean)]
     runs = [
-        {"name": name, "shape": shape}
-        | numbers_of(classifier, of, shown, every_head=every_head)
-        | change_numbers(classifier, shown, shape)
+        {"name": name, "shape": shape} | numbers_of(classifier, of, shown, every_head=every_head)
         for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, snapshots, strict=True)
     ]
     data = {
@@ -158,6 +153,7 @@ def numbers_of(
         "labels": labels,
         "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
         "snapshots": [snapshot_numbers(snapshot, images, classes, every_head=every_head) for snapshot in snapshots],
+        "weights": weights_of(classifier.model, images) if may_be_run(classifier.model) else None,
     }
 
 
@@ -196,7 +192,7 @@ def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_he
         read = attention[:, :, 1:].mean(dim=2) if pools_patches(model) else attention[:, :, 0]
         arrays |= {"attention": shares(attention.mean(dim=1, keepdim=True)), "read": shares(read)}
     return arrays | {
-        "content": cosines(entering(model, stream[0])[1][0]),
+        "content": cosines(patch_contents(model, stream[0])[0]),
         "norms": torch.cat(stream).float().norm(dim=-1).cpu().numpy(),  # (L + 1, T)
         "lens": torch.cat([lens[:, classes], lens.logsumexp(dim=1, keepdim=True)], dim=1).cpu().numpy(),
     }
@@ -213,28 +209,13 @@ def cosines(vectors: Tensor) -> np.ndarray:
     return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
 
 
-def change_numbers(classifier: Classifier, pictures: Sequence[PagePicture], shape: dict[str, Any]) -> dict[str, Any]:
-    """Return what tries a change: the weights of a small ViT of this project; else the probabilities after a few
-    changes, the same for each picture, and which patches they leave."""
-    model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
+def may_be_run(model: nn.Module) -> bool:
+    """Return whether the page can run a model itself: a small ViT of this project."""
     behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
-    if isinstance(model, VisionTransformer) and behind <= COMPUTED:
-        return {"weights": weights_of(model, images), "changes": None, "effects": None}
-    changes = perturbations_of(model, images, shape)
-    say(f"trying {len(changes[0]) - 1} changes on {pluralise(len(images), 'picture')}, for the page to show")
-    said = [
-        [logits_under(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
-        for image, own in zip(images, changes, strict=True)
-    ]
-    order = [[change.patch_order.short().numpy() for change in own] for own in changes]
-    return {
-        "weights": None,
-        "changes": [{"name": of.name, "positions": of.use_positions, "off": of.disabled_heads} for of in changes[0]],
-        "effects": encode_arrays({"order": np.array(order), "said": np.array(said)}),
-    }
+    return isinstance(model, VisionTransformer) and behind <= COMPUTED
 
 
-def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
+def weights_of(model: Any, images: Sequence[Tensor]) -> dict[str, Any]:
     """Return what the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however
     patches are made, they can be left out or change places.
 

@@ -37,14 +37,10 @@ def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor
         return model(images).unflatten(0, (len(stream), len(images)))
 
 
-def entering(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (B, T, D) as they enter the first block: those before the patches, the patches (B, N, D) without their
-    learnt positions, and the positions (1 + N, D), zero where a model has none for each."""
-    first = 1 + getattr(model, "extra_tokens", 0)
-    front, patches, positions = tokens[:, :first], tokens[:, first:], position_embeddings(model)
-    if positions is None or len(positions) != patches.size(1) + 1:
-        positions = tokens.new_zeros(patches.size(1) + 1, tokens.size(2))
-    return front, patches - positions[1:], positions
+def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the patches (B, N, D) of the tokens that enter the first block, less the learnt position of each."""
+    patches, positions = tokens[:, 1 + getattr(model, "extra_tokens", 0) :], position_embeddings(model)
+    return patches if positions is None or len(positions) != patches.size(1) + 1 else patches - positions[1:]
 
 
 def _tokens(output: Any) -> Tensor:

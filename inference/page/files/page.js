@@ -310,7 +310,7 @@ const VIEWS = {
   change: {
     follows: true,
     shape: ({parameters}) => `${parameters.toLocaleString("en")} parameters`,
-    build: (parent, run) => new Bench(parent, run).show,
+    build: (parent, run) => run.weights ? new Bench(parent, run).show : noBench(parent),
   },
 };
 
@@ -396,27 +396,20 @@ function foldedTable(parent) {
 
 // ------------------------------------------------------------------ step 7: what a change does
 
-// The prediction with and without a change: any, where the page has the weights; else one of those tried beforehand.
+// The prediction with and without a change, computed by the page itself.
 class Bench {
   constructor(parent, run) {
     this.run = run;
     this.show = onlyFollowing => onlyFollowing ? this.stage.mark() : this.compute();
     this.before = [];  // what it says of each picture as it is
     this.change = unchanged(run);
-    const {weights, changes, shape: {heads}} = run, together = changes?.at(-1).off.length;
-    if (changes) element("p", {parent, className: "caption", text: "This file does not carry the weights of this model: " +
-      "what stands here was tried beforehand, one change at a time."});
     const [left, right] = halves(parent);
-    this.stage = new Stage(left, run, "The changed picture", weights && (patch => this.drop(patch)));
+    this.stage = new Stage(left, run, "The changed picture", patch => this.drop(patch));
     this.stage.root.classList.add("changed");
-    const buttons = element("p", {className: "buttons", parent: left});
-    weights ? this.offerAll(buttons) : this.offerTried(buttons);
+    this.offerAll(element("p", {className: "buttons", parent: left}));
     this.bars = element("div", {parent: right, className: "bars"});
-    this.cells = new Map();
-    if (together === 0) return;
-    const text = `Heads: press one to turn ${together > 1 ? "those of its block" : "it"} off or on.`;
-    element("p", {parent: right, className: "caption", text});
-    this.cells = headButtons(right, run, numbers(heads), (block, head) => this.turn(`${block},${head}`));
+    element("p", {parent: right, className: "caption", text: "Heads: press one to turn it off or on."});
+    this.cells = headButtons(right, run, numbers(run.shape.heads), (block, head) => this.turn(`${block},${head}`));
   }
 
   offerAll(parent) {
@@ -427,12 +420,6 @@ class Bench {
     positions.addEventListener("change", () => this.compute({positions: positions.checked}));
   }
 
-  offerTried(parent) {
-    this.choice = element("select", {parent: element("label", {parent, text: "Change "})});
-    this.run.changes.forEach(({name, off}, value) => off.length || element("option", {parent: this.choice, text: name, value}));
-    this.choice.addEventListener("change", () => this.compute({number: Number(this.choice.value)}));
-  }
-
   drop(patch) {
     const {dropped, order} = this.change;
     if (patch !== null && !dropped.delete(patch) && dropped.size < order.length - 1) dropped.add(patch);  // one stays
@@ -440,22 +427,19 @@ class Bench {
   }
 
   turn(name) {
-    const {change: {off, number}, run: {changes}} = this;
-    if (!changes) return off.delete(name) || off.add(name), this.compute();
-    const tried = changes.findIndex(one => one.off.map(String).includes(name)), chosen = tried === number ? 0 : tried;
-    this.choice.value = chosen;  // the list shows nothing while a head is off
-    this.compute({number: chosen});
+    const {off} = this.change;
+    off.delete(name) || off.add(name);
+    this.compute();
   }
 
   // The probability of each class.
   predict(change) {
-    const {weights, shape, effects} = this.run;
-    return weights ? softmax(forward(weights, shape, cursor.picture, change)) : rowOf(effects.said, change.number);
+    const {weights, shape} = this.run;
+    return softmax(forward(weights, shape, cursor.picture, change));
   }
 
   compute(news) {
     const {run} = this, change = Object.assign(this.change, news);
-    if (run.changes) Object.assign(change, tried(run, change.number));
     const before = this.before[cursor.picture] ??= this.predict(unchanged(run)), after = this.predict(change);
     const most = numbers(before.length).sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
     this.bars.replaceChildren(...most.slice(0, 6).map(index => bar(run.class_names[index], before[index], after[index])));
@@ -470,14 +454,15 @@ class Bench {
   }
 }
 
-const unchanged = ({shape: {grid}}) =>
-  ({number: 0, order: numbers(grid ** 2), dropped: new Set(), off: new Set(), positions: true});
-
-// A change that was tried beforehand, as it is of the picture at the cursor.
-function tried({changes, effects}, number) {
-  const order = rowOf(effects.order, number), dropped = numbers(order.length).filter(place => order[place] < 0);
-  return {order, dropped: new Set(dropped), off: new Set(changes[number].off.map(String))};
+// In place of a bench, where the page cannot run the model.
+function noBench(parent) {
+  element("p", {parent, className: "caption", text: "This file does not carry the weights of this model: only those of " +
+    "this project's ViTs of up to a million parameters."});
+  return () => {};
 }
+
+const unchanged = ({shape: {grid}}) =>
+  ({order: numbers(grid ** 2), dropped: new Set(), off: new Set(), positions: true});
 
 // The picture with its patches where they are now, those left out empty.
 function drawChanged({image, map}, run, {order, dropped}) {
@@ -601,7 +586,6 @@ async function start() {
   choosePicture(0);
   for (const run of RUNS) for (const snapshot of run.snapshots) Object.assign(snapshot, await unpack(snapshot.arrays));
   buildViews(Object.keys(VIEWS).filter(name => name !== "change"));
-  for (const run of RUNS) run.effects &&= await unpack(run.effects);
   for (const {weights} of RUNS) if (weights) weights.tensors = inSteps(await unpack(weights.arrays));  // takes longer
   buildViews(["change"]);
   document.body.dataset.ready = "yes";
