@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from common.errors import OptionError, report_damage
 from common.shell import command
 from common.text import pluralise, read_text
-from inference.certainty.answers import read_answers
-from inference.certainty.exports import answers_in
+from inference.certainty.answers import answers_in, read_answers
 from trainers.config import from_dict
 from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from datasets.bundle import image_set
 from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
-from inference.certainty import exports
+from inference.certainty.answers import LEVEL, RATE, metadata_of
+from inference.certainty.features import UNLIKE, WithUnlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
@@ -29,9 +30,6 @@ from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
-
-if TYPE_CHECKING:
-    from vit.onnx_pictures import PictureForm
 
 BATCH_SIZES = (1, 3, 64)
 PICTURE_TOLERANCE = 0.02
@@ -71,13 +69,11 @@ def export(
     images: Sequence[str] = (),
     pictures: bool = False,
     temperature: float = 1.0,
-    endings: Sequence[Callable[[Any], Any]] = (),
 ) -> tuple[Parity, str]:
     """Write `classifier` to `path` as safetensors or onnx, once its file has been found to compute the same on
     `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
 
-    With `pictures` an onnx file takes pictures of any size, and its probabilities are divided by the `temperature`;
-    `endings` add outputs to it (`vit.onnx_pictures`).
+    With `pictures` an onnx file takes pictures of any size, and its logits are divided by the `temperature`.
 
     Returns its parity with the model, and what a person should know. Raises OptionError: this kind of classifier has no
     parameters to export. WeightsError: the file computes something else; nothing is left behind.
@@ -85,16 +81,20 @@ def export(
     if classifier.config is None:
         raise OptionError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     whole, origin = comparison_pictures(classifier, images)
-    metadata = metadata_of(classifier, temperature if pictures else None)
-    answers = classifier.answers
-    if answers is not None:
-        metadata |= exports.metadata_of(answers, kind)
-        endings = (*endings, exports.ending(answers))
+    versions = {NAME: VERSION, "torch": str(torch.__version__)}
+    options = {"model": to_dict(classifier.config)}
+    metadata = describe(classifier.spec, classifier.class_names, options, versions=versions)
+    if pictures:
+        metadata["temperature"] = f"{temperature:.9g}"
+    if classifier.answers is not None:
+        metadata |= metadata_of(classifier.answers, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
-        note = write_file(
-            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), answers
-        )
+        if kind == "safetensors":
+            note = f"parameter names: {export_safetensors(classifier.model.cpu(), aside, metadata=metadata)}"
+        else:
+            note = ""
+            write_onnx(classifier, aside, metadata, pictures=pictures, temperature=temperature)
         parity = compare(classifier, open_classifier(str(aside), device="cpu").logits, whole, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
@@ -103,41 +103,21 @@ def export(
     return parity, note
 
 
-def metadata_of(classifier: Classifier, temperature: float | None) -> dict[str, str]:
-    """Return what the file says of itself; a `temperature` where it takes pictures."""
-    assert classifier.config is not None
-    options = {"model": to_dict(classifier.config)}
-    versions = {NAME: VERSION, "torch": str(torch.__version__)}
-    metadata = describe(classifier.spec, classifier.class_names, options, versions=versions)
-    return metadata if temperature is None else metadata | {"temperature": f"{temperature:.9g}"}
+def write_onnx(
+    classifier: Classifier, path: Path, metadata: dict[str, str], *, pictures: bool, temperature: float
+) -> None:
+    """Write the network; of an evaluated model with the output `unlike`, and of pictures with `set` and `unknown`."""
+    model, outputs, cut, threshold = classifier.model.cpu(), ("logits",), None, None
+    if (answers := classifier.answers) is not None:
+        model, outputs = WithUnlikeness(model, answers.unlikeness).eval(), ("logits", UNLIKE)
+        cut, threshold = answers.cuts.get(LEVEL), answers.thresholds.get(RATE)
+    form = None
+    if pictures:
+        import_optional("onnx", f"--format onnx needs the package onnx: {EXTRAS}")
+        from vit.onnx_pictures import PictureForm
 
-
-def form_of(
-    classifier: Classifier, temperature: float, endings: Sequence[Callable[[Any], Any]], pictures: bool
-) -> "PictureForm | None":
-    if not pictures:
-        return None
-    import_optional("onnx", f"--format onnx needs the package onnx: {EXTRAS}")
-    from vit.onnx_pictures import PictureForm
-
-    return PictureForm(tuple(classifier.class_names), temperature, tuple(endings))
-
-
-def write_file(
-    classifier: Classifier,
-    kind: str,
-    path: Path,
-    metadata: dict[str, str],
-    form: "PictureForm | None",
-    answers: Any = None,
-) -> str:
-    """Write the file, an onnx one with what its `answers` say; returns what a person should know of it."""
-    model = classifier.model.cpu()
-    if kind == "safetensors":
-        return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
-    whole, outputs = (model, ("logits",)) if answers is None else exports.with_outputs(model, answers)
-    export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
-    return ""
+        form = PictureForm(tuple(classifier.class_names), temperature, cut, threshold)
+    export_onnx(model, classifier.spec, path, metadata=metadata, form=form, outputs=outputs)
 
 
 def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Picture], temperature: float) -> str:

@@ -3,18 +3,17 @@
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice, repeat, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from common.errors import CheckpointError
@@ -23,7 +22,7 @@ from common.text import printable
 from datasets.identity import CONTENT_HASH, file_digest
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
-from inference.certainty.answers import Judge
+from inference.certainty.answers import LEVEL, RATE, Judge
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
@@ -32,11 +31,6 @@ from trainers.seen import hashes_in, start_of
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 
 
-COVER, FALSE_ALARMS = 0.95, 0.05
-"""Default promise: coverage of the sets, and rate of false alarms."""
-Verdict = tuple[tuple[str, ...] | None, bool | None]
-"""The set of an image, and whether it is unknown."""
-UNJUDGED: Verdict = (None, None)
 JOINT = " | "
 """Between the classes of a set in a table."""
 
@@ -49,8 +43,8 @@ def predict(
     batch_size: int = 32,
     temperature: float = 1.0,
     keep_pixels: bool = False,
-    cover: float = COVER,
-    false_alarms: float = FALSE_ALARMS,
+    cover: float = LEVEL,
+    false_alarms: float = RATE,
 ) -> Iterator[ImagePrediction | Unreadable]:
     """One result per file, in order, with the `top` classes of those that can be read; of a model that was evaluated
     with a set of classes that holds the right one in a share `cover` of images, and whether the image is unlike those
@@ -60,41 +54,26 @@ def predict(
     cores, in turns with it, else one batch ahead.
     """
     pipeline = Pipeline(classifier.spec)
-    ask = judge_of(classifier, cover, false_alarms)
+    judge, names, answers = None, classifier.class_names, classifier.answers
+    if answers is not None:
+        how = classifier.amp_dtype
+        judge = Judge(classifier.model, answers, names, level=cover, rate=false_alarms, amp_dtype=how)
     ahead = 0 if classifier.device.type == "cpu" else 1
     for batch, decoded in _decoded(files, pipeline, batch_size, ahead=ahead):
         pictures = [pixels for pixels in decoded if isinstance(pixels, np.ndarray)]
-        ranked: Iterator[tuple[tuple[str, float], ...]] = iter(())
-        verdicts: Iterator[Verdict] = repeat(UNJUDGED)
+        found: Iterator[Any] = iter(())
         if pictures:
-            stacked = torch.from_numpy(np.stack(pictures)).to(classifier.device)
-            logits, verdicts = ask(pipeline.normalise(stacked))
-            ranked = iter(
-                ranked_classes((logits.double() / temperature).softmax(dim=1), classifier.class_names, top=top)
-            )
+            images = pipeline.normalise(torch.from_numpy(np.stack(pictures)).to(classifier.device))
+            logits, verdicts = judge(images) if judge else (classifier.logits(images), [(None, None)] * len(images))
+            ranks = ranked_classes((logits.double() / temperature).softmax(dim=1), names, top=top)
+            found = zip(ranks, verdicts, strict=True)
         for file, pixels in zip(batch, decoded, strict=True):
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
-                label = label_of(file.path, classifier.class_names)
-                yield ImagePrediction(
-                    file.path, next(ranked), label, pixels if keep_pixels else None, None, *next(verdicts)
-                )
-
-
-def judge_of(
-    classifier: Classifier, cover: float, false_alarms: float
-) -> Callable[[Tensor], tuple[Tensor, Iterator[Verdict]]]:
-    """Return a function that gives the logits of normalised images, and a verdict on each."""
-    if classifier.answers is None:
-        return lambda images: (classifier.logits(images), repeat(UNJUDGED))
-    judge = Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms, amp_dtype=classifier.amp_dtype)
-
-    def ask(images: Tensor) -> tuple[Tensor, Iterator[Verdict]]:
-        found = judge(images)
-        return found.logits, found.each(classifier.class_names)
-
-    return ask
+                ranked, verdict = next(found)
+                shown = pixels if keep_pixels else None
+                yield ImagePrediction(file.path, ranked, label_of(file.path, names), shown, None, *verdict)
 
 
 def label_of(path: str, class_names: Sequence[str]) -> str | None:

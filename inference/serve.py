@@ -10,11 +10,12 @@ from werkzeug.wrappers import Request, Response
 
 from common.errors import DataError, OptionError
 from datasets.images import THE_IMAGE
+from inference.certainty.answers import LEVEL
 from inference.classifier import Classifier
 from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalServer, as_json, as_page
-from inference.predict import COVER, predict
+from inference.predict import predict
 from trainers.reporting.figures.thumbnails import data_uri
 from trainers.system.process import give_back_freed_memory
 
@@ -83,7 +84,7 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
         return {"error": image.error}
     result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked], "attention": False}
     if classifier.answers is not None:
-        result |= {"set": image.set and list(image.set), "unknown": image.unknown, "cover": COVER}
+        result |= {"set": image.set and list(image.set), "unknown": image.unknown, "cover": LEVEL}
     try:
         explanation = explain(classifier, file)
     except OptionError as error:

@@ -3,11 +3,12 @@
 A graph before the network turns `picture`, uint8 (H, W, 3) of any size, upright RGB, into `images`, float32
 (1, C, S, S) normalised, with the pixels that `datasets.transforms` computes with Pillow: `Resize` with antialiasing
 and, for the edges, `exclude_outside` is Pillow's filter, but rounds to 8 bits in another order (one grey level of 255).
-A graph behind it turns `logits` (1, K) into `probabilities`, float32 (1, K), and `label`, a string (1,).
+A graph behind it turns `logits` (1, K) into `probabilities`, float32 (1, K), and `label`, a string (1,); those of an
+evaluated model also into `set`, bool (1, K), and `unknown`, bool (1,).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +43,6 @@ between subtracting and adding the border's colour."""
 GREY = """wide = Cast<to=6>(picture)  weighted = Mul(wide, luma)  sum = ReduceSum(weighted, last)
     near = Add(sum, half_level)  level = Div(near, levels)  coloured = Cast<to=2>(level)"""
 
-Ending = Callable[[ModelProto], ModelProto]
-"""Adds outputs or metadata to a model with `images`, `logits` and `probabilities`."""
-
 
 @dataclass(frozen=True)
 class PictureForm:
@@ -52,7 +50,10 @@ class PictureForm:
 
     class_names: Sequence[str]
     temperature: float = 1.0
-    endings: Sequence[Ending] = field(default=())
+    cut: float | None = None
+    """Probability from which a class is in the output `set`; None: no such output."""
+    threshold: float | None = None
+    """Value of the network's output `unlike` above which the output `unknown` is true; None: no such output."""
 
 
 def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelProto:
@@ -66,12 +67,12 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
         )
     tensor = model.graph.input[0]
     merged = compose.merge_models(_front(model, spec), model, io_map=[(TENSOR, TENSOR)])
-    outputs = ["probabilities", "label", *(output.name for output in model.graph.output)]
-    merged = compose.merge_models(merged, _end(model, form), io_map=[(LOGITS, LOGITS)], outputs=outputs)
+    end = _end(model, form)
+    outputs = [output.name for part in (end, model) for output in part.graph.output]
+    io_map = [(value.name, value.name) for value in end.graph.input]
+    merged = compose.merge_models(merged, end, io_map=io_map, outputs=outputs)
     del merged.graph.value_info[:]  # one of them says "batch" where there is one picture
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
-    for ending in form.endings:
-        merged = ending(merged)
     imports = {each.domain: each for each in merged.opset_import}  # merging repeats those of each part, all alike
     del merged.opset_import[:]
     merged.opset_import.extend(imports.values())
@@ -120,17 +121,28 @@ def _front(model: ModelProto, spec: ImageSpec) -> ModelProto:
 
 
 def _end(model: ModelProto, form: PictureForm) -> ModelProto:
+    inputs, outputs, nodes = "float[1, classes] logits", "float[1, classes] probabilities, string[1] label", ""
+    if form.cut is not None:
+        outputs += ", bool[1, classes] set"
+        nodes += """shares = Softmax<axis=1>(logits)  most = ReduceMax(shares, one)
+        likeliest = GreaterOrEqual(shares, most)  reached = GreaterOrEqual(shares, cut)  set = Or(likeliest, reached)"""
+    if form.threshold is not None:
+        inputs, outputs = f"{inputs}, float[1] unlike", f"{outputs}, bool[1] unknown"
+        nodes += "  unknown = Greater(unlike, threshold)"
     text = f"""{_header(model)}
-    names (float[1, classes] logits) => (float[1, classes] probabilities, string[1] label) {{
+    names ({inputs}) => ({outputs}) {{
         evened = Div(logits, temperature)
         probabilities = Softmax<axis=1>(evened)
         first = ArgMax<axis=1, keepdims=0>(logits)
         label = Gather(class_names, first)
+        {nodes}
     }}"""
+    arrays = {"temperature": np.array([form.temperature], np.float32), "one": np.array([1], np.int64)}
+    arrays |= {"cut": np.array(form.cut or 0, np.float32), "threshold": np.array(form.threshold or 0, np.float32)}
     names = [name.encode("utf-8", "backslashreplace") for name in form.class_names]
     return _parsed(
         text,
-        {"temperature": np.array([form.temperature], np.float32)},
+        arrays,
         onnx.helper.make_tensor("class_names", onnx.TensorProto.STRING, [len(names)], names),  # type: ignore[arg-type]
     )
 

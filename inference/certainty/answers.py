@@ -4,12 +4,13 @@ N images, C classes, D features.
 """
 
 import copy
+import dataclasses
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ FILE = "answers.json"
 RECORD = "answers"
 """The name among the metadata of an export."""
 FORMAT = 3
+Verdict = tuple[tuple[str, ...] | None, bool | None]
+"""The names in the set of an image, the likeliest first, and whether it is unknown; None: nothing is promised."""
 LEVEL, RATE = 0.95, 0.05
 """Default promise: coverage of the sets, and rate of false alarms."""
 
@@ -95,26 +98,6 @@ def own_probabilities(outputs: Any) -> NDArray[np.float64]:
     return shares.gather(1, outputs.labels[:, None])[:, 0].numpy()
 
 
-class Verdicts(NamedTuple):
-    """Verdicts on B images."""
-
-    logits: Tensor
-    """float32 (B, C), on the CPU."""
-    sets: NDArray[np.bool_] | None
-    """(B, C): the classes in each set; None without a cut."""
-    unknown: NDArray[np.bool_] | None
-    """(B,): unlike the validation images; None without a threshold."""
-
-    def each(self, class_names: Sequence[str]) -> Iterator[tuple[tuple[str, ...] | None, bool | None]]:
-        """Yield for each image the names in its set, the likeliest first, and whether it is unknown."""
-        order = self.logits.argsort(dim=1, descending=True, stable=True).tolist() if self.sets is not None else []
-        for row in range(len(self.logits)):
-            names = None
-            if self.sets is not None:
-                names = tuple(class_names[place] for place in order[row] if self.sets[row, place])
-            yield names, None if self.unknown is None else bool(self.unknown[row])
-
-
 class Judge:
     """A model with its answers: images in, logits and verdicts out, from one forward pass and one product."""
 
@@ -122,6 +105,7 @@ class Judge:
         self,
         model: nn.Module,
         answers: Answers,
+        class_names: Sequence[str],
         *,
         level: float = LEVEL,
         rate: float = RATE,
@@ -130,15 +114,23 @@ class Judge:
         """`model` is in evaluation mode, on the device that its images come to; autocast computes it in `amp_dtype`."""
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.model = two_outputs(model, copy.deepcopy(answers.unlikeness).to(place), amp_dtype)
+        self.class_names = class_names
         self.cut, self.threshold = answers.cuts.get(level), answers.thresholds.get(rate)
 
     @torch.inference_mode()
-    def __call__(self, images: Tensor) -> Verdicts:
-        """float32 (B, channels, S, S), normalised, on the model's device."""
+    def __call__(self, images: Tensor) -> tuple[Tensor, list[Verdict]]:
+        """Judge images, float32 (B, channels, S, S), normalised, on the model's device: logits (B, C), and verdicts."""
         logits, unlike = (part.float().cpu() for part in self.model(images))
-        shares = logits.double().softmax(dim=1).numpy()
-        sets = None if self.cut is None else sets_of(shares, self.cut)
-        return Verdicts(logits, sets, None if self.threshold is None else unlike.numpy() > self.threshold)
+        sets: list[Any] = [None] * len(images)
+        unknown = sets if self.threshold is None else (unlike.numpy() > self.threshold).tolist()
+        if self.cut is not None:
+            held = sets_of(logits.double().softmax(dim=1).numpy(), self.cut)
+            order = logits.argsort(dim=1, descending=True, stable=True).tolist()
+            sets = [
+                tuple(self.class_names[place] for place in places if inside[place])
+                for places, inside in zip(order, held, strict=True)
+            ]
+        return logits, list(zip(sets, unknown, strict=True))
 
 
 def write_answers(folder: Path, answers: Answers) -> Path:
@@ -154,6 +146,20 @@ def read_answers(folder: Path, weights: str) -> Answers | None:
         return None
     answers = from_text(path.read_text("utf-8", errors="replace"), path)
     return answers if answers.weights == weights else None
+
+
+def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
+    """Return what an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers
+    are not repeated."""
+    if kind == "onnx":
+        answers = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, RobustScale(0.0, 1.0)))
+    return {RECORD: to_text(answers)}
+
+
+def answers_in(metadata: Mapping[str, Any], source: object) -> Answers | None:
+    """Read what `metadata_of` gave; None: nothing. Raises WeightsError: it is not readable."""
+    text = metadata.get(RECORD)
+    return from_text(text, source) if text else None
 
 
 def to_text(answers: Answers) -> str:

@@ -21,20 +21,16 @@ UNLIKE = "unlike"
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Record the parts (B, width) of each pass in the list while entered, float32 on the CPU; it stays empty where the
-    blocks and the head of a model are not known. The logits keep their bits."""
+    """Record the parts (B, width) of each pass in the list while entered, float32 on the CPU; none where the blocks and
+    the head of a model are not known. The logits keep their bits."""
     passes: list[tuple[Tensor, ...]] = []
     with watched(model) as seen:
-        head = head_of(model)
-        if head is None:
-            yield passes
-            return
 
         def keep(*_: Any) -> None:
             passes.append(tuple(part.detach().float().cpu() for part in seen))
             seen.clear()
 
-        with head.register_forward_pre_hook(keep):  # called after the one of `watched`
+        with model.register_forward_hook(keep):
             yield passes
 
 
