@@ -14,10 +14,10 @@ from torch import Tensor
 from common.errors import CheckpointError, DataError, NoAttention, OptionError
 from common.text import printable
 from datasets.fitting import Box, view_of
-from datasets.images import image_size, read_image, to_array
+from datasets.images import read_image, to_array
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
-from inference.images import Both, ImageFile, Unreadable, read_both
+from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, kept, measured
 from trainers.reporting.explanations.methods import heat_maps
@@ -27,7 +27,7 @@ from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 
 DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
-DECODED = 400  # and those that decoding left at least, or it is decoded again
+DECODED = 400  # and of those that decoding leaves at least
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ def explain(
     if target is not None and target not in classifier.class_names:
         raise OptionError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)
-    read = read_both(file, pipeline)
-    if isinstance(read, Unreadable):
-        return read
-    images = pipeline.normalise(torch.from_numpy(read.pixels[None])).to(classifier.device)
+    pixels = read_pixels(file, pipeline)
+    if isinstance(pixels, Unreadable):
+        return pixels
+    images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
     classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
     found = heat_maps(classifier.model, images, classes, method=method)
     ranked = ranked_classes(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
-    picture, view = _displayed(classifier, file, read)
+    picture, view = _displayed(classifier, file, channels=len(pixels))
     return Explanation(
         ImagePrediction(file.path, ranked, pixels=picture, heat=found.values[0], view=view),
         target or ranked[0][0],
@@ -113,13 +113,9 @@ def explain(
     )
 
 
-def _displayed(classifier: Classifier, file: ImageFile, read: Both) -> tuple[Any, Box]:
-    """The whole picture, uint8 (C, h, w), as small as a figure needs it, and the part of it that the model sees.
-
-    It is the one that was decoded for the model, but for a JPEG of which a small model needed too little to be seen."""
-    image, channels = read.picture, len(read.pixels)
-    if max(image.size) < DECODED and image.size != image_size(file.source):
-        image = read_image(file.source, channels=channels, name=file.path, least=lambda *_: (DECODED, DECODED))
+def _displayed(classifier: Classifier, file: ImageFile, *, channels: int) -> tuple[Any, Box]:
+    """Return the whole picture, uint8 (C, h, w), as small as a figure needs it, and the part that the model sees."""
+    image = read_image(file.source, channels=channels, name=file.path, least=lambda *_: (DECODED, DECODED))
     box = view_of(*image.size, classifier.spec)
     width, height = image.size
     image.thumbnail((DISPLAYED, DISPLAYED))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from PIL.Image import Image
 
 from common.errors import DataError
 from datasets.images import is_image_name, read_image
@@ -76,27 +75,15 @@ def _below(folder: str) -> Iterator[ImageFile]:
 
 
 def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
-    """uint8 (C, S, S), as the model will see it before it is normalised."""
-    read = read_both(file, pipeline)
-    return read if isinstance(read, Unreadable) else read.pixels
+    """Read what the model sees of an image before it is normalised, uint8 (C, S, S).
 
-
-class Both(NamedTuple):
-    """A picture upright, as it was decoded for the model, and the pixels that the model sees of it."""
-
-    picture: Image
-    pixels: np.ndarray
-    """uint8 (C, S, S)"""
-
-
-def read_both(file: ImageFile, pipeline: Pipeline) -> Both | Unreadable:
-    """Decode an image once. A large JPEG is decoded scaled down to about twice what the model needs."""
+    A large JPEG is decoded scaled down to about twice what the model needs."""
     if file.content is None and os.path.exists(file.path) and not os.path.isfile(file.path):
         kind = "a folder without images" if os.path.isdir(file.path) else "not a regular file"  # a pipe would block
         return Unreadable(file.path, f"cannot read image {file.path}: {kind}")
     try:
         image = read_image(file.source, channels=pipeline.channels, name=file.path, least=pipeline.least, alone=True)
-        return Both(image, pipeline.store(image))
+        return pipeline.store(image)
     except DataError as error:
         return Unreadable(file.path, str(error))
     except (ValueError, MemoryError, OSError) as error:  # a picture of one pixel by a million cannot be resized
