@@ -301,7 +301,7 @@ def test_a_suspect_is_shown_with_the_nearest_pictures_of_both_classes_without_su
     suspects = [suspect_of(samples, row, "drop", suggested=name) for row, name in ((3, "b"), (10, ""), (13, "a"))]
     write_suspects(tmp_path / "suspects.csv", suspects)
     with SuspectsPage(tmp_path, samples, found_of(features, groups), port=0) as server:
-        shown = [server.shown(suspect) for suspect in suspects]
+        shown = [server.details(suspect) for suspect in suspects]
     assert dict(shown[0]["facts"])["the model thinks"] == "b (90.0%)"
     for (row, names), found in zip(((3, (0, 1)), (10, (1,)), (13, (1, 0))), shown, strict=True):
         expected = []

@@ -341,7 +341,7 @@ def test_a_table_that_says_the_impossible_is_refused_by_name(page, tmp_path):
 def test_what_the_page_shows_is_what_the_model_thinks_beside_the_nearest_labelled_ones(page):
     for place, name in ((3, "cat"), (4, "dog"), (5, "dog")):
         post(page, place, f"label:{name}")
-    shown = page.shown(page.rows[0])
+    shown = page.details(page.rows[0])
     assert dict(shown["facts"])["the model thinks"] == "cat (52.1%), then dog"
     assert shown["examples"] == [("labelled cat", [3]), ("labelled dog", [4, 5])]
 

@@ -22,8 +22,8 @@ from datasets.sources.own_data import read_source
 from datasets.sources.reading import SPLIT_FOLDERS
 from inference.images import find_images
 from inference.labels.choose import free_rows, probabilities_of, typical, uncertain
-from inference.labels.features import ExtractedFeatures, nearest, unit_length
-from inference.labels.review import MOST_EXAMPLES, Review, write_utf8
+from inference.labels.features import ExtractedFeatures, unit_length
+from inference.labels.review import Review, write_utf8
 
 COMPONENTS = 128
 """Principal components of each network's features."""
@@ -228,9 +228,8 @@ class PicksPage(Review):
     }
 
     def __init__(self, folder: Path, pool: Pool, found: ExtractedFeatures, *, port: int) -> None:
-        self.folder, self.pool, self.known = folder, pool, dict[str, None]()
-        self.features, self.groups = unit_length(found.values), found.groups
-        super().__init__(pool.samples, port=port)
+        self.pool, self.known = pool, dict[str, None]()
+        super().__init__(folder, pool.samples, found, port=port)
 
     def class_names(self) -> Sequence[str]:
         self.known |= dict.fromkeys(label.name for label in self.pool.labels(self.rows).values())
@@ -257,15 +256,9 @@ class PicksPage(Review):
             then = f", then {row.second}" if row.second else ""
             facts.append(("the model thinks", f"{row.guess} ({float(row.confidence):.1%}){then}"))
         classes = [name for name in (row.guess, row.second) if name]
-        return {
-            "facts": facts,
-            "suggested": row.guess,
-            "other": "",
-            "examples": [(f"labelled {name}", rows) for name in classes if (rows := self.nearest(row.path, name))],
-        }
+        return {"facts": facts, "suggested": row.guess, "other": "", "classes": classes}
 
-    def nearest(self, path: str, name: str) -> list[int]:
-        """Find the nearest other pictures that have this label."""
+    def comparable(self, row: Pick, name: str) -> np.ndarray:
+        """Other pictures that have this label."""
         labels = self.pool.labels(self.rows)
-        others = [self.row_of[other] for other, label in labels.items() if label.name == name and other != path]
-        return nearest(self.features, self.groups, self.row_of[path], np.array(others, np.int64))[:MOST_EXAMPLES]
+        return self.pool.rows([other for other in labels if labels[other].name == name and other != row.path])

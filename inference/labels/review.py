@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from werkzeug.exceptions import NotFound, UnprocessableEntity
 from werkzeug.wrappers import Request, Response
 
@@ -14,6 +15,7 @@ from common.files import write_text
 from common.tables import csv_text
 from datasets.bundle import Samples
 from datasets.images import picture_of
+from inference.labels.features import ExtractedFeatures, nearest, unit_length
 from inference.local_server import LocalServer, as_json, as_page
 from trainers.reporting.figures.thumbnails import thumbnail
 
@@ -44,9 +46,10 @@ class Review(LocalServer):
     """Words of the page: `title`, `hint`; `prefix` of a decision for a class; the buttons `take`, for the suggested
     class, and `choices`, each {key, text, decision}; `new_classes`: may a class be typed that no image has yet?"""
 
-    def __init__(self, samples: Samples, *, port: int) -> None:
+    def __init__(self, folder: Path, samples: Samples, found: ExtractedFeatures, *, port: int) -> None:
         """Raises OptionError: the port is taken. DataError: as `read`."""
-        self.samples, self.one_at_a_time = samples, threading.Lock()
+        self.folder, self.samples, self.one_at_a_time = folder, samples, threading.Lock()
+        self.features, self.found = unit_length(found.values), found
         self.row_of = {name: row for row, name in enumerate(samples.paths)}
         self.rows = self.read()
         super().__init__("127.0.0.1", port)
@@ -69,8 +72,19 @@ class Review(LocalServer):
 
     def shown(self, row: Any) -> dict[str, Any]:
         """Return what the page shows of a row: `facts`, pairs of term and sentence; `suggested`, a class or empty;
-        `other`, the path of the sample that it is a copy of, or empty; `examples`, pairs of a title and rows."""
+        `other`, the path of the sample that it is a copy of, or empty; `classes`, to compare with."""
         raise NotImplementedError
+
+    def comparable(self, row: Any, name: str) -> np.ndarray:
+        """Return the samples of a class that a row may be compared with."""
+        raise NotImplementedError
+
+    def details(self, row: Any) -> dict[str, Any]:
+        """Return what is `shown` of a row, and the nearest samples of each class to compare with."""
+        shown, place, groups = self.shown(row), self.row_of[row.path], self.found.groups
+        near = {name: nearest(self.features, groups, place, self.comparable(row, name)) for name in shown["classes"]}
+        strips = [(f"labelled {name}", rows[:MOST_EXAMPLES]) for name, rows in near.items() if rows]
+        return shown | {"row": place, "other_row": self.row_of.get(shown["other"]), "examples": strips}
 
     def listed(self) -> dict[str, Any]:
         """Return the words of the page, the classes, and each row with its decision."""
@@ -86,9 +100,7 @@ class Review(LocalServer):
             case "GET", "/rows":
                 return as_json(self.listed())
             case "GET", "/row" if place < len(self.rows):
-                row = self.rows[place]
-                shown = self.shown(row)
-                return as_json(shown | {"row": self.row_of[row.path], "other_row": self.row_of.get(shown["other"])})
+                return as_json(self.details(self.rows[place]))
             case "GET", "/picture" if place < len(self.samples) and size in SIDES:
                 return as_json({"picture": thumbnail(picture_of(self.samples, place), SIDES[size])})
             case "POST", "/decide":

@@ -14,9 +14,8 @@ from common.text import did_you_mean
 from datasets.bundle import SPLITS, TEST, Samples
 from datasets.copies import are_copies
 from datasets.images import picture_of
-from inference.labels.features import ExtractedFeatures, nearest, unit_length
 from inference.labels.label_issues import COPY, OUTLIER, TWO
-from inference.labels.review import MOST_EXAMPLES, Review, write_utf8
+from inference.labels.review import Review, write_utf8
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
 
@@ -120,12 +119,6 @@ class SuspectsPage(Review):
         "new_classes": False,
     }
 
-    def __init__(self, folder: Path, samples: Samples, found: ExtractedFeatures, *, port: int) -> None:
-        self.folder, self.features, self.groups = folder, unit_length(found.values), found.groups
-        super().__init__(samples, port=port)
-        suspects = [self.row_of[row.path] for row in self.rows]
-        self.trusted = found.readable & (samples.splits != TEST) & ~np.isin(np.arange(len(samples)), suspects)
-
     def class_names(self) -> Sequence[str]:
         return self.samples.class_names
 
@@ -142,19 +135,19 @@ class SuspectsPage(Review):
 
     def shown(self, row: Suspect) -> dict[str, Any]:
         thinks = f"{row.suggested} ({float(row.confidence):.1%})" if row.suggested else "none of the others"
-        classes = dict.fromkeys(name for name in (row.label, row.suggested) if name)
         return {
             "facts": [("label", row.label), ("the model thinks", thinks), ("why it is asked", reason(row))],
             "suggested": row.suggested,
             "other": row.other,
-            "examples": [(f"labelled {name}", rows) for name in classes if (rows := self.nearest(row.path, name))],
+            "classes": [row.label, *[row.suggested] * bool(row.suggested)],
         }
 
-    def nearest(self, path: str, name: str) -> list[int]:
-        """Find the nearest images with this label: no suspects, no test images, no copies."""
-        row, label = self.row_of[path], self.samples.class_names.index(name)
-        others = self.trusted & (self.samples.labels == label) & (self.groups != self.groups[row])
-        return nearest(self.features, self.groups, row, np.flatnonzero(others))[:MOST_EXAMPLES]
+    def comparable(self, row: Suspect, name: str) -> np.ndarray:
+        """Images with this label that are no suspects, no test images and no copies."""
+        samples, groups = self.samples, self.found.groups
+        trusted = self.found.readable & (samples.splits != TEST) & (samples.labels == samples.class_names.index(name))
+        trusted[[self.row_of[suspect.path] for suspect in self.rows]] = False
+        return np.flatnonzero(trusted & (groups != groups[self.row_of[row.path]]))
 
 
 def reason(suspect: Suspect) -> str:
