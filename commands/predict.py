@@ -121,5 +121,5 @@ def say(tally: Tally) -> None:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
         trained_on = f"; the model was trained on {tally.trained_on:,} of them" if tally.trained_on else ""
         print(wrapped(f"{share} ({tally.right / tally.labelled:.1%}){trained_on}"), file=sys.stderr)
-    if failed := len(tally.unreadable):
+    if failed := tally.unreadable:
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -115,7 +115,7 @@ class Tally:
     """Labelled images for which the model's first class is that one."""
     trained_on: int = 0
     """Labelled images that the model was trained on."""
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: int = 0
 
     @cached_property
     def training(self) -> set[str]:
@@ -133,7 +133,7 @@ class Tally:
             results, desc="predict", unit="image", file=sys.stderr, disable=sys.stdout.isatty() or None, leave=False
         ):
             if isinstance(image, Unreadable):
-                self.unreadable.append(image)
+                self.unreadable += 1
                 tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)
                 continue
             self.images += 1
