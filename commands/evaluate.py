@@ -105,7 +105,7 @@ def show(options: Options, evaluation: Evaluation) -> None:
 
 
 def fitted_to_terminal(line: str) -> str:
-    """The line, broken where the terminal is narrower: below its text, where a name stands before that."""
+    """Break the line where the terminal is narrower: below its text, where a name stands before that."""
     named = line[NAMES - 1 : NAMES].strip() and line[NAMES : NAMES + 2] == "  "
     return wrapped(line, indent=NAMES + 2 if named else 0)
 

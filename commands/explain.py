@@ -56,7 +56,7 @@ class Options(ModelOptions):
 
 
 def main(options: Options) -> int:
-    """0, or 3 when a file could not be read."""
+    """Return 0, or 3 when a file could not be read."""
     from inference.classifier import is_run_name
 
     if options.page and options.run.endswith(".onnx") and not is_run_name(options.run):

@@ -20,7 +20,7 @@ class JsonOption:
 
 @contextmanager
 def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
-    """A table for the command to fill. With `--json` it is printed when the block has ended without an error, and what
+    """Give the command a table to fill. With `--json` it is printed when the block has ended without an error, and what
     else the block prints goes to standard error; without, it is dropped."""
     document: dict[str, Any] = {}
     if not options.json:
@@ -32,7 +32,7 @@ def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON has them: a table for a dataclass, text for a path, null for a number that is not finite."""
+    """Turn values into JSON's: a table for a dataclass, text for a path, null for a number that is not finite."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "_asdict"):  # a named tuple

@@ -57,7 +57,7 @@ class Options(ModelOptions):
 
 
 def main(options: Options) -> int:
-    """0, or 3 when a file could not be read."""
+    """Return 0, or 3 when a file could not be read."""
     from inference.images import find_images
     from inference.predict import ExampleSheet, Tally, predict, write_rows
 
@@ -100,7 +100,7 @@ def temperature_of(classifier: Classifier) -> float:
 
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
-    """A note on standard error, where so few validation images were there that a set or a threshold is missing."""
+    """Print a note on standard error where too few validation images leave out a set or a threshold."""
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
         if lack is not None:

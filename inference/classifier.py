@@ -48,7 +48,7 @@ class Classifier:
     """Result of its evaluation (`inference.certainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
+        """Compute logits of normalised images: float32 (B, C, S, S) -> (B, classes), on the CPU."""
         with torch.inference_mode(), autocast(self.device, self.amp_dtype):
             logits: Tensor = self.model(images.to(self.device))
         return logits.float().cpu()

@@ -120,7 +120,7 @@ def write_evaluation(
 
 
 def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:
-    """The confusion matrix as a table; of more than MOST_COLUMNS classes a row for each pair that occurs."""
+    """Write the confusion matrix as a table; of more than MOST_COLUMNS classes a row for each pair that occurs."""
     if len(class_names) <= MOST_COLUMNS:
         confusion = confusion_among(outputs, torch.arange(len(class_names)))
         return csv_text(["true \\ predicted", *class_names], zip(class_names, *confusion.T.tolist(), strict=True))
@@ -139,7 +139,7 @@ def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
 
 
 def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """The `confidence_bins` of predictions (N, classes), once the logits are divided by `temperature`."""
+    """Return the `confidence_bins` of predictions (N, classes), once the logits are divided by `temperature`."""
     confidence, predicted = (logits.detach().float() / temperature).softmax(dim=1).max(dim=1)
     return confidence_bins(confidence, predicted == labels)
 
@@ -154,7 +154,7 @@ def save_temperature(folder: Path, scores: Scores) -> None:
 
 
 def read_temperature(folder: Path) -> float | None:
-    """The temperature that was fitted on val; None where none was."""
+    """Read the temperature that was fitted on val; None where none was."""
     path = folder / "temperature.json"
     return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None
 
@@ -185,7 +185,7 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
-    """All classes, or of many the ones with the lowest F1."""
+    """Yield the lines of a table of all classes, or of many the ones with the lowest F1."""
     rows = sorted(classes, key=lambda row: 1.0 if row.f1 is None else row.f1)[:LISTED]
     if len(classes) <= LISTED + 1:
         rows = [*classes]

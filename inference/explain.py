@@ -49,7 +49,7 @@ class AttentionWeights:
         return torch.stack([self.map_of(weights[0]) for weights in self.weights])
 
     def layer_map(self, *, layer: int, head: int | None) -> Tensor:
-        """The map (G, G) of one head, or of a layer's mean over heads."""
+        """Return the map (G, G) of one head, or of a layer's mean over heads."""
         return self.map_of(select(self.weights, layer=layer, head=head))[0]
 
 
@@ -75,7 +75,7 @@ class Explanation:
         return self.image.heat
 
     def drawn(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[str, Tensor]]:
-        """The map, and the attention of a layer or head where one is asked for, each with its title. Raises
+        """List the map, and the attention of a layer or head where one is asked for, each with its title. Raises
         OptionError: no such layer, or no attention."""
         about = f"evidence for {self.target}" if self.of_class else "what the model looked at"
         shown = [(f"{about} ({self.title})", self.heat)]
@@ -124,7 +124,7 @@ def _displayed(classifier: Classifier, file: ImageFile, *, channels: int) -> tup
 
 
 def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | None:
-    """The attention of one image (1, C, S, S); None for a model that has none that can be read."""
+    """Read the attention of one image (1, C, S, S); None for a model that has none that can be read."""
     try:
         found = maps_of(classifier.model, images)
     except NoAttention:
@@ -160,8 +160,8 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
 def write_pictures(
     explanation: Explanation, shown: Sequence[tuple[str, Tensor]], folder: Path, number: int, *, note: str
 ) -> str:
-    """The pictures of one image, whose number begins their names, with the maps that are `shown` and a `note`; a line
-    that says what it was taken for."""
+    """Write the pictures of one image, whose number begins their names, with the maps `shown` and a `note`; return a
+    line that says what it was taken for."""
     from trainers.reporting.figures.attention import heads_figure  # matplotlib takes a second to import
     from trainers.reporting.figures.results import save
     from trainers.reporting.figures.sheets import DPI, heat_sheet

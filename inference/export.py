@@ -139,7 +139,7 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Pict
 
 
 def seen_by(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:
-    """Pictures as the model sees them, float32 (B, C, S, S), normalised; of a model of other channels made from RGB."""
+    """Prepare pictures as the model sees them: float32 (B, C, S, S), normalised; other channels are made from RGB."""
     pipeline = Pipeline(classifier.spec)
     mode = "L" if pipeline.channels == 1 else "RGB"
     pixels = np.stack([pipeline.store(to_mode(picture, mode)) for picture in pictures])
@@ -164,8 +164,8 @@ def compare(
 
 
 def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[list[Picture], str]:
-    """Up to `count` whole pictures, RGB, and what they are: given ones, validation images of the run, or, where these
-    are gone, generated ones. Raises DataError: none of the given ones can be read."""
+    """Take up to `count` whole pictures, RGB, and say what they are: given ones, validation images of the run, or,
+    where these are gone, generated ones. Raises DataError: none of the given ones can be read."""
     least = Pipeline(classifier.spec).least
     if paths:
         pictures = list(islice(readable(paths, least), count))

@@ -38,7 +38,7 @@ class Unreadable(NamedTuple):
 
 
 def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[ImageFile]:
-    """Files as they are; folders with all below them, sorted; globs; `-`: the names in `stdin`, one a line.
+    """Yield files as they are; folders with all below them, sorted; globs; `-`: the names in `stdin`, one a line.
 
     In a folder only images count, also those in formats that cannot be read: they are to be named, not passed over.
     """

@@ -46,9 +46,10 @@ def predict(
     cover: float = LEVEL,
     false_alarms: float = RATE,
 ) -> Iterator[ImagePrediction | Unreadable]:
-    """One result per file, in order, with the `top` classes of those that can be read; of a model that was evaluated
-    with a set of classes that holds the right one in a share `cover` of images, and whether the image is unlike those
-    it was validated on, which a share `false_alarms` of these would be called.
+    """Yield one result per file, in order, with the `top` classes of those that can be read.
+
+    Of a model that was evaluated also a set of classes, which holds the right one in a share `cover` of images, and
+    whether the image is unlike those it was validated on, which a share `false_alarms` of these would be called.
 
     A file's folder is its label where it has the name of a class. Decoding runs in threads; where the model needs all
     cores, in turns with it, else one batch ahead.
@@ -77,7 +78,7 @@ def predict(
 
 
 def label_of(path: str, class_names: Sequence[str]) -> str | None:
-    """The name of a file's folder, where it is that of a class."""
+    """Return the name of a file's folder, where it is the name of a class."""
     folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
     return folder if folder in class_names else None
 
@@ -85,7 +86,7 @@ def label_of(path: str, class_names: Sequence[str]) -> str | None:
 def _decoded(
     files: Iterable[ImageFile], pipeline: Pipeline, batch_size: int, *, ahead: int
 ) -> Iterator[tuple[list[ImageFile], list[np.ndarray | Unreadable]]]:
-    """Batches of files with their pixels uint8 (C, S, S). While one batch is in use, `ahead` more are being decoded."""
+    """Yield batches of files with their pixels uint8 (C, S, S). While one is in use, `ahead` more are decoded."""
 
     def decode(part: list[ImageFile]) -> list[np.ndarray | Unreadable]:
         return [read_pixels(file, pipeline) for file in part]
@@ -127,7 +128,7 @@ class Tally:
         return set()
 
     def readable(self, results: Iterable[ImagePrediction | Unreadable]) -> Iterator[ImagePrediction]:
-        """The images among the results, behind a progress bar; a file that is none is named on standard error."""
+        """Yield the images among the results, behind a progress bar; a file that is none is named on standard error."""
         # disable=None: silent where standard error is not a terminal
         for image in tqdm(
             results, desc="predict", unit="image", file=sys.stderr, disable=sys.stdout.isatty() or None, leave=False
@@ -189,7 +190,7 @@ class ExampleSheet:
 
 
 def thinned(images: Sequence[ImagePrediction], count: int) -> list[ImagePrediction]:
-    """Up to `count` images: each class in turn gives its least or its most certain one that is left."""
+    """Choose up to `count` images: each class in turn gives its least or its most certain one that is left."""
     classes = defaultdict(list)
     for image in sorted(images, key=lambda image: image.probability):
         classes[image.predicted].append(image)

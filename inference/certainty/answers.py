@@ -91,7 +91,7 @@ def fit_answers(
 
 
 def own_probabilities(outputs: Any) -> NDArray[np.float64]:
-    """(N,): of each image the probability of its own class, as float64 softmax where the logits were kept."""
+    """Return each image's probability of its own class (N,), as float64 softmax where the logits were kept."""
     if not outputs.whole:
         return np.exp(-outputs.losses.double().numpy())
     shares = outputs.logits.double().softmax(dim=1)

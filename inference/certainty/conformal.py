@@ -25,12 +25,12 @@ Floats = NDArray[np.float64]
 
 
 def fewest(level: float) -> int:
-    """The fewest images, or units of them, from which a level can be promised: all of them then lie in their sets."""
+    """Return the fewest images, or units of them, from which a level can be promised: all then lie in their sets."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(level))
 
 
 def misses(level: float, count: int) -> int | None:
-    """Number of `count` images that may have a probability below the cut; None where even no miss is no promise.
+    """Return how many of `count` images may have a probability below the cut; None where even no miss is no promise.
 
     With m misses the cover is at least `level` with the probability that a binomial variable of `count` trials, each a
     miss at 1 - level, exceeds m.
@@ -42,8 +42,8 @@ def misses(level: float, count: int) -> int | None:
 
 
 def fit_cut(own: Floats, units: NDArray, level: float) -> float | None:
-    """The least probability with which a class is in the set, from the probabilities `own` (N,) that images gave their
-    own classes; None: there are fewer than `fewest(level)` units.
+    """Fit the least probability with which a class is in the set to the probabilities `own` (N,) that images gave
+    their own classes; None: there are fewer than `fewest(level)` units.
 
     Of units (N,) of several images each weighs as one image, its own ones equally (Lee, Barber and Willett 2023,
     arXiv:2306.06342): what is promised is the cover of a random image of a new unit.
@@ -58,13 +58,13 @@ def fit_cut(own: Floats, units: NDArray, level: float) -> float | None:
 
 
 def unit_weights(units: NDArray) -> Floats:
-    """(N,): for each image 1 over the number of images of its unit."""
+    """Return for each image (N,) 1 over the number of images of its unit."""
     _, numbers, sizes = np.unique(units, return_inverse=True, return_counts=True)
     return 1 / sizes[numbers]
 
 
 def sets_of(probabilities: Floats, cut: float) -> NDArray[np.bool_]:
-    """bool (N, C): the classes whose probability (N, C) reaches the cut, and the likeliest class in any case."""
+    """Mark the classes whose probability (N, C) reaches the cut, and the likeliest in any case: bool (N, C)."""
     sets = probabilities >= cut
     sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
     return sets

@@ -61,7 +61,7 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def head_of(model: nn.Module) -> nn.Module | None:
-    """The first module of the head; None of a model that is not known, such as an ONNX file."""
+    """Return the first module of the head; None of a model that is not known, such as an ONNX file."""
     try:
         return parts(model).head[0]
     except OptionError:
@@ -69,7 +69,7 @@ def head_of(model: nn.Module) -> nn.Module | None:
 
 
 def pooled(values: Tensor) -> Tensor:
-    """Tokens (B, N, width) or maps (B, width, H, W) -> their mean (B, width); what is (B, width) stays."""
+    """Average tokens (B, N, width) or maps (B, width, H, W) to (B, width); what is (B, width) stays."""
     if values.dim() == 3:
         return values.mean(dim=1)
     return values.mean(dim=(2, 3)) if values.dim() == 4 else values.flatten(1)
@@ -101,7 +101,7 @@ class OfFile(nn.Module):
 
 
 def two_outputs(model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None) -> nn.Module:
-    """A model, or the network of an ONNX file, with both outputs."""
+    """Return a model, or the network of an ONNX file, with both outputs."""
     session: Any = getattr(model, "session", None)
     if session is not None and UNLIKE in [output.name for output in session.get_outputs()]:
         return OfFile(session)
@@ -109,6 +109,6 @@ def two_outputs(model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype 
 
 
 def in_one(kept: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
-    """The parts (N, width) of a pass over N images; None where none were kept, or not of each."""
+    """Join the parts (N, width) of a pass over N images; None where none were kept, or not of each."""
     whole = tuple(torch.cat(each) for each in zip(*kept, strict=True)) if kept else ()
     return whole if whole and all(len(part) == images for part in whole) else None

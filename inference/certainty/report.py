@@ -80,7 +80,7 @@ def report(
 
 
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
-    """(N,): how unlike the validation images; None where a part of the score is not there."""
+    """Return how unlike the validation images each is (N,); None where a part of the score is not there."""
     score = answers.unlikeness
     if (score.energy is not None and not outputs.whole) or (score.gaussian is not None and features is None):
         return None
@@ -142,8 +142,8 @@ def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> 
 def unknown_by_class(
     unlike: NDArray, labels: NDArray, class_names: Sequence[str]
 ) -> tuple[dict[str, float], list[str]]:
-    """The share of the images of each class that are called unknown, of the classes that have images; and a line on
-    the class where it is the largest, if it is large."""
+    """Return which share of the images of each class, if it has any, is called unknown; and a line on the class where
+    it is the largest, if it is large."""
     images = np.bincount(labels, minlength=len(class_names))
     alarms = np.bincount(labels, weights=unlike, minlength=len(class_names))
     shares = alarms / np.maximum(images, 1)

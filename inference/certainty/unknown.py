@@ -67,7 +67,7 @@ class Gaussian(nn.Module):
 
 
 def joined(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
-    """Parts (B, width) side by side (B, D), those of `lengths` divided by theirs."""
+    """Join parts (B, width) side by side (B, D), those of `lengths` divided by theirs."""
     return torch.cat(
         [functional.normalize(part, dim=1) if own else part for part, own in zip(parts, lengths, strict=True)], dim=1
     ).float()
@@ -164,12 +164,12 @@ def fitted_rows(units: NDArray) -> NDArray[np.bool_]:
 
 
 def fewest(rate: float) -> int:
-    """The fewest images, or units of them, from which a threshold at this rate of false alarms can be set."""
+    """Return the fewest images, or units of them, from which a threshold at this rate of false alarms can be set."""
     return int(np.ceil(1 / rate - 1e-9)) - 1
 
 
 def fit_threshold(scores: Floats, units: NDArray, rate: float) -> float | None:
-    """The score above which an image is unknown, so that the expected share of new images of one's own there is at
+    """Fit the score above which an image is unknown, so that the expected share of new images of one's own there is at
     most `rate`: the conformal quantile of scores (N,) that are known. None: they are of less than `fewest(rate)`
     units."""
     known = ~np.isnan(scores)

@@ -32,7 +32,7 @@ Chosen = list[tuple[int, float]]
 
 
 def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Ints) -> Ints:
-    """Rows to choose from: usable ones, of copies the first, none with a copy among those that are taken."""
+    """Return the rows to choose from: usable ones, of copies the first, none with a copy among those that are taken."""
     rows = np.flatnonzero(usable & ~np.isin(groups, groups[taken]))
     _, first = np.unique(groups[rows], return_index=True)
     return rows[np.sort(first)]
@@ -62,7 +62,7 @@ def typical(features: Floats, free: Ints, labelled: Ints, count: int) -> Chosen:
 
 
 def uncertain(features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int) -> Chosen:
-    """Of the least certain pictures take those nearest to the centres of clusters weighted by how unsure the model is,
+    """Take the nearest to the centres of clusters of the least certain pictures, weighted by how unsure the model is,
     the least certain first. Score: 1 less the lead of the likeliest class over the next."""
     top = np.partition(probabilities[free], -2, axis=1)
     doubt = 1 - (top[:, -1] - top[:, -2])

@@ -30,8 +30,10 @@ Bools = NDArray[np.bool_]
 
 
 def fold_of_each(labels: Ints, groups: Ints, *, folds: int) -> Ints:
-    """(N,): the fold, from 0, that each image is left out in. The images of a group share one; the groups of each
-    class, which is that of their first image, are spread evenly. Raises DataError: no class has two groups."""
+    """Assign the fold, from 0, that each image is left out in: (N,).
+
+    The images of a group share one; the groups of each class, which is that of their first image, are spread evenly.
+    Raises DataError: no class has two groups."""
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     folds = min(folds, int(np.bincount(labels[first]).max()))
     if folds < 2:
@@ -90,7 +92,7 @@ class Issue(NamedTuple):
 
 
 def cleanlab_filter() -> Any:
-    """Raises MissingPackage: cleanlab is not installed."""
+    """Import cleanlab. Raises MissingPackage: it is not installed."""
     return import_optional("cleanlab.filter", "clean needs cleanlab: pip install cleanlab==2.9.0")
 
 

@@ -259,6 +259,6 @@ class PicksPage(Review):
         return {"facts": facts, "suggested": row.guess, "other": "", "classes": classes}
 
     def comparable(self, row: Pick, name: str) -> np.ndarray:
-        """Other pictures that have this label."""
+        """Return the other pictures that have this label."""
         labels = self.pool.labels(self.rows)
         return self.pool.rows([other for other in labels if labels[other].name == name and other != row.path])

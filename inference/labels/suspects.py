@@ -143,7 +143,7 @@ class SuspectsPage(Review):
         }
 
     def comparable(self, row: Suspect, name: str) -> np.ndarray:
-        """Images with this label that are no suspects, no test images and no copies."""
+        """Return images with this label that are no suspects, no test images and no copies."""
         samples, groups = self.samples, self.found.groups
         trusted = self.found.readable & (samples.splits != TEST) & (samples.labels == samples.class_names.index(name))
         trusted[[self.row_of[suspect.path] for suspect in self.rows]] = False

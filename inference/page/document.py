@@ -52,13 +52,13 @@ class PagePicture(NamedTuple):
     pixels: np.ndarray
 
     def seen_by(self, classifier: Classifier) -> np.ndarray:
-        """uint8 (C, S, S), as evaluation prepares it."""
+        """Return uint8 (C, S, S), as evaluation prepares it."""
         image = from_array(self.pixels.transpose(1, 2, 0), classifier.spec.in_channels)
         return Pipeline(classifier.spec).store(image)
 
 
 def validation_pictures(classifier: Classifier) -> list[PagePicture]:
-    """A few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
+    """Take a few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
     assert classifier.run_dir is not None
     config = read_run_config(classifier.run_dir)
     require_images(classifier.run_dir, config)
@@ -72,14 +72,14 @@ def validation_pictures(classifier: Classifier) -> list[PagePicture]:
 
 
 def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
-    """Raises DataError: a file is no image."""
+    """Yield the pictures in files. Raises DataError: a file is no image."""
     for file in files:
         source = Path(file.path) if file.content is None else io.BytesIO(file.content)
         yield PagePicture(file.path, None, to_array(read_image(source, name=file.path, alone=True)))
 
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) -> str:
-    """The whole document; of small models with their weights, so that it can try any change.
+    """Build the whole document; of small models with their weights, so that it can try any change.
 
     Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
     snapshots = [snapshots_of(classifier) for classifier in classifiers]
@@ -124,22 +124,21 @@ def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
 
 
 def convolutions_of_stem(model: nn.Module) -> int:
-    """Number of convolutions that make a token of a patch and its surroundings; 0 where one linear map of the patch
-    does."""
+    """Count the convolutions that make a token of a patch and its surroundings; 0 where one linear map does."""
     if not isinstance(model, VisionTransformer) or not isinstance(model.embedding.patches, ConvStem):
         return 0
     return sum(isinstance(layer, nn.Conv2d) for layer in model.embedding.patches.modules())
 
 
 def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
-    """uint8 (C, S, S) -> (1, C, S, S) on the model's device."""
+    """Normalise uint8 (C, S, S) to (1, C, S, S) on the model's device."""
     return Pipeline(classifier.spec).normalise(torch.from_numpy(pixels[None])).to(classifier.device)
 
 
 def numbers_of(
     classifier: Classifier, snapshots: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
 ) -> dict[str, Any]:
-    """All that the page knows of a model beside its shape, as JSON."""
+    """Collect all that the page knows of a model but its shape, as JSON."""
     seen = [picture.seen_by(classifier) for picture in pictures]
     images = [normalised(classifier, pixels) for pixels in seen]
     best, names = torch.cat([classifier.logits(image) for image in images]), list(classifier.class_names)
@@ -158,7 +157,7 @@ def numbers_of(
 
 
 def shown_classes(logits: Tensor, label: int | None) -> list[int]:
-    """The likeliest classes in their own order, and always the label."""
+    """List the likeliest classes in their own order, and always the label."""
     order = logits.argsort(descending=True, stable=True).tolist()
     if label is not None:
         order.insert(0, order.pop(order.index(label)))
@@ -178,7 +177,7 @@ def snapshot_numbers(
 
 
 def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
-    """One image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
+    """Pass one image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
     with residual_stream(model) as stream:
         maps = maps_of(model, image)
     with torch.no_grad():
@@ -243,7 +242,7 @@ def encode_arrays(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def document(data: dict[str, Any], *, title: str) -> str:
-    """The page, which may run its own script, show its own pictures, and ask for nothing."""
+    """Fill the page, which may run its own script, show its own pictures, and ask for nothing."""
     style, *scripts = ((FILES / name).read_text(encoding="utf-8") for name in ("page.css", "forward.js", "page.js"))
     environment = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html").render(

@@ -44,5 +44,5 @@ def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _tokens(output: Any) -> Tensor:
-    """A block returns its tokens, or a tuple that begins with them."""
+    """Return the tokens of a block's output, which may be a tuple that begins with them."""
     return output[0] if isinstance(output, tuple) else output

@@ -44,8 +44,8 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
 
 
 def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
-    """The model with the weights of a quarter, which a run keeps in half precision. Raises CheckpointError: they are
-    another's."""
+    """Load the model with the weights of a quarter, which a run keeps in half precision. Raises
+    CheckpointError: they are another's."""
     assert classifier.run_dir is not None
     model = open_best(classifier.run_dir).model
     with report_damage(classifier.run_dir / SNAPSHOTS):
@@ -62,7 +62,7 @@ def can_be_rebuilt(config: RunConfig) -> bool:
 
 
 def untrained_model(classifier: Classifier, config: RunConfig) -> nn.Module:
-    """The model of a run before its first step, to the last bit: built from its seed once more."""
+    """Build the model of a run before its first step, to the last bit, from its seed."""
     names = tuple(classifier.class_names)
     seed_everything(config.train.seed)
     with untrusted_run():
