@@ -103,19 +103,19 @@ def write_evaluation(
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
     design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
-    given = {"answers": answers, "fit_for": fit_for, "temperature": temperature}
-    found = report(folder, name, outputs, kept, dataset, class_names, **given)
+    about = (folder, name, outputs, kept, dataset, class_names)
+    numbers, said, files = report(*about, answers=answers, fit_for=fit_for, temperature=temperature)
     return Evaluation(
         scores.metrics,
         design.images,
         design,
         design.interval(scores.metrics["accuracy"]),
         classes,
-        [*tables, *pictures, *found.files],
+        [*tables, *pictures, *files],
         temperature,
         scaled,
-        answers=found.numbers,
-        said=found.lines,
+        answers=numbers,
+        said=said,
     )
 
 

@@ -5,7 +5,7 @@ N images, K columns of probabilities: of all classes, or of a large pass the lik
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,6 @@ LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
 
 
-class AnswersReport(NamedTuple):
-    """Findings of an evaluation about its answers."""
-
-    numbers: dict[str, Any]
-    """See `numbers_of`."""
-    lines: list[str]
-    files: list[Path]
-
-
 def report(
     folder: Path,
     name: str,
@@ -45,9 +36,10 @@ def report(
     answers: Answers | None,
     fit_for: str | None = None,
     temperature: float | None = None,
-) -> AnswersReport:
+) -> tuple[dict[str, Any], list[str], list[Path]]:
     """Hold answers against a pass over N labelled images, or with `fit_for`, the name of the weights, fit them to it
-    and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`.
+    and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`; returns the numbers of
+    `numbers_of`, sentences, and the files.
 
     outputs: the `Predictions` of the pass; kept: what `recorded` gave; dataset: its `samples`, `indices` and `path`.
     """
@@ -76,7 +68,7 @@ def report(
         judged = ~np.isnan(unlike)
         of_classes, worst = unknown_by_class(unlike[judged], outputs.labels.numpy()[judged], class_names)
         numbers["unknown_by_class"], said = of_classes, [*said, *worst]
-    return AnswersReport(numbers, said, files)
+    return numbers, said, files
 
 
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
