@@ -28,12 +28,14 @@ class Options(ImagesOptions):
     """Cross-validation folds; each is judged by models that were trained on the others."""
     output: Path | None = None
     """Folder for the files. Default: runs/<data>/clean/."""
-    port: int = 7861
-    """TCP port of --review; 0 takes a free one."""
+    port: int | None = None
+    """TCP port of --review; 0 takes a free one. Default: 7861."""
 
     def __post_init__(self) -> None:
         require(self, "be at least 2", lambda count: count >= 2, "folds")
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
+        if self.port is not None and not self.review:
+            raise UsageError("--port is of the page of --review: add it")
         if (Path(self.data) / "config.json").is_file():
             raise UsageError(f"{self.data} is a run: name images, such as those that it was trained on")
 
@@ -84,6 +86,6 @@ def main(options: Options) -> int:
     write_cleaned(folder / "given.csv", samples, [])
     clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror)
     if options.review:
-        with SuspectsPage(folder, samples, found, port=options.port) as server:
+        with SuspectsPage(folder, samples, found, port=7861 if options.port is None else options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0

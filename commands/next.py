@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from commands.parser import UsageError
 from common.options import Arg, Positional, require, require_counts
 from common.shell import command
 from common.text import pluralise, printable
@@ -44,12 +45,14 @@ class Options:
     """Folder of unpacked archives."""
     output: Path | None = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
-    port: int = 7862
-    """TCP port of --review; 0 takes a free one."""
+    port: int | None = None
+    """TCP port of --review; 0 takes a free one. Default: 7862."""
 
     def __post_init__(self) -> None:
         require_counts(self, "number")
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
+        if self.port is not None and not self.review:
+            raise UsageError("--port is of the page of --review: add it")
 
     @property
     def folder(self) -> Path:
@@ -83,7 +86,7 @@ def main(options: Options) -> int:
     if options.output is None:
         claimed_folder(OutputConfig(), options.pool)
     if options.review:
-        with table.PicksPage(folder, pool, found, port=options.port) as server:
+        with table.PicksPage(folder, pool, found, port=7862 if options.port is None else options.port) as server:
             server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
             picks = server.rows
     counts = Counter(label.name for label in pool.labels(picks).values())

@@ -101,10 +101,14 @@ def temperature_of(classifier: Classifier) -> float:
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
     """Print a note on standard error where too few validation images leave out a set or a threshold."""
+    lack = None
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
-        if lack is not None:
-            print(wrapped(f"note: too few validation images for all that was asked: {lack}"), file=sys.stderr)
+        lack = lack and f"too few validation images for all that was asked: {lack}"
+    elif (options.cover, options.false_alarms) != (Options.cover, Options.false_alarms):
+        lack = f"{classifier.source} has neither sets nor unknowns: --cover and --false-alarms have no effect"
+    if lack is not None:
+        print(wrapped(f"note: {lack}"), file=sys.stderr)
 
 
 def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:

@@ -272,6 +272,7 @@ def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
     ("words", "code", "message"),
     [
         (["-n", "0"], 2, "number=0 must be"),
+        (["--port", "0"], 2, "--port is of the page of --review"),
         (["--labelled", "digits"], 3, "digits is not made of files"),
     ],
 )

@@ -311,8 +311,9 @@ def test_a_run_that_was_not_evaluated_promises_nothing(evaluated, tmp_path, caps
     assert image.set is not None
     (run / "eval" / answers_file.FILE).rename(tmp_path / "aside")
     try:
-        _, out, _ = call(capsys, "predict", run, data / "test")
+        _, out, err = call(capsys, "predict", run, data / "test", "--cover", "0.9")
         assert "unknown" not in out.splitlines()[0]
+        assert "--cover and --false-alarms have no effect" in err
     finally:
         (tmp_path / "aside").rename(run / "eval" / answers_file.FILE)
 
