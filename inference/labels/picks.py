@@ -155,8 +155,7 @@ def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, co
     """Choose up to `count` pictures that no earlier pick, no label and no copy of one covers.
 
     Raises OptionError: no picture is left."""
-    labels = pool.labels(picks)
-    taken = pool.rows([*labels, *(pick.path for pick in picks)])
+    labels, taken = pool.labels(picks), pool.rows([*pool.given, *(pick.path for pick in picks)])
     usable = found.readable & (np.arange(len(pool.samples)) < pool.own)
     usable[taken] = False
     free = free_rows(found.groups, usable, taken)
