@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 from PIL.Image import Image as Picture
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
@@ -107,9 +107,10 @@ def write_onnx(
     classifier: Classifier, path: Path, metadata: dict[str, str], *, pictures: bool, temperature: float
 ) -> None:
     """Write the network; of an evaluated model with the output `unlike`, and of pictures with `set` and `unknown`."""
-    model, outputs, cut, threshold = classifier.model.cpu(), ("logits",), None, None
+    model: nn.Module = classifier.model.cpu()
+    outputs, cut, threshold = ["logits"], None, None
     if (answers := classifier.answers) is not None:
-        model, outputs = WithUnlikeness(model, answers.unlikeness).eval(), ("logits", UNLIKE)
+        model, outputs = WithUnlikeness(model, answers.unlikeness).eval(), ["logits", UNLIKE]
         cut, threshold = answers.cuts.get(LEVEL), answers.thresholds.get(RATE)
     form = None
     if pictures:

@@ -137,7 +137,10 @@ def _end(model: ModelProto, form: PictureForm) -> ModelProto:
         label = Gather(class_names, first)
         {nodes}
     }}"""
-    arrays = {"temperature": np.array([form.temperature], np.float32), "one": np.array([1], np.int64)}
+    arrays: dict[str, np.ndarray] = {
+        "temperature": np.array([form.temperature], np.float32),
+        "one": np.array([1], np.int64),
+    }
     arrays |= {"cut": np.array(form.cut or 0, np.float32), "threshold": np.array(form.threshold or 0, np.float32)}
     names = [name.encode("utf-8", "backslashreplace") for name in form.class_names]
     return _parsed(
