@@ -60,15 +60,17 @@ def main(options: Options) -> int:
     if not again:
         cleanlab_filter()  # where it is missing, that is said now
     samples = split_samples(config)
+    networks = pretrained(clean.IMAGENET)
     if options.review or not again:
-        found = extract_features(samples, (options.output or folder.parent) / "features", components=clean.COMPONENTS)
+        place = (options.output or folder.parent) / "features"
+        found = extract_features(samples, networks, place, components=clean.COMPONENTS)
         if found.faults:
             raise DataError(f"cannot read {found.faults[0]}; --on-bad-image skip leaves such images out")
     if again:
         say(f"{listed} is there: its decisions count; remove it to look anew")
         suspects = read_suspects(listed, samples)
     else:
-        if any(have_seen(network.weights, config.source) for network in pretrained()):
+        if any(have_seen(network.weights, config.source) for network in networks):
             say(f"{PRETRAINED_ON[config.source]}: wrong labels that the networks know look right", label="note")
         probabilities = clean.cross_validate(samples, found, folds=options.folds)
         suspects, of_test = (clean.suspects_of(samples, found, probabilities, test=test) for test in (False, True))

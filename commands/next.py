@@ -62,7 +62,7 @@ class Options:
 def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
     from inference.labels import picks as table
-    from inference.labels.features import extract_features
+    from inference.labels.features import extract_features, pretrained
     from trainers.reporting.console import say
 
     folder, listed = options.folder, options.folder / "picks.csv"
@@ -73,7 +73,8 @@ def main(options: Options) -> int:
     waiting = sum(not pick.decision for pick in picks)
     if options.review or not waiting:
         place = (options.output or folder.parent) / "features"
-        found = extract_features(pool.samples, place, components=table.COMPONENTS)
+        networks = pretrained(table.IMAGENET)
+        found = extract_features(pool.samples, networks, place, components=table.COMPONENTS)
     if not waiting:
         for fault in found.faults[:LISTED]:
             say(f"left out, cannot be read: {printable(fault)}", label="note")

@@ -161,7 +161,7 @@ def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message)
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
     network = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
-    monkeypatch.setattr("inference.labels.features.pretrained", lambda: [network])
+    monkeypatch.setattr("inference.labels.features.pretrained", lambda _: [network])
     monkeypatch.chdir(tmp_path)
     for split, count in (("train", 16), ("val", 4), ("test", 6)):
         for label in ("cat", "dog"):

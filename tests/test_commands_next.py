@@ -123,7 +123,7 @@ def photos(tmp_path, monkeypatch):
         path = tmp_path / "photos" / f"day{number % 3}" / f"{number:02d}{'d' if dark else 'b'}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
-    monkeypatch.setattr("inference.labels.features.pretrained", lambda: [SMALL])
+    monkeypatch.setattr("inference.labels.features.pretrained", lambda _: [SMALL])
     return tmp_path / "photos"
 
 

@@ -18,8 +18,8 @@ from trainers.config import OutputConfig
 from trainers.reporting.console import say
 from trainers.storage.data_folder import data_folder
 
-COMPONENTS = 256
-"""Principal components of each network's features."""
+IMAGENET, COMPONENTS = "efficientnet_lite2", 256
+"""Network that looks beside the embedded one, and principal components that are kept of each one's features."""
 LISTED = 10
 """Suspects on the terminal."""
 SURE = 0.9

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +45,18 @@ class ExtractedFeatures:
     """A line for each picture that cannot be read."""
 
 
-def pretrained() -> list[ModelConfig]:
-    """Name the larger embedded network and, where it is installed, ImageNet's at its smaller size."""
+def pretrained(imagenet: str) -> list[ModelConfig]:
+    """Name the larger embedded network and, where it is installed, this one of ImageNet at its smaller size."""
     chosen: dict[str, ModelConfig] = {}
     for config in local_pretrained_models():
-        if config.weights == "tiny_imagenet" or config.name == "efficientnet_lite0":
+        if config.weights == "tiny_imagenet" or config.name == imagenet:
             chosen.setdefault(config.name, config)
     return list(chosen.values())
 
 
-def extract_features(samples: Samples, folder: Path, *, components: int) -> ExtractedFeatures:
+def extract_features(
+    samples: Samples, networks: Sequence[ModelConfig], folder: Path, *, components: int
+) -> ExtractedFeatures:
     """Find the copies among the pictures of a set, and compute features of those that can be read.
 
     What lies in `folder` already is read from there. `components`: principal components to keep of each network.
@@ -79,7 +82,7 @@ def extract_features(samples: Samples, folder: Path, *, components: int) -> Extr
     looked_at = samples.with_splits({TRAIN: rows, LEFT_OUT: np.setdiff1d(np.arange(len(samples)), rows)})
     place = torch.device(resolve_device("auto"))
     amp_dtype, parts = precision_to_use(place, "tf32"), []
-    for config in pretrained():
+    for config in networks:
         say(f"of {len(rows):,} pictures by {config.name} ({config.weights})", label="features")
         blueprint = Blueprint(config)
         model, spec = blueprint.build(num_classes=1).eval().to(place), blueprint.image_spec

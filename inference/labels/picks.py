@@ -25,8 +25,8 @@ from inference.labels.choose import free_rows, probabilities_of, typical, uncert
 from inference.labels.features import ExtractedFeatures, unit_length
 from inference.labels.review import Review, write_utf8
 
-COMPONENTS = 128
-"""Principal components of each network's features."""
+IMAGENET, COMPONENTS = "efficientnet_lite0", 128
+"""Network that looks beside the embedded one, and principal components that are kept of each one's features."""
 LABEL, SKIP = "label:", "skip"
 LONGEST = 200
 """Characters of a class name."""
