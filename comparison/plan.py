@@ -339,7 +339,7 @@ def fixed_and_passing(plan: ComparisonPlan, paces: Sequence[Pace]) -> tuple[floa
         fixed += runs * pace.fixed
         if arm.keeps_features:  # the first run caches them for the others
             fixed -= (runs - 1) * pace.decoding
-        passing += runs * plan.epochs[place] * (share * pace.step * pace.steps_per_epoch + pace.validation)
+        passing += runs * plan.epochs[place] * (share * pace.steps + pace.validation)
     return fixed, passing
 
 

@@ -151,13 +151,13 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
 
         console.say(cache_features(setup))
     if start == "fit":
-        from trainers.heads.fit import fit_to_features
+        from trainers.heads.fit import fit_to_features, ranking, shares_of
 
-        found = fit_to_features(setup)
-        for line in found.lines:
+        scores = fit_to_features(setup)
+        for line in (*ranking(scores), shares_of(scores)):
             console.say(line, label="head")
         if distributed.is_main_process():
-            write_json(run_dir / "heads.json", found.parts)
+            write_json(run_dir / "heads.json", scores)
 
 
 def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:

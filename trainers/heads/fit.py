@@ -4,13 +4,13 @@ Where one of the networks of a mixture was trained before, on the same images, i
 others are mixed, by weights that are fitted to the validation images: neither has learnt from them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from common.errors import OptionError
@@ -22,8 +22,9 @@ from datasets.loaders import evaluation_loader
 from datasets.split import subset_training
 from trainers.features import compute_features
 from trainers.heads.linear import Images, Judged, Linear, fit_head, weights_of
-from trainers.heads.temperature import Floats, losses, sharpness
+from trainers.heads.temperature import losses, sharpness
 from trainers.setup import RunSetup
+from vit.config import Network
 from vit.mixture import SideBySide
 from vit.parts import parts
 
@@ -36,59 +37,45 @@ Scores = dict[str, dict[str, dict[str, float]]]
 """Part of a head -> `cross-validation` on training images, val or test -> score; `mixture` -> its share."""
 
 
-class Fitted(NamedTuple):
-    """Parts of a fitted head."""
-
-    lines: list[str]
-    parts: Scores
-    """Scores of each part alone. Nothing is chosen by the test."""
-
-
 @torch.no_grad()
-def fit_to_features(setup: RunSetup) -> Fitted:
-    """Give the model of a setup on cached features its head. Raises OptionError: its head is more than one layer."""
+def fit_to_features(setup: RunSetup) -> Scores:
+    """Give the model of a setup on cached features its head; return the scores of each part of it alone.
+
+    Nothing is chosen by the test images. Raises OptionError: its head is more than one layer."""
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
         raise OptionError("--start-head fit: this model has more than one layer in its head; leave it out")
-    train = images_of(setup, "train")
-    network = setup.network
-    tuned = network.trained if isinstance(network, SideBySide) else {}
-    frozen = [place for place in range(len(train.columns)) if place not in tuned]
-    own, judged = fit_head(train.of(frozen))
-    columns, width = [train.columns[place] for place in frozen], train.features.shape[1]
-    head = widened(own.weight, own.bias, columns, width)
-    heads, shares = {FROZEN: head}, {FROZEN: 1.0}
-    parts = judged_parts(judged, setup)
-    lines = [*(ranking(parts) if len(parts) > 1 else ()), said(judged)]
-    if isinstance(network, SideBySide) and tuned:
-        val = images_of(setup, "val")
-        names = [str(network.networks[place]) for place in tuned]
-        names = [name if names.index(name) == n else f"{name} ({n + 1})" for n, name in enumerate(names)]
-        trained = [
-            widened(end.weight.double().numpy(), end.bias.double().numpy(), [train.columns[place]], width)
-            for place, end in tuned.items()
-        ]
-        head, weights, line = mixed_head(val, [head, *trained], [FROZEN, *names])
-        shares = dict(zip([FROZEN, *names], weights, strict=True))
-        lines.append(line)
-        heads |= {name: calibrated(each, val) for name, each in zip(names, trained, strict=True)}
+    images = {split: images_of(setup, split) for split in setup.data.dataloaders}
+    network, columns = setup.network, images["train"].columns
+    networks, trained = (network.networks, network.trained) if isinstance(network, SideBySide) else ((), {})
+    frozen = [own for place, own in enumerate(columns) if place not in trained]
+    head, judged = fit_head(replace(images["train"], columns=frozen))
+    heads, shares = {FROZEN: head}, [1.0]
+    for number, (place, end) in enumerate(trained.items(), 1):
+        weight, name = np.zeros(head.weight.shape), str(networks[place])
+        weight[:, columns[place]] = end.weight.double().numpy()
+        heads[f"{name} ({number})" if name in heads else name] = Linear(weight, end.bias.double().numpy())
+    if trained:
+        head, factors, shares = mixed_head(images["val"], [*heads.values()])
+        # Alone each has the temperature that suits images which it has not learnt from.
+        pairs = zip(heads.items(), factors, strict=True)
+        heads = {name: Linear(factor * each.weight, factor * each.bias) for (name, each), factor in pairs}
     linears[0].weight.copy_(torch.from_numpy(head.weight))
     linears[0].bias.copy_(torch.from_numpy(head.bias))
-    for name, scores in scores_of(setup, heads).items():
-        parts[name] = parts.get(name, {}) | scores | {"mixture": {"share": shares[name]}}
-    return Fitted(lines, parts)
+    scores = judged_parts(judged, [each for each in networks if not each.weights])
+    for (name, each), share in zip(heads.items(), shares, strict=True):
+        of_splits = {split: scores_of(each, images[split]) for split in sorted({*images} - {"train"})}
+        scores[name] = scores.get(name, {}) | of_splits | {"mixture": {"share": share}}
+    return scores
 
 
-def judged_parts(judged: Judged | None, setup: RunSetup) -> Scores:
-    """Return the cross-validation of the frozen networks of a setup, together and each alone."""
+def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> Scores:
+    """Return the cross-validation of frozen networks, together and each alone."""
     if judged is None:
         return {}
-    found = {FROZEN: {"cross-validation": judged.scores}}
-    if isinstance(setup.network, SideBySide) and judged.alone:
-        names = [str(network) for network in setup.network.networks if not network.weights]
-        alone = sorted(zip(names, judged.alone, strict=True), key=lambda row: row[1].loss)
-        found |= {name: {"cross-validation": each.scores} for name, each in alone}
-    return found
+    alone = sorted(zip(networks, judged.alone, strict=False), key=lambda row: row[1].loss)
+    found = {FROZEN: judged} | {str(network): each for network, each in alone}
+    return {name: {"cross-validation": each.scores} for name, each in found.items()}
 
 
 def ranking(parts: Scores) -> Iterator[str]:
@@ -107,70 +94,42 @@ def shares_of(parts: Scores) -> str:
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
 
 
-def said(judged: Judged | None) -> str:
-    if judged is None:
-        return "too few images to choose its penalty by"
-    return f"right on {judged.accuracy:.1%} of the training images, by cross-validation; log loss {judged.loss:.3f}"
-
-
 def images_of(setup: RunSetup, split: str) -> Images:
     """Return the cached features of one split of a setup, and the columns of its networks."""
-    dataset: Any = setup.data.dataloaders[split].dataset
-    return as_images(setup, split, dataset.features)
+    loader: Any = setup.data.dataloaders[split]
+    return as_images(loader, loader.dataset.features, len(setup.data.class_names), setup.network)
 
 
-def as_images(setup: RunSetup, split: str, features: torch.Tensor) -> Images:
-    """Return features (N, ...) of a split with labels, units and the columns of the networks of a setup."""
-    images, network = image_set(setup.data.dataloaders[split]), setup.network
-    values, units = features.flatten(1).float().numpy(), units_of(images.samples, images.indices)
-    whole = (slice(0, values.shape[1]),)
-    columns, levels = (network.columns, network.levels) if isinstance(network, SideBySide) else (whole, whole)
-    return Images(values, images.labels, units, len(setup.data.class_names), columns, levels)
+def as_images(loader: DataLoader, features: Tensor, classes: int, network: nn.Module | None = None) -> Images:
+    """Return features (N, ...) of a loader's images with labels and units, and the columns of each network in it."""
+    images, values = image_set(loader), features.flatten(1).float().numpy()
+    columns, levels = [slice(0, values.shape[1])], np.zeros(values.shape[1], np.int64)
+    if isinstance(network, SideBySide):
+        columns = [*network.columns]
+        for number, level in enumerate(network.levels):
+            levels[level] = number
+    return Images(values, images.labels, units_of(images.samples, images.indices), classes, columns, levels)
 
 
-def widened(weight: Floats, bias: Floats, columns: Sequence[slice], width: int) -> Linear:
-    """Return a head on some columns of all features as one on all: 0 for the others."""
-    whole = np.zeros((len(bias), width))
-    whole[:, np.concatenate([np.arange(width)[each] for each in columns])] = weight
-    return Linear(whole, bias)
+def scores_of(head: Linear, images: Images) -> dict[str, float]:
+    logits = head(images.features)
+    right = (logits.argmax(axis=1) == images.labels).mean()
+    return {"accuracy": float(right), "loss": float(losses(logits, images.labels).mean())}
 
 
-def calibrated(head: Linear, images: Images) -> Linear:
-    """Return the head at the temperature that suits images which it has not learnt from."""
-    return head.times(sharpness(head(images.features), images.labels))
-
-
-def scores_of(setup: RunSetup, heads: Mapping[str, Linear]) -> dict[str, dict[str, dict[str, float]]]:
-    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in heads}
-    for split in sorted({*setup.data.dataloaders} - {"train"}):
-        images = images_of(setup, split)
-        for name, head in heads.items():
-            logits = head(images.features)
-            right = (logits.argmax(axis=1) == images.labels).mean()
-            found[name][split] = {"accuracy": float(right), "loss": float(losses(logits, images.labels).mean())}
-    return found
-
-
-def mixed_head(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[float], str]:
+def mixed_head(images: Images, heads: Sequence[Linear]) -> tuple[Linear, list[float], list[float]]:
     """Weigh several heads on the same features by their logits on validation images.
 
-    Return their sum, the share of each, and a line about them.
-
-    The first is that of the frozen networks, which all training images have calibrated: the weights are pulled to it
-    alone. The others were trained, so their temperatures are fitted here, too."""
+    Return their sum, the factor that calibrates each alone, and the share of each. The first is that of the frozen
+    networks, which all training images have calibrated: the weights are pulled to it alone. The others were trained, so
+    their temperatures are fitted here, too."""
     logits = [head(images.features) for head in heads]
     factors = [1.0, *(sharpness(each, images.labels) for each in logits[1:])]
     scaled = [factor * each for factor, each in zip(factors, logits, strict=True)]
     weights = weights_of(scaled, images.labels, start=np.eye(len(heads))[0])
     pairs = list(zip(heads, weights * np.array(factors), strict=True))
     head = Linear(sum(share * each.weight for each, share in pairs), sum(share * each.bias for each, share in pairs))
-    alone = [losses(each, images.labels).mean() for each in scaled]
-    together = losses(head(images.features), images.labels).mean()
-    shares = [float(share) for share in weights / weights.sum()]
-    of = ", ".join(f"{share:.0%} {name}" for share, name in zip(shares, names, strict=True))
-    each = ", ".join(f"{name} {loss:.3f}" for loss, name in zip(alone, names, strict=True))
-    fit = f"fitted to {len(images.labels)} validation images, whose loss it makes {together:.3f}"
-    return head, shares, f"mixture of {of}, {fit}; alone: {each}"
+    return head, factors, [float(share) for share in weights / weights.sum()]
 
 
 @torch.no_grad()
@@ -182,13 +141,13 @@ def begin_as_probe(setup: RunSetup) -> str:
     ends = [module for part in parts(setup.network).head for module in part.modules() if isinstance(module, nn.Linear)]
     loader = not_augmented(setup)
     found = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=ends[-1])
-    images = image_set(loader)
-    units = units_of(images.samples, images.indices)
-    values, whole = found.flatten(1).float().numpy(), (slice(0, ends[-1].in_features),)
-    head, judged = fit_head(Images(values, images.labels, units, ends[-1].out_features, whole, whole))
+    head, judged = fit_head(as_images(loader, found, ends[-1].out_features))
     ends[-1].weight.copy_(torch.from_numpy(head.weight))
     ends[-1].bias.copy_(torch.from_numpy(head.bias))
-    return f"begins as a linear probe: {said(judged)}"
+    known = "too few images to choose its penalty by"
+    if judged is not None:
+        known = f"right on {judged.accuracy:.1%} of the training images, by cross-validation; loss {judged.loss:.3f}"
+    return f"begins as a linear probe: {known}"
 
 
 def not_augmented(setup: RunSetup) -> DataLoader:

@@ -10,6 +10,7 @@ N images, D features, K classes.
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,7 @@ NEGLIGIBLE = 0.02
 """Weights, as shares of their sum, that are left out."""
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(NamedTuple):
     """Logits of features x (n, D): x @ weight.T + bias."""
 
     weight: Floats
@@ -56,10 +56,6 @@ class Linear:
         logits: Floats = features @ self.weight.T + self.bias
         return logits
 
-    def times(self, factor: float) -> "Linear":
-        """Return the head whose logits are those of this one, times a factor."""
-        return Linear(factor * self.weight, factor * self.bias)
-
 
 @dataclass(frozen=True)
 class Images:
@@ -70,32 +66,12 @@ class Images:
     units: Ints
     classes: int
     columns: Sequence[slice]
-    """Columns of each network."""
-    levels: Sequence[slice]
-    """Columns of features that share a scale: the last ones of a network, or those of one of its stages."""
+    """Columns of each network that a head is fitted on."""
+    levels: Ints
+    """(D,): number of the level of each feature; a level is the end of a network or one of its stages."""
 
     def take(self, rows: Ints) -> "Images":
         return replace(self, features=self.features[rows], labels=self.labels[rows], units=self.units[rows])
-
-    def some(self, most: int = MOST_IMAGES) -> "Images":
-        """Take about `most` of them, of each class the same share, with whole units."""
-        if len(self.labels) <= most:
-            return self
-        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
-        by_class = np.argsort(self.labels[first], kind="stable")  # of the units, each of which is that of its first
-        count = max(1, len(by_class) * most // len(self.labels))
-        return self.take(np.flatnonzero(np.isin(unit, by_class[np.arange(count) * len(by_class) // count])))
-
-    def of(self, networks: Sequence[int]) -> "Images":
-        """Take the features of some networks, one after the other."""
-        parts, columns, levels, start = [], [], [], 0
-        for own in (self.columns[place] for place in networks):
-            parts.append(self.features[:, own])
-            columns.append(slice(start, start + parts[-1].shape[1]))
-            within = [level for level in self.levels if own.start <= level.start < own.stop]
-            levels += [slice(level.start - own.start + start, level.stop - own.start + start) for level in within]
-            start = columns[-1].stop
-        return replace(self, features=np.concatenate(parts, axis=1), columns=columns, levels=levels)
 
 
 @dataclass(frozen=True)
@@ -107,21 +83,23 @@ class Judged:
     weight over its temperature."""
     logits: Floats
     """(n, K): each image's by a head that did not learn from it."""
-    images: Images
-    """The n images."""
+    labels: Ints
+    """(n,)"""
+    units: Ints
+    """(n,)"""
     alone: tuple["Judged", ...] = ()
     """Each of several networks alone."""
 
     @property
     def scores(self) -> dict[str, float]:
         """Accuracy with its 95 % interval, and log loss."""
-        low, high = design_of(self.right, self.images.units).interval(self.accuracy)
+        low, high = design_of(self.right, self.units).interval(self.accuracy)
         return {"accuracy": self.accuracy, "low": low, "high": high, "loss": self.loss}
 
     @property
     def right(self) -> NDArray[np.bool_]:
         """(n,)"""
-        return self.logits.argmax(axis=1) == self.images.labels
+        return self.logits.argmax(axis=1) == self.labels
 
     @property
     def accuracy(self) -> float:
@@ -129,69 +107,69 @@ class Judged:
 
     @property
     def loss(self) -> float:
-        return float(losses(self.logits, self.images.labels).mean())
+        return float(losses(self.logits, self.labels).mean())
 
 
 def fit_head(images: Images) -> tuple[Linear, Judged | None]:
     """Fit the calibrated head to all images; return it with its cross-validation, None of too few images."""
     judged = cross_validate(images)
-    kinds = [(place, white) for place in range(len(images.columns)) for white in (True, False)]
+    kinds = [(own, white) for own in images.columns for white in (True, False)]
     parts = ((FEW_PENALTY, 1 / len(kinds)),) * len(kinds) if judged is None else judged.parts
     weight, bias = np.zeros((images.classes, images.features.shape[1])), np.zeros(images.classes)
-    for (place, white), (penalty, factor) in zip(kinds, parts, strict=True):
+    for (own, white), (penalty, factor) in zip(kinds, parts, strict=True):
         if factor:
-            [head] = heads_of(images.of([place]), [penalty], white=white)
-            weight[:, images.columns[place]] += factor * head.weight
+            [head] = heads_of(images, own, [penalty], white=white)
+            weight[:, own] += factor * head.weight
             bias += factor * head.bias
     return Linear(weight, bias), judged
 
 
 def cross_validate(images: Images, *, most: int = MOST_IMAGES) -> Judged | None:
     """Choose penalties, temperatures and weights by some of the images; None: there are too few."""
-    images = images.some(most)
+    images = images.take(sample(images.labels, images.units, most))
     folds = folds_of(images.labels, images.units)
     if not folds:
         return None
-    networks = (images.of([place]) for place in range(len(images.columns)))
-    alone = [_pool([_of_kind(own, folds, white=white) for white in (True, False)]) for own in networks]
-    return alone[0] if len(alone) == 1 else replace(_pool(alone), alone=tuple(alone))
+    alone = [pool([judge(images, own, folds, white=white) for white in (True, False)]) for own in images.columns]
+    return alone[0] if len(alone) == 1 else replace(pool(alone), alone=tuple(alone))
 
 
-def _pool(heads: Sequence[Judged]) -> Judged:
+def pool(heads: Sequence[Judged]) -> Judged:
     """Weigh heads that were cross-validated on the same images."""
-    logits, images = [head.logits for head in heads], heads[0].images
-    weights = weights_of(logits, images.labels, start=np.full(len(heads), 1 / len(heads)))
+    logits = [head.logits for head in heads]
+    weights = weights_of(logits, heads[0].labels, start=np.full(len(heads), 1 / len(heads)))
     pairs = zip(weights, heads, strict=True)
     parts = tuple((penalty, float(weight) * factor) for weight, head in pairs for penalty, factor in head.parts)
-    return Judged(parts, np.tensordot(weights, np.stack(logits), axes=1), images)
+    return replace(heads[0], parts=parts, logits=np.tensordot(weights, np.stack(logits), axes=1))
 
 
-def _of_kind(images: Images, folds: Sequence[Ints], *, white: bool) -> Judged:
-    """Cross-validate one head with the best penalty."""
+def judge(images: Images, own: slice, folds: Sequence[Ints], *, white: bool) -> Judged:
+    """Cross-validate one head of one network with the best penalty."""
     logits = np.empty((len(PENALTIES), len(images.labels), images.classes))
     for rows in folds:
         others = images.take(np.setdiff1d(np.arange(len(images.labels)), rows))
-        for place, head in enumerate(heads_of(others, PENALTIES, white=white)):
-            logits[place, rows] = head(images.features[rows])
+        for place, head in enumerate(heads_of(others, own, PENALTIES, white=white)):
+            logits[place, rows] = head(images.features[rows, own])
     factors = [sharpness(each, images.labels) for each in logits]
     found = [
-        Judged(((penalty, factor),), factor * each, images)
+        Judged(((penalty, factor),), factor * each, images.labels, images.units)
         for penalty, factor, each in zip(PENALTIES, factors, logits, strict=True)
     ]
     return min(found, key=lambda judged: judged.loss)
 
 
-def heads_of(images: Images, penalties: Sequence[float], *, white: bool) -> Iterator[Linear]:
-    """Yield the head of each penalty, on the features as they come.
+def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: bool) -> Iterator[Linear]:
+    """Yield the head of each penalty, on the features of one network as they come.
 
     Linear algebra runs on one thread: its products are so small that threads wait for each other longer than they
     compute, and many times as long where others use the machine."""
+    features, levels = np.ascontiguousarray(images.features[:, own]), images.levels[own]
     with threadpool_limits(limits=1, user_api="blas"):
-        mean, variance = (values(axis=0, dtype=np.float64) for values in (images.features.mean, images.features.var))
+        mean, variance = (values(axis=0, dtype=np.float64) for values in (features.mean, features.var))
         factor = np.ones_like(mean)
-        for level in images.levels:
-            factor[level] = 1 / np.sqrt(max(variance[level].sum(), 1e-12))
-        x = ((images.features - mean) * factor).astype(np.float32)
+        for level in np.unique(levels):
+            factor[levels == level] = 1 / np.sqrt(max(variance[levels == level].sum(), 1e-12))
+        x = ((features - mean) * factor).astype(np.float32)
         # Few images differ in no more directions than there are images: in a basis of these a fit costs less.
         turn = np.linalg.qr(x.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1], dtype=np.float32)
         turn = turn @ whitening(x @ turn, images.labels, white=white)
@@ -230,6 +208,16 @@ def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
     lower = cholesky(covariance, lower=True)
     inverse: NDArray = solve_triangular(lower, one, lower=True)
     return inverse.T
+
+
+def sample(labels: Ints, units: Ints, most: int) -> Ints:
+    """Choose the rows of about `most` images, of each class the same share, with whole units."""
+    if len(labels) <= most:
+        return np.arange(len(labels))
+    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
+    by_class = np.argsort(labels[first], kind="stable")  # of the units, each of which is that of its first
+    count = max(1, len(by_class) * most // len(labels))
+    return np.flatnonzero(np.isin(unit, by_class[np.arange(count) * len(by_class) // count]))
 
 
 def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
