@@ -1,17 +1,26 @@
 """`rank DATA --models A B C`: which backbone is worth fine-tuning on these images, after one look at each of them."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
-from common.errors import WeightsError
+from common.errors import DataError, WeightsError
+from common.files import write_text
 from common.options import Arg, Positional
+from common.shell import command
+from common.tables import csv_text
 from common.text import wrapped
+from datasets.config import words
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, MIXTURE, VIT_SHAPES, ModelConfig, Network
+
+if TYPE_CHECKING:
+    from trainers.budget.local_weights import Ranked
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 """Options that must be given beside a model's name for the weights of a run to fit."""
@@ -45,7 +54,8 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    from comparison.ranking import compare_command, rank_backbones, table, write
+    from trainers.budget.local_weights import MOST_IMAGES, rank
+    from trainers.storage.data_folder import claimed_folder
 
     data = replace(
         options.images, **{name: getattr(options, name) for name in ("exclude", "split", "allow_seen", "workers")}
@@ -54,16 +64,48 @@ def main(options: Options) -> int:
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
     arms = {arm: parse_arm(arm, base) for arm in map(arm_of, options.models)} or local_backbones(base)
-    rows = rank_backbones(arms)
+    rows = rank(next(iter(arms.values())), {config.model: arm for arm, config in arms.items()}, most=MOST_IMAGES)
     if not rows:
         raise WeightsError("none of these models can be had")
+    if any(row.judged is None for row in rows):
+        raise DataError(f"{data.source}: too few training images to rank by; three of each class are needed")
     print("\n".join(table(rows)))
-    folder = write(rows, base)
-    print(f"\n{'ranking':>9}  {folder / 'ranking.csv'}")
-    best = [row.arm for row in rows if not arms[row.arm].model.networks][:2]
+    path = claimed_folder(base.output, data.source) / "ranking.csv"
+    write(path, rows)
+    print(f"\n{'ranking':>9}  {path}")
+    best = [row.name for row in rows if not row.model.networks][:2]
     if len(best) > 1:
-        print(wrapped(f"{'next':>9}  {compare_command(data, best)}", indent=11))
+        print(wrapped(f"{'next':>9}  {command('compare', *words(data), '--arms', *best)}", indent=11))
     return 0 if len(rows) == len(arms) else 3
+
+
+def table(rows: Sequence[Ranked]) -> Iterator[str]:
+    """Yield the table, and which backbones a test cannot tell from the first."""
+    from trainers.budget.local_weights import scores_by_name
+    from trainers.heads.fit import ranking
+    from trainers.statistics import design_of, holm, is_claim, paired_difference
+
+    first, *others = (row.judged for row in rows if row.judged)
+    yield from ranking(scores_by_name(rows))
+    yield f"a linear head, cross-validated on {len(first.labels):,} training images; ± half of a 95 % interval"
+    design = design_of(first.right, first.units)
+    if not design.alone:
+        yield f"groups: these images come {design} that stand alone; intervals and verdicts draw whole groups"
+    behind = [paired_difference(first.right[None], other.right[None], first.units) for other in others]
+    adjusted = zip(rows[1:], behind, holm([each.p for each in behind]), strict=True)
+    level = [row.name for row, difference, p in adjusted if not is_claim(difference, p)]
+    yield f"worth fine-tuning: {', or '.join([rows[0].name, *level])}"
+
+
+def write(path: Path, rows: Sequence[Ranked]) -> None:
+    """Write all numbers with their intervals."""
+    header = ("backbone", "low", "accuracy", "high", "log_loss", "images", "parameters", "seconds")
+    cells = []
+    for row in rows:
+        assert row.judged is not None
+        scores = [row.judged.scores[name] for name in ("low", "accuracy", "high", "loss")]
+        cells.append((row.name, *scores, len(row.judged.labels), row.parameters, row.seconds))
+    write_text(path, csv_text(header, cells))
 
 
 def local_backbones(base: RunConfig) -> dict[str, RunConfig]:

@@ -15,10 +15,10 @@ from commands.parser import parse
 from commands.rank import arm_of, local_backbones
 from common.shell import PROGRAM
 from common.tables import read_rows
-from comparison import ranking
 from datasets.config import DataConfig
 from trainers import features
 from trainers.budget.local_weights import probes
+from trainers.budget.local_weights import rank as rank_models
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import features_of
 
@@ -113,6 +113,5 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
         else:
             expected = model.forward_features(images)[:, 0]
     torch.testing.assert_close(features_of(setup, "val"), expected, atol=1e-5, rtol=1e-5)
-    (row,) = ranking.rank_backbones(arms)
-    assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert 0 <= row.interval[0] <= row.judged.accuracy <= row.interval[1] <= 1
+    (row,) = rank_models(base, {config.model: arm for arm, config in arms.items()})
+    assert (row.name, row.parameters) == (word, sum(parameter.numel() for parameter in model.parameters()))

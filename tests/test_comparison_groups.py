@@ -12,7 +12,7 @@ from small_comparison import arm_in_memory, arm_of, comparison_of, finished_run
 from comparison.results import analyse, judge
 from comparison.runs import Condition, read_run
 from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
-from trainers.heads.linear import Images, Judged
+from trainers.heads.linear import Judged
 from trainers.statistics import LEVEL, estimate, holm, minus, paired_difference, sign_flip
 
 
@@ -154,8 +154,7 @@ def test_backbones_are_ranked_with_intervals_of_groups():
     right = np.random.default_rng(0).random(60) < 0.8
 
     def interval(correct, units):
-        images = Images(np.zeros((len(correct), 1)), np.zeros(len(correct), np.int64), units, 2, [], [])
-        scores = Judged((), np.eye(2)[1 - correct.astype(int)], images).scores
+        scores = Judged((), np.eye(2)[1 - correct.astype(int)], np.zeros(len(correct), np.int64), units).scores
         return scores["low"], scores["high"]
 
     five = np.repeat(right, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from small_run import few_digits
@@ -12,7 +11,6 @@ from commands.train import with_weights
 from common.errors import OptionError
 from datasets.opened import OpenedImages
 from trainers.budget import local_weights
-from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit import factory
@@ -32,21 +30,6 @@ def config_of(folder: Path, **model) -> RunConfig:
 def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "find_spec", lambda name: None)
     monkeypatch.setenv("TORCH_HOME", "/nowhere")
-
-
-def test_weights_are_ranked_by_their_log_loss(monkeypatch, tmp_path) -> None:
-    worth = {"a": (0.96, 0.12), "b": (0.95, 0.10), "c": (0.50, 1.01)}
-    models = [ModelConfig(name="vit_nano_8", weights=name) for name in worth]
-
-    def judged(setup, model):
-        accuracy, loss = worth[model.weights]
-        return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, loss, 1.0)
-
-    monkeypatch.setattr(local_weights, "local_pretrained_models", lambda: models)
-    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
-    monkeypatch.setattr(local_weights, "prepare", lambda config, given, images: setup)
-    monkeypatch.setattr(local_weights, "_judge", judged)
-    assert [row.name for row in local_weights.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -71,16 +54,19 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
     monkeypatch.setattr(local_weights, "local_pretrained_models", lambda: models)
     (row,) = local_weights.rank(config_of(tmp_path))
-    assert row.options["model"]["weights"] == "fashion_mnist"
+    assert row.model.weights == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("embedded_alone")
 @pytest.mark.parametrize(("most", "looked_at"), [(3_000, 200), (40, 40)])
-def test_of_many_images_a_sample_is_judged(tmp_path, monkeypatch, most, looked_at) -> None:
+def test_of_many_images_a_sample_is_judged_and_the_least_log_loss_comes_first(
+    tmp_path, monkeypatch, most, looked_at
+) -> None:
     monkeypatch.setattr(local_weights, "MOST_IMAGES", most)
     rows = local_weights.rank(config_of(tmp_path))
-    assert {row.images for row in rows} == {looked_at}
+    assert {len(row.judged.labels) for row in rows} == {looked_at}
+    assert rows[0].judged.loss <= rows[1].judged.loss
 
 
 @pytest.mark.usefixtures("embedded_alone")
