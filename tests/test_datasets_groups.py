@@ -243,7 +243,7 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
 def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
     from commands.compare import parse_arm
-    from comparison.ranking import rank_backbones
+    from trainers.budget.local_weights import rank
     from trainers.config import OutputConfig, RunConfig, TrainConfig
 
     generator = np.random.default_rng(0)
@@ -260,7 +260,7 @@ def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path):
         base = RunConfig(
             data=data, train=TrainConfig(device="cpu", amp="off"), output=OutputConfig(output_dir=tmp_path / "runs")
         )
-        (row,) = rank_backbones({"arm": parse_arm("vit_nano_8,weights=fashion_mnist", base)})
+        (row,) = rank(base, {parse_arm("vit_nano_8,weights=fashion_mnist", base).model: "arm"})
         right.append(row.judged.accuracy)
     assert right[0] > 0.85
     assert right[1] < 0.7

@@ -70,24 +70,6 @@ def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused
         require_memory(batch, 1250)
 
 
-@pytest.mark.usefixtures("two_layers")
-@pytest.mark.parametrize("name", ["vit_micro_2", "vit_b_16", "resnet18"])
-def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
-    setup = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))
-    loader, before = setup.data.dataloaders["val"], {n: (p, p.clone()) for n, p in setup.model.named_parameters()}
-    reached = compute_features(setup.model, loader, CPU, amp_dtype=torch.bfloat16)
-    images, labels = next(iter(loader))
-    seen = []
-    parts(setup.model).head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        setup.model(images)
-    assert torch.equal(reached[: len(labels)], seen[0])
-    for now, (parameter, value) in zip(setup.model.parameters(), before.values(), strict=True):
-        assert now is parameter
-        assert now.dtype is torch.float32
-        assert torch.equal(now, value)
-
-
 def final_weights(result, kind="step"):
     return read_checkpoint(checkpoints(result.run_dir / "checkpoints", kind)[0])["model"]
 

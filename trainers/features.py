@@ -8,8 +8,8 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,10 @@ def features_of(
     kept_in = folder if keep or folder.is_dir() else None
     about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
     about += [to_dict(setup.spec), str(setup.amp_dtype)]
-
-    def computed(model: nn.Module, end: nn.Module, head: Collection[nn.Module], what: object) -> Tensor:
-        how = {"amp_dtype": setup.amp_dtype, "end": end}
-        return kept_features(kept_in, [*about, what], model, loader, setup.device, head=head, **how)
-
+    how: dict[str, Any] = {"loader": loader, "device": setup.device, "amp_dtype": setup.amp_dtype}
     if not isinstance(setup.model, SideBySide):
         model = dataclasses.replace(setup.config.model, weights=None, trainable="head")
-        head = parts(setup.model).head
-        return computed(setup.model, head[0], head, to_dict(model))
+        return kept_features(kept_in, [*about, to_dict(model)], setup.model, **how)
     columns = []
     for view, network, width in zip(setup.model.views, setup.model.networks, setup.model.widths, strict=True):
         if networks is not None and network not in networks:
@@ -105,33 +100,35 @@ def features_of(
             columns.append(torch.zeros(setup.data.dataset_sizes[split], width))
             continue
         alone = nn.Sequential(view, nn.Identity())
-        columns.append(computed(alone, alone[1], (), str(network)).flatten(1).float())
+        found = kept_features(kept_in, [*about, str(network)], alone, **how, end=alone[1])
+        columns.append(found.flatten(1).float())
     return torch.cat(columns, dim=1)
 
 
 def kept_features(
     folder: Path | None,
-    about: list[Any],
+    about: Sequence[Any],
     model: nn.Module,
     loader: DataLoader,
     device: torch.device,
     *,
-    head: Collection[nn.Module] = (),
-    **how: Any,
+    amp_dtype: torch.dtype | None = None,
+    end: nn.Module | None = None,
 ) -> Tensor:
     """Compute features once: later calls read the file that was left in `folder`; without one they are computed anew.
 
-    `about`, what the features depend on beside the numbers of the model: its images, and how it computes. `head`: its
-    modules behind the features, whose numbers do not count.
+    `about`, what the features depend on beside the numbers of the model before its head, or its `end`: its images, and
+    how it computes.
     """
 
     def compute() -> dict[str, Tensor]:
-        return {"features": compute_features(model, loader, device, **how)}
+        return {"features": compute_features(model, loader, device, amp_dtype=amp_dtype, end=end)}
 
     if folder is None:
         return compute()["features"]
     digest = hashlib.sha256(json.dumps([*about, device.type]).encode())
-    behind = {id(value) for part in head for value in part.state_dict(keep_vars=True).values()}
+    ends = parts(model).head if end is None else [end]
+    behind = {id(value) for part in ends for value in part.state_dict(keep_vars=True).values()}
     for name, value in model.state_dict(keep_vars=True).items():
         if id(value) not in behind:
             digest.update(name.encode() + bytes_of(value))
@@ -166,7 +163,7 @@ def compute_features(
     ordered = Loader(dataset, sampler, workers=loader.num_workers, device=device)
     features: list[Tensor] = []
     try:
-        with weights_cast_once(model, amp_dtype), inputs_of(end or parts(model).head[0]) as seen:
+        with inputs_of(end or parts(model).head[0]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images)
@@ -176,25 +173,6 @@ def compute_features(
     finally:
         stop_workers([ordered])
     return torch.cat(features)
-
-
-@contextmanager
-def weights_cast_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """Give the weights of matrix products the type that autocast computes in while entered; None: as they are.
-
-    Autocast keeps its casts of weights that want a gradient only: those of a frozen ViT-B it would make anew in each
-    forward pass. What is computed stays the same to the last bit. torch's own attention is left as it is: with frozen
-    bf16 weights it takes a batched product that is four times as slow.
-    """
-    layers = [part for part in model.modules() if type(part) in (nn.Linear, nn.Conv2d)]  # its projection is neither
-    kept = [(weights, weights.data) for layer in layers for weights in layer.parameters(recurse=False)]
-    try:
-        for weights, data in kept:
-            weights.data = data if dtype is None else data.to(dtype)
-        yield
-    finally:
-        for weights, data in kept:
-            weights.data = data
 
 
 def require_memory(batch: Tensor, images: int) -> None:

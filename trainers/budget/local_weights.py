@@ -57,14 +57,14 @@ def rank(
     With `seconds`, those that would take longer than what is left of them are not tried. `most`: images that each is
     judged on, without those that one was trained on. The features stay on disk. Raises DataError: too few images are
     left of those."""
-    rows, start, unseen = list[Ranked](), time.perf_counter(), None
+    rows, started, unseen = list[Ranked](), time.perf_counter(), None
     if models is None:
         found = (dataclasses.replace(each, in_channels=config.model.in_channels) for each in local_pretrained_models())
         models = {model: name_of(model) for model in found}
     starts = dict.fromkeys(start for model in models for start in starts_of(model))
     for model, setup in probes(config.changed(data={"allow_seen": True}), models, images=images):
         wanted = 0.0 if seconds is None else seconds_of_forward(setup, setup.data.dataset_sizes["train"])
-        if seconds is not None and wanted > seconds - (time.perf_counter() - start):
+        if seconds is not None and wanted > seconds - (time.perf_counter() - started):
             say(f"{models[model]}: left out, it would take about {duration(wanted)}", label="weights")
             continue
         if unseen is None:
