@@ -142,3 +142,4 @@ def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path):
         seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2)
     )
     assert [result.run_dir for result in again] == [result.run_dir for result in first]
+    assert first[0].run_dir.name.endswith("_s0_fold1")

@@ -11,16 +11,14 @@ from common.files import write_text
 from common.tables import frame_text
 from common.text import format_table
 from datasets.opened import OpenedImages
-from trainers.auto_resume import train_or_resume, was_asked_for
+from trainers.auto_resume import train_or_resume
 from trainers.config import RunConfig
 from trainers.engine.handlers import metric_of
 from trainers.multirun.sharing import sharing
 from trainers.multirun.slurm import runner
-from trainers.options import defaults
 from trainers.reporting.console import quiet, say
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_result, read_run_config
-from trainers.storage.run_folder import plan_run_directory
 from trainers.storage.run_result import RunResult, best_of_several
 from trainers.system import distributed, process
 from trainers.system.signals import signals
@@ -100,25 +98,13 @@ def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
 
 
 def of_folds(config: RunConfig) -> list[RunConfig]:
-    """Return fold 1 to K, with the name of the earlier folds that `--auto-resume` goes on with."""
-    assert config.data.folds is not None
-    name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
-    name = name or plan_run_directory(defaults.resolve_model(config)).name
-    return [fold_config(config, fold, name) for fold in range(1, config.data.folds + 1)]
-
-
-def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
-    return config.changed(data={"fold": fold}, output={"run_name": f"{name}_fold{fold}"})
-
-
-def name_of_earlier_folds(config: RunConfig) -> str | None:
-    """Return the name of the newest folds with these same options."""
-    folds = [path.parent for path in data_folder(config.output, config.data.source).glob("*_fold1/meta.json")]
-    for folder in sorted(folds, key=lambda folder: (folder / "meta.json").stat().st_mtime_ns, reverse=True):
-        name = folder.name.removesuffix("_fold1")
-        if was_asked_for(fold_config(config, 1, name), folder):
-            return name
-    return None
+    """Return fold 1 to K."""
+    count, name = config.data.folds, config.output.run_name
+    assert count is not None
+    return [
+        config.changed(data={"fold": fold}, output={"run_name": name and f"{name}_fold{fold}"})
+        for fold in range(1, count + 1)
+    ]
 
 
 def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
@@ -139,7 +125,7 @@ def write_folds(results: Sequence[RunResult]) -> Path:
     table.insert(0, "fold", [*range(1, len(results) + 1), "mean", "standard deviation"])
     table["run"] = [*(result.run_dir.name for result in results), "", ""]
     first = results[0].run_dir
-    path = first.with_name(f"{first.name.removesuffix('_fold1')}_folds.csv")
+    path = first.with_name(f"{first.name.replace('_fold1', '')}_folds.csv")
     write_text(path, frame_text(table))
     return path
 

@@ -33,8 +33,7 @@ Each = Callable[..., Iterator[tuple[Any, Any]]]
 """A function like `one_by_one`."""
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
-"""Looks at which a job is neither in the queue nor has left a result, for a network's disk may show a file late; or at
-which Slurm does not answer."""
+"""Looks at which a job is neither in the queue nor has left a result, for a network's disk may show a file late."""
 WARNED = ("SIGUSR1", "SIGUSR2")
 """Signals that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
@@ -72,11 +71,15 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Each:
 
 
 def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each item with its result as they end. Jobs of an earlier command are taken up."""
+    """Yield each item with its result as they end. Jobs of an earlier command are taken up.
+
+    Raises TrainingError: Slurm does not say which of those there are, or a job is gone."""
     items = [*items]
     register = executor.folder / "jobs.json"
     known = read_if_whole(register) or {}
-    queue = queue_that_answers() if known else set()
+    queue = in_queue() if known else set()
+    if queue is None:  # jobs would run twice
+        raise TrainingError("squeue does not answer: which earlier jobs still run is not known; try again later")
     for item in items:
         if is_finished(item.run_dir):
             yield item, function(item)
@@ -123,15 +126,6 @@ def in_queue() -> set[str] | None:
     """Return the numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
     asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
     return set(asked.stdout.split()) if asked.returncode == 0 else None
-
-
-def queue_that_answers() -> set[str]:
-    """Return what `in_queue` does once Slurm answers. Raises TrainingError: it does not, and jobs would run twice."""
-    for _ in range(LOOKS_UNTIL_LOST):
-        if (queue := in_queue()) is not None:
-            return queue
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    raise TrainingError("squeue does not answer, so which earlier jobs still run is not known; give the command again")
 
 
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:

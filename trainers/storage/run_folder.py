@@ -19,7 +19,8 @@ from trainers.storage.data_folder import data_folder
 def plan_run_directory(config: RunConfig) -> Path:
     """Return the folder that this run will get (see `free_folder`)."""
     model = config.model.name.replace(":", "_").replace("/", "_")
-    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
+    fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
+    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}")
 
 
 def tuning(output: OutputConfig) -> OutputConfig:
