@@ -43,7 +43,7 @@ def test_epochs_of_minutes_keep_their_proportions_and_fill_the_time(seconds):
         arms=arms, train_images=(100, 900), epochs=(40, 10), runs_of=lambda arm: arm.runs,
         cells=[(place, number) for place in range(2) for number in range(2)],
     )  # fmt: skip
-    paces = [Pace(step, steps_per_epoch=4, validation=0.3, decoding=2.0, conclusion=1.0) for step in (0.05, 0.15)]
+    paces = [Pace(step, steps=4 * step, validation=0.3, decoding=2.0, fixed=9.3) for step in (0.05, 0.15)]
     fixed, _ = fixed_and_passing(plan, paces)
     plan.epochs = epochs_within(plan, paces, seconds)
     if seconds > 2 * fixed:

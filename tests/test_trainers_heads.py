@@ -19,11 +19,12 @@ from trainers.heads.linear import (
     fit_head,
     folds_of,
     heads_of,
+    sample,
     weights_of,
 )
 from trainers.heads.temperature import losses, sharpness
 
-NETWORKS = (slice(0, 10), slice(10, 20))
+ALL, NETWORKS = slice(None), (slice(0, 10), slice(10, 20))
 
 
 def clouds(n=60, width=20, classes=3, *, seed=0, distance=1.0):
@@ -34,8 +35,7 @@ def clouds(n=60, width=20, classes=3, *, seed=0, distance=1.0):
 
 
 def one_network(features, labels, units, classes):
-    columns = (slice(0, features.shape[1]),)
-    return Images(features, labels, units, classes, columns, columns)
+    return Images(features, labels, units, classes, [ALL], np.zeros(features.shape[1], int))
 
 
 def two_networks(*, second, n=300):
@@ -43,7 +43,7 @@ def two_networks(*, second, n=300):
     features, labels = clouds(n=n, width=20, distance=0.6)
     other = features[:, 10:] if second else np.random.default_rng(1).normal(size=(n, 10))
     features = np.concatenate([features[:, :10], other], axis=1)
-    return Images(features, labels, np.arange(n), 3, NETWORKS, NETWORKS)
+    return Images(features, labels, np.arange(n), 3, NETWORKS, np.arange(20) // 10)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -51,7 +51,8 @@ def two_networks(*, second, n=300):
 def test_a_head_is_the_logistic_regression_of_scikit_learn_in_which_all_classes_count_alike(classes, white):
     features, labels = clouds(n=150, classes=classes)
     features, labels = (each[np.flatnonzero((labels > 0) | (np.arange(150) < 60))] for each in (features, labels))
-    [head] = heads_of(one_network(features, labels, np.arange(len(labels)), classes), [0.5 / len(labels)], white=white)
+    images = one_network(features, labels, np.arange(len(labels)), classes)
+    [head] = heads_of(images, ALL, [0.5 / len(labels)], white=white)
     scaled = (features - features.mean(axis=0)) / np.sqrt(features.var(axis=0).sum())
     within = scaled - np.stack([scaled[labels == label].mean(axis=0) for label in range(classes)])[labels]
     values, vectors = np.linalg.eigh(ledoit_wolf(within, assume_centered=True)[0])
@@ -71,9 +72,9 @@ def test_what_all_classes_have_in_common_does_not_hide_what_tells_them_apart(wid
 
 def test_every_level_has_one_voice_and_logits_are_of_features_as_they_come():
     images = two_networks(second=True)
-    [head] = heads_of(images, [1.0], white=True)
+    [head] = heads_of(images, ALL, [1.0], white=True)
     other = images.features * np.repeat([1.0, 30.0], 10) + np.repeat([0.0, 100.0], 10)
-    [same] = heads_of(replace(images, features=other), [1.0], white=True)
+    [same] = heads_of(replace(images, features=other), ALL, [1.0], white=True)
     assert same(other) == pytest.approx(head(images.features), abs=2e-2)
 
 
@@ -82,7 +83,7 @@ def test_every_level_has_one_voice_and_logits_are_of_features_as_they_come():
 def test_a_class_without_images_is_not_said_of_others_and_yet_possible(classes, penalty):
     features, labels = clouds(n=600, classes=classes)
     learn = np.arange(60)
-    [head] = heads_of(one_network(features[:60], labels[:60], learn, classes + 1), [penalty], white=True)
+    [head] = heads_of(one_network(features[:60], labels[:60], learn, classes + 1), ALL, [penalty], white=True)
     assert head.weight.shape == (classes + 1, 20)
     logits = head(features[60:])
     assert (logits.argmax(axis=1) == classes).mean() < 0.05
@@ -107,8 +108,8 @@ def test_images_that_are_all_the_same_have_a_head_too():
 
 
 def test_the_penalty_and_the_temperature_are_the_best_of_those_tried():
-    images = two_networks(second=True).of([0])
-    judged = cross_validate(images)
+    images = replace(two_networks(second=True), columns=NETWORKS[:1])
+    judged, own = cross_validate(images), NETWORKS[0]
     head, again = fit_head(images)
     assert np.array_equal(judged.logits, again.logits)  # the same every time
     least, summed = [], 0.0
@@ -116,28 +117,31 @@ def test_the_penalty_and_the_temperature_are_the_best_of_those_tried():
         logits = {each: np.empty((300, 3)) for each in PENALTIES}
         for rows in folds_of(images.labels, images.units):
             others = images.take(np.setdiff1d(np.arange(300), rows))
-            for each, found in zip(PENALTIES, heads_of(others, PENALTIES, white=white), strict=True):
-                logits[each][rows] = found(images.features[rows])
+            for each, found in zip(PENALTIES, heads_of(others, own, PENALTIES, white=white), strict=True):
+                logits[each][rows] = found(images.features[rows, own])
         loss = {p: losses(sharpness(each, images.labels) * each, images.labels).mean() for p, each in logits.items()}
         assert penalty == min(loss, key=loss.__getitem__)
         least.append(loss[penalty])
-        [own] = heads_of(images, [penalty], white=white)
-        summed = summed + factor * own.weight
+        [found] = heads_of(images, own, [penalty], white=white)
+        summed = summed + factor * found.weight
     assert judged.loss < min(least) + 1e-3
-    assert head.weight == pytest.approx(summed)
+    assert head.weight[:, own] == pytest.approx(summed)
+    assert not head.weight[:, NETWORKS[1]].any()
 
 
 def test_several_networks_have_one_head_that_is_better_than_each_of_theirs_and_no_worse_by_one_that_sees_nothing():
     for second in (True, False):
         images = two_networks(second=second)
-        alone, both = [cross_validate(images.of([place])) for place in (0, 1)], cross_validate(images)
+        alone = [cross_validate(replace(images, columns=[own])) for own in NETWORKS]
+        both = cross_validate(images)
         assert both.loss < min(each.loss for each in alone) - 0.05 * second + 0.01
         assert all(np.array_equal(each.logits, own.logits) for each, own in zip(both.alone, alone, strict=True))
         head, _ = fit_head(images)
         summed = 0.0
         for part, (penalty, factor) in enumerate(both.parts):
-            [own] = heads_of(images.of([part // 2]), [penalty], white=part % 2 == 0)
-            summed = summed + factor * own(images.features[:, NETWORKS[part // 2]])
+            own = NETWORKS[part // 2]
+            [found] = heads_of(images, own, [penalty], white=part % 2 == 0)
+            summed = summed + factor * found(images.features[:, own])
         assert head(images.features) == pytest.approx(summed, abs=1e-6)
 
 
@@ -150,22 +154,13 @@ def test_units_share_a_fold_and_no_head_sees_what_it_is_asked_about(monkeypatch)
     assert folds_of(np.arange(5), np.arange(5)) == []
     learnt = []
 
-    def noting(others, penalties, **kind):
+    def noting(others, *options, **kind):
         learnt.append(others.units)
-        return heads_of(others, penalties, **kind)
+        return heads_of(others, *options, **kind)
 
     monkeypatch.setattr(linear, "heads_of", noting)
     cross_validate(one_network(clouds()[0], labels, units, 3))
     assert [set(each) for each in learnt] == [set(np.delete(units, rows)) for rows in folds] * 2
-
-
-def test_some_of_the_networks_are_seen_with_their_own_levels():
-    images = replace(two_networks(second=True), levels=(slice(0, 4), slice(4, 10), slice(10, 20)))
-    turned = images.of([1, 0])
-    assert turned.columns == [slice(0, 10), slice(10, 20)]
-    assert turned.levels == [slice(0, 10), slice(10, 14), slice(14, 20)]
-    assert np.array_equal(turned.features, np.roll(images.features, 10, axis=1))
-    assert np.array_equal(images.of([0]).features, images.features[:, :10])
 
 
 def test_heads_are_fitted_on_one_thread_and_give_the_others_back(monkeypatch):
@@ -182,13 +177,12 @@ def test_heads_are_fitted_on_one_thread_and_give_the_others_back(monkeypatch):
 
 @pytest.mark.parametrize(("n", "most"), [(101, 100), (150, 100), (199, 100), (200, 100), (250, 100), (40, 100)])
 def test_a_sample_has_as_many_images_as_it_may_have(n, most):
-    images = two_networks(second=True, n=n)
+    labels = np.arange(n) % 3
     for units in (np.arange(n), np.arange(n) // 2):
-        some = replace(images, units=units).some(most)
-        assert min(n, most) - 3 <= len(some.labels) <= most
-        assert {*units[np.isin(units, some.units)]} == {*some.units}
-        assert np.isin(units, some.units).sum() == len(some.labels)  # whole units
-        assert np.ptp(np.bincount(some.labels)) <= 4
+        rows = sample(labels, units, most)
+        assert min(n, most) - 3 <= len(rows) <= most
+        assert np.isin(units, units[rows]).sum() == len(rows)  # whole units
+        assert np.ptp(np.bincount(labels[rows])) <= 4
 
 
 def test_the_temperature_is_the_best_of_all():
@@ -209,8 +203,8 @@ def test_a_few_images_that_are_all_right_prove_no_certainty():
 def test_a_pool_is_no_worse_than_its_best_part_and_leaves_out_noise():
     features, labels = clouds(n=300, distance=0.5)
     good = []
-    for half in (slice(0, 10), slice(10, 20)):
-        [head] = heads_of(one_network(features[:, half], labels, np.arange(300), 3), [1.0], white=True)
+    for half in NETWORKS:
+        [head] = heads_of(one_network(features, labels, np.arange(300), 3), half, [1.0], white=True)
         good.append(head(features[:, half]))
     noise = np.random.default_rng(0).normal(size=(300, 3))
     parts = [sharpness(each, labels) * each for each in (*good, noise)]
@@ -240,7 +234,7 @@ def gained_on_fresh_images(second):
     """How much less loss than the first head a mixture has on fresh images, each of twenty fitted to 40 others."""
     for seed in range(20):
         (images, heads), (fresh, _) = two_heads(second, seed=seed), two_heads(second, seed=100 + seed, n=3000)
-        found, _, _ = mixed_head(images, heads, ["first", "second"])
+        found, _, _ = mixed_head(images, heads)
         first, mixed = (losses(head(fresh.features), fresh.labels).mean() for head in (heads[0], found))
         yield first - mixed
 
@@ -255,5 +249,5 @@ def test_six_images_on_which_a_trained_network_is_lucky_leave_the_frozen_ones_mo
     right = np.eye(3)[labels]
     images = one_network(np.hstack([right, 2 * right]), labels, np.arange(6), 3)
     frozen, lucky = (Linear(np.eye(3, 6, first), np.zeros(3)) for first in (0, 3))
-    _, shares, _ = mixed_head(images, [frozen, lucky], ["frozen", "lucky"])
+    _, _, shares = mixed_head(images, [frozen, lucky])
     assert shares[0] > 0.5

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from ignite.engine import Engine, Events
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from datasets.loaders import loader_like, stop_workers
@@ -61,7 +62,9 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
     stop_workers([few])
     images, sizes = sum(len(batch[1]) for batch in batches), setup.data.dataset_sizes
     together = max if few.num_workers else operator.add
-    decoding, passing = max(0.0, first - again) / images, together(seconds_of_forward(setup, 1), again / images)
+    decoding = max(0.0, first - again) / images
+    batch = batches[0][0][: images_timed(setup)].to(setup.device)
+    passing = together(seconds_of_forward(setup, 1, batch), again / images)
     model = copy.deepcopy(setup.model)
     copied = dataclasses.replace(setup, model=model, optimizer=optimizer_of(model, setup.config))
     if setup.config.train.cache_features == "on":
@@ -129,10 +132,11 @@ def images_timed(setup: RunSetup) -> int:
 
 
 @torch.inference_mode()
-def seconds_of_forward(setup: RunSetup, images: int) -> float:
+def seconds_of_forward(setup: RunSetup, images: int, batch: Tensor | None = None) -> float:
     """Measure the seconds of one pass over so many images, from the second pass of a batch: the first is slower."""
     side = setup.spec.image_size
-    batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)
+    if batch is None:
+        batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)
     was_training = setup.model.training
     setup.model.eval()
     with autocast(setup.device, setup.amp_dtype):
