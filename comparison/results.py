@@ -16,13 +16,10 @@ from trainers.coverage import answered
 from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
 from trainers.statistics import (
     Clusters,
-    Estimate,
     PairedDifference,
     design_of,
-    estimate,
     holm,
     is_claim,
-    minus,
     paired_difference,
 )
 
@@ -50,7 +47,6 @@ class Pair:
     difference: PairedDifference
     adjusted_p: float | None
     """Holm's p value if the report judges several pairs."""
-    found: Estimate
     claims: int
     """Pairs that the report judges together."""
 
@@ -109,8 +105,8 @@ def judge(conditions: Sequence[Condition]) -> list[tuple[Pair, ...]]:
     several = len(pairs) > 1
     adjusted = holm([difference.p for difference in differences]) if several else [None] * len(pairs)
     judged = iter(
-        Pair(a, b, difference, p, estimate(minus(b.correct, a.correct), condition.clusters), claims=len(pairs))
-        for (condition, a, b), difference, p in zip(pairs, differences, adjusted, strict=True)
+        Pair(a, b, difference, p, claims=len(pairs))
+        for (_, a, b), difference, p in zip(pairs, differences, adjusted, strict=True)
     )
     return [tuple(islice(judged, math.comb(len(condition.arms), 2))) for condition in conditions]
 

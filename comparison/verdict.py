@@ -114,9 +114,9 @@ def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
     better, worse = (pair.second, pair.first)[::sign]
     shares = [f"{arm.accuracies.mean():.1%}" for arm in (better, worse)]
     low, mean, high = sorted(100 * sign * value for value in pair.interval)
-    images = images_text(difference.images, difference.groups, scored)
+    images = images_text(difference.found.images, difference.found.groups, scored)
     found = f"{mean:+.1f} points, 95% interval {low:.1f} to {high:.1f}"
-    found += f"; {images}, {pluralise(difference.seeds, 'seed')}"
+    found += f"; {images}, {pluralise(difference.found.seeds, 'seed')}"
     if difference.identical:
         sentence = f"No difference: {pair.first.name} and {pair.second.name} are right on the same of {images}"
     elif pair.mark == "unclear":
@@ -127,7 +127,7 @@ def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
         sentence += f", as the {pair.claims} comparisons are judged together (Holm's p = {pair.adjusted_p:.2g})"
     if needed := seeds_or_images_needed(pair):
         sentence += f"; {needed}"
-    if pair.mark in ("better", "worse") and difference.seeds == 1:
+    if pair.mark in ("better", "worse") and difference.found.seeds == 1:
         sentence += "; one seed says nothing about training noise"
     first, second = images_seen(pair.first), images_seen(pair.second)
     if first != second:
@@ -168,7 +168,7 @@ def images_text(images: int, groups: float, scored: str) -> str:
 
 def seeds_or_images_needed(pair: Pair) -> str:
     """Say how many seeds, or images, would decide a difference like this one; empty for one seed."""
-    found = pair.found
+    found = pair.difference.found
     if pair.mark != "unclear" or not pair.difference.mean or found.seeds == 1:
         return ""
 

@@ -115,22 +115,6 @@ def summed(values: NDArray, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """Accuracy of the first arm minus accuracy of the second, with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    p: float
-    seeds: int
-    images: int
-    identical: bool
-    """Both arms are right about the same images at every seed."""
-    groups: int
-    """Number of groups of images; an image that stands alone is a group."""
-
-
-@dataclass(frozen=True)
 class Spread:
     """Variances of the difference between two runs: of an image at all seeds, of an image in one run, of a seed."""
 
@@ -185,6 +169,19 @@ class Estimate:
         return float(np.interp(-abs(self.centre) / self.error, -quantiles, grid))
 
 
+@dataclass(frozen=True)
+class PairedDifference:
+    """Accuracy of the first arm minus accuracy of the second, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    identical: bool
+    """Both arms are right about the same images at every seed."""
+    found: Estimate
+
+
 def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) -> Estimate:
     """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
 
@@ -232,18 +229,13 @@ def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> N
     return np.asarray(share) * (t.isf(np.asarray(level) / 2, seeds - 1) - of_images) + of_images
 
 
-def minus(correct_a: Bools, correct_b: Bools) -> NDArray[np.int8]:
-    """Return 1 where only the first is right, -1 where only the second is, else 0."""
-    return correct_a.astype(np.int8) - correct_b.astype(np.int8)
-
-
 def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | None = None) -> PairedDifference:
     """Compare two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p value.
 
     The p value is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then
     holds 0. How often equal arms are called different: docs/results.md.
     """
-    differences = minus(correct_a, correct_b)
+    differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
     mean, found = float(differences.mean()), estimate(differences, clusters)
     p = max(found.p_value(), sign_flip(differences, clusters))
     half = found.half_width(LEVEL)
@@ -251,8 +243,7 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
     low, high, identical = min(low, mean), max(high, mean), bool((correct_a == correct_b).all())
-    groups = len(numbered(clusters, found.images)[1])
-    return PairedDifference(mean, low, high, p, found.seeds, found.images, identical, groups)
+    return PairedDifference(mean, low, high, p, identical, found)
 
 
 def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -> float:
