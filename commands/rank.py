@@ -15,9 +15,9 @@ from common.options import Arg, Positional
 from common.shell import command
 from common.tables import csv_text
 from common.text import wrapped
-from datasets.config import words
+from datasets.config import words as data_words
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
-from vit.config import EMBEDDED_WEIGHTS, MIXTURE, VIT_SHAPES, ModelConfig, Network
+from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
 
 if TYPE_CHECKING:
     from trainers.budget.local_weights import Ranked
@@ -56,6 +56,7 @@ class Options(ImagesOptions):
 def main(options: Options) -> int:
     from trainers.budget.local_weights import MOST_IMAGES, rank
     from trainers.storage.data_folder import claimed_folder
+    from vit.factory import local_pretrained_models
 
     data = replace(
         options.images, **{name: getattr(options, name) for name in ("exclude", "split", "allow_seen", "workers")}
@@ -63,7 +64,8 @@ def main(options: Options) -> int:
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
-    arms = {arm: parse_arm(arm, base) for arm in map(arm_of, options.models)} or local_backbones(base)
+    words = [arm_of(word) for word in options.models] or [arm_text(vars(model)) for model in local_pretrained_models()]
+    arms = {arm: parse_arm(arm, base) for arm in words}
     rows = rank(next(iter(arms.values())), {config.model: arm for arm, config in arms.items()}, most=MOST_IMAGES)
     if not rows:
         raise WeightsError("none of these models can be had")
@@ -73,9 +75,9 @@ def main(options: Options) -> int:
     path = claimed_folder(base.output, data.source) / "ranking.csv"
     write(path, rows)
     print(f"\n{'ranking':>9}  {path}")
-    best = [row.name for row in rows if not row.model.networks][:2]
-    if len(best) > 1:
-        print(wrapped(f"{'next':>9}  {command('compare', *words(data), '--arms', *best)}", indent=11))
+    if len(rows) > 1:
+        arms_to_compare = [row.name for row in rows[:2]]
+        print(wrapped(f"{'next':>9}  {command('compare', *data_words(data), '--arms', *arms_to_compare)}", indent=11))
     return 0 if len(rows) == len(arms) else 3
 
 
@@ -106,20 +108,6 @@ def write(path: Path, rows: Sequence[Ranked]) -> None:
         scores = [row.judged.scores[name] for name in ("low", "accuracy", "high", "loss")]
         cells.append((row.name, *scores, len(row.judged.labels), row.parameters, row.seconds))
     write_text(path, csv_text(header, cells))
-
-
-def local_backbones(base: RunConfig) -> dict[str, RunConfig]:
-    """The backbones that need no download, and last those that plans take, side by side."""
-    from vit.factory import image_spec, local_pretrained_models
-
-    models = list(local_pretrained_models())
-    arms = {arm: parse_arm(arm, base) for arm in (arm_text(vars(model)) for model in models)}
-    large = [model for model in models if model.name != "vit_nano_8"]
-    networks = tuple(Network(model.name, model.image_size or image_spec(model).image_size) for model in large)
-    if len(networks) > 1:
-        together = base.changed(model={"name": MIXTURE, "networks": networks})
-        arms[together.model.in_words] = together
-    return arms
 
 
 def arm_of(word: str) -> str:

@@ -12,7 +12,7 @@ from small_run import call, few_digits, labelled_photos, make_run
 
 from commands.compare import Options, parse_arm
 from commands.parser import parse
-from commands.rank import arm_of, local_backbones
+from commands.rank import arm_of
 from common.shell import PROGRAM
 from common.tables import read_rows
 from datasets.config import DataConfig
@@ -71,13 +71,6 @@ def test_what_a_person_names_becomes_an_arm(tmp_path) -> None:
     assert arm_of("vit_b_16,image_size=96") == "vit_b_16,image_size=96"
     run = make_run(tmp_path / "r", image_size=16)
     assert arm_of(str(run)) == f"vit_micro_4,weights={run},image_size=16"
-
-
-def test_the_networks_that_plans_take_stand_side_by_side_after_each_alone() -> None:
-    *alone, together = local_backbones(RunConfig()).items()
-    assert not any(config.model.networks for _, config in alone)
-    assert together[0] == together[1].model.in_words
-    assert "vit_stem_16@64" in map(str, together[1].model.networks)
 
 
 @pytest.mark.slow
