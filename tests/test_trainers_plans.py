@@ -151,7 +151,8 @@ class Machine:
     def __init__(self, monkeypatch, networks, *, seconds, slower=1.0, accuracy=None):
         self.now, self.slower, self.networks, self.runs, self.said = 0.0, slower, networks, [], []
         self.accuracy = accuracy or {network.name: 0.8 for network in networks.prices}
-        self.budget = Budget(seconds / 60, seconds, clock=lambda: self.now)
+        self.budget = Budget(seconds / 60, seconds)
+        monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(Priced, "compute", self.compute)
         monkeypatch.setattr(plan, "priced", lambda *options, rehearsed: networks)
         monkeypatch.setattr(plan, "with_deadline", lambda config, passes, until, most: (config, [until]))
@@ -243,6 +244,7 @@ def fake_starts(monkeypatch, *, features, accuracy=(0.6, 0.7)):
         runs.append(config)
         return SimpleNamespace(run_dir=len(runs), val={"accuracy": next(scores), "loss": 0.5}, images={"val": 50})
 
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: features)
     monkeypatch.setattr(plan, "calibrated_loss", lambda run: 1 - run.val["accuracy"])
     return runs, start
@@ -261,7 +263,7 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
     runs, start = fake_starts(monkeypatch, features=features)
     monkeypatch.setattr(plan, "STEP", step)
     data, model = few_digits(), ModelConfig(name="vit_nano_8", weights="fashion_mnist")
-    kept = best_in(Budget(1, 100.0, clock=lambda: 0.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
+    kept = best_in(Budget(1, 100.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
     assert [config.model.trainable for config in runs] == trained
     assert kept.run_dir == len(runs)
     if trained[0] == "head":
@@ -271,14 +273,14 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
 def test_of_a_named_model_the_better_run_is_kept(monkeypatch):
     runs, start = fake_starts(monkeypatch, features=1.0, accuracy=(0.6, 0.5))
     config = RunConfig(ModelConfig(name="vit_nano_8", weights="fashion_mnist"), few_digits(), TrainConfig(device="cpu"))
-    assert best_in(Budget(5, 300, clock=lambda: 0.0), config, start).run_dir == 1
+    assert best_in(Budget(5, 300), config, start).run_dir == 1
     assert len(runs) == 2
 
 
 def test_without_weights_a_small_vit_is_trained_alone(monkeypatch):
     runs, start = fake_starts(monkeypatch, features=1.0)
     config = RunConfig(ModelConfig(weights="none"), few_digits(), TrainConfig(device="cpu", lr=0.5))
-    best_in(Budget(5, 300, clock=lambda: 0.0), config, start)
+    best_in(Budget(5, 300), config, start)
     [run] = runs
     assert (run.model.name, run.train.schedule, run.train.lr, run.train.select) == (
         "vit_nano_8",
@@ -403,14 +405,16 @@ def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6, han
     clock = [0.0]
 
     def end_in_time(trainer):
-        DeadlineHandler(trainer.state.run, 24.0 + deadline.FILES, clock=lambda: clock[0], most=most)
+        DeadlineHandler(trainer.state.run, 24.0 + deadline.FILES, most=most)
 
     def tick(trainer):
         @trainer.on(Events.ITERATION_STARTED)
         def step(engine):
             clock[0] += seconds_of(engine.state.iteration)
 
-    return train(config, handlers=[end_in_time, tick, *handlers]), clock
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        return train(config, handlers=[end_in_time, tick, *handlers]), clock
 
 
 @pytest.mark.parametrize(
@@ -495,18 +499,19 @@ def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("killed_at", [9, 20])  # before and after its end is fixed
-def test_a_planned_run_that_was_stopped_ends_in_time_when_it_goes_on(tmp_path, killed_at):
+def test_a_planned_run_that_was_stopped_ends_in_time_when_it_goes_on(tmp_path, monkeypatch, killed_at):
     """It had no deadline then."""
     with pytest.raises(Interrupted):
         run_with_deadline(tmp_path, "cooldown", lambda step: 1.0, handlers=[signal_in(killed_at)])
     clock = [0.0]
 
     def end_in_time(trainer):
-        DeadlineHandler(trainer.state.run, 6.0 + deadline.FILES, clock=lambda: clock[0])
+        DeadlineHandler(trainer.state.run, 6.0 + deadline.FILES)
 
     def tick(trainer):
         trainer.add_event_handler(Events.ITERATION_STARTED, lambda: clock.__setitem__(0, clock[0] + 3.0))
 
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     result = resume(tmp_path / "digits" / "planned", handlers=[end_in_time, tick])
     assert clock[0] <= 12.0
     assert result.epochs[-1]["step"] < 24

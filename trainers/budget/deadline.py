@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 
 from ignite.engine import Engine, Events
 
@@ -24,18 +23,17 @@ class DeadlineHandler:
     written into config.json, so the run repeats with these epochs. A run that is resumed later than that is ended
     early if the machine has become slower.
 
-    `until`, by `clock`: when the run shall be over. `most`: epochs that it takes at most, however much time there is.
+    `until`: when the run shall be over, by `time.monotonic`. `most`: epochs that it takes at most, however much time
+    there is.
     """
 
-    def __init__(
-        self, run: Run, until: float, *, most: float = math.inf, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.run, self.until, self.most, self.clock = run, until, most, clock
+    def __init__(self, run: Run, until: float, *, most: float = math.inf) -> None:
+        self.run, self.until, self.most = run, until, most
         self.planned, self.per_epoch = run.setup.total_steps, run.setup.steps_per_epoch
         self.warmup_steps = run.setup.warmup_steps
         self.cooldown = run.setup.config.train.schedule == "cooldown"
         self.fixed = False
-        self.began = self.marked = clock()
+        self.began = self.marked = time.monotonic()
         self.validation, self.steps, self.stepping = 0.0, 0, 0.0
         run.trainer.add_event_handler(Events.STARTED, self.start)
         run.trainer.add_event_handler(Events.EPOCH_STARTED, self.begin_epoch)
@@ -50,13 +48,13 @@ class DeadlineHandler:
 
     def begin_epoch(self, engine: Engine) -> None:
         """Measure the validation before an epoch; count steps anew from the second on, when images have been read."""
-        now = self.clock()
+        now = time.monotonic()
         self.validation, self.marked = now - self.marked, now
         if engine.state.iteration == self.per_epoch:
             self.steps, self.stepping = 0, 0.0
 
     def check(self, engine: Engine) -> None:
-        step, now = engine.state.iteration, self.clock()
+        step, now = engine.state.iteration, time.monotonic()
         self.steps, self.stepping, self.marked = self.steps + 1, self.stepping + now - self.marked, now
         if self.fixed or step >= self.run.setup.total_steps:
             self.stop_if_late(engine, now)

@@ -26,7 +26,7 @@ from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, loc
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.config import RunConfig, from_dict
-from trainers.heads.fit import ranking, shares_of
+from trainers.heads.fit import Scores, ranking, shares_of
 from trainers.heads.temperature import losses, sharpness
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
@@ -67,17 +67,16 @@ Start = Callable[[RunConfig, Sequence[Handler]], RunResult | None]
 
 @dataclass(frozen=True)
 class Budget:
-    """Minutes that a person gave, and the time by `clock` at which they end; a rehearsal takes none of it."""
+    """Minutes that a person gave, and the time of `time.monotonic` at which they end; a rehearsal takes none of it."""
 
     minutes: float
     until: float
     rehearsed: bool = False
-    clock: Callable[[], float] = time.monotonic
 
     @property
     def left(self) -> float:
         """Seconds that are left."""
-        return 60 * self.minutes if self.rehearsed else self.until - self.clock()
+        return 60 * self.minutes if self.rehearsed else self.until - time.monotonic()
 
     def less(self, seconds: float) -> "Budget":
         """Return the budget that ends so many seconds earlier."""
@@ -120,31 +119,36 @@ def mixture(
         options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
         return one_model(filled_in(config, options), start, budget, images)
     expected = slower * ANSWER
-    if budget.left - expected * len(first) - to_mix(networks, first, expected, slower) < SHORT:
-        rest_of_it, order = (
-            budget.less(to_mix(networks, first, expected, slower)),
-            [*networks.quick(), *networks.slow()],
-        )
-        first += compute_features(networks, order, rest_of_it, known=first, share=MOST)[0]
-        only = start(as_begun(frozen(config, first, networks.canvas)), ())
-        say_result("frozen", only, ranking(read_json(only.run_dir / "heads.json")) if only else ())
+    mixing = to_mix(networks, first, expected, slower)
+    if budget.left - expected * len(first) - mixing < SHORT:
+        order = [*networks.quick(), *networks.slow()]
+        first += compute_features(networks, order, budget.less(mixing), known=first, share=MOST)[0]
+        only, scores = fitted(config, start, networks, first)
+        say_result("frozen", only, ranking(scores))
         say_left_out(networks, first)
         return only
     before = budget.left
-    answer = start(as_begun(part(frozen(config, first, networks.canvas), "frozen", pictures=False)), ())
+    answer, scores = fitted(config, start, networks, first, "frozen", pictures=False)
     a_fit = (before - budget.left) / len(first)
-    judged = read_json(answer.run_dir / "heads.json") if answer else {}
-    say_result("frozen", answer, ranking(judged))
+    say_result("frozen", answer, ranking(scores))
     time_for_more = budget.less(to_mix(networks, first, a_fit, slower))
     rest, _ = compute_features(networks, networks.slow(), time_for_more, known=first)
     together = [*first, *rest]
     say_left_out(networks, together)
     for_training = budget.less(to_mix(networks, together, a_fit, slower))
-    found = ways(frozen_accuracy(judged, first), networks, seconds=for_training.left)
+    found = ways(frozen_accuracy(scores, first), networks, seconds=for_training.left)
     together += map(network_of, train_each(config, start, found, for_training))
-    mixed = start(as_begun(part(frozen(config, together, networks.canvas), "mixed")), ())
-    say_result("mixed", mixed, [shares_of(read_json(mixed.run_dir / "heads.json"))] if mixed else ())
+    mixed, scores = fitted(config, start, networks, together, "mixed")
+    say_result("mixed", mixed, [shares_of(scores)])
     return mixed
+
+
+def fitted(
+    config: RunConfig, start: Start, networks: Priced, used: Sequence[Network], kind: str = "", *, pictures: bool = True
+) -> tuple[RunResult | None, Scores]:
+    """Fit one head to all of some networks; return the run, and the scores of its parts."""
+    result = start(as_begun(part(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
+    return result, read_json(result.run_dir / "heads.json") if result else {}
 
 
 def compute_features(
@@ -301,7 +305,7 @@ def part(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
     """Return the options of one of several runs: with a name of its own where one was given, and without pictures
     where another run has them."""
     output: dict[str, Any] = {} if pictures or config.output.tb != "standard" else {"tb": "scalars"}
-    if config.output.run_name is not None:
+    if config.output.run_name is not None and kind:
         output["run_name"] = f"{config.output.run_name}_{kind}"
     return config.changed(output=output)
 
