@@ -10,7 +10,6 @@ from small_run import few_digits
 
 from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
-from inference.evaluate import evaluate_run
 from trainers import features, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import compute_features, require_memory
@@ -19,8 +18,6 @@ from trainers.run import train
 from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import load
-from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 from vit.parts import parts
 
@@ -89,16 +86,6 @@ def test_training_on_cached_features_equals_training_on_the_images(tmp_path, cap
         for name in ("val_loss", "val_accuracy"):
             assert mine[name] == pytest.approx(other[name], abs=1e-5)
     assert cached.test["loss"] == pytest.approx(uncached.test["loss"], abs=1e-5)
-
-
-def test_a_probe_is_a_run_like_any_other(tmp_path):
-    result = train(probe_config(tmp_path))
-    assert read_json(result.run_dir / "config.json")["train"]["cache_features"] == "on"
-    again = evaluate_run(result.run_dir, split="val")
-    assert again.metrics["loss"] == pytest.approx(result.val["loss"], abs=1e-6)
-    model, _spec, class_names = load(result.run_dir)
-    assert len(class_names) == 10
-    assert float(model.head.weight.detach().abs().max()) > 0
 
 
 def test_auto_caches_whenever_the_images_stay_the_same_and_only_then():

@@ -41,19 +41,6 @@ process.leave(3)
     assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
 
 
-def test_the_program_settles_first_and_leaves_last():
-    code = """
-import runpy, sys
-from trainers.system import process
-process.settle = lambda: print("settled")
-process.leave = lambda code: print("left with", code)
-sys.argv = ["main.py", "--help"]
-runpy.run_path("main.py", run_name="__main__")
-"""
-    first, *_, last = python(code).stdout.splitlines()
-    assert (first, last) == ("settled", "left with 0")
-
-
 def waiting(monkeypatch, command, *, others, **variables):
     """The wait policy that a command line sets, beside other processes or not; None: it leaves it to OpenMP."""
     with monkeypatch.context() as patch:
