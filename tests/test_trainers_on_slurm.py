@@ -169,10 +169,10 @@ def test_options_for_jobs_are_looked_at(capsys, words):
 def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkeypatch, answer):
     """An outage of a moment had the jobs of an earlier command run twice, side by side in the same folders."""
     executor = SimpleNamespace(folder=tmp_path, map_array=lambda *_: pytest.fail("submitted twice"))
-    (tmp_path / "jobs.json").write_text('{"a": "7"}')
+    (tmp_path / "jobs.json").write_text(json.dumps({str(tmp_path / "run"): "7"}))
     monkeypatch.setattr(slurm, "in_queue", lambda: answer)
     monkeypatch.setattr(slurm, "as_they_end", lambda _, waiting: iter(waiting.values()))
-    item = SimpleNamespace(key="a", run_dir=tmp_path / "run", result=lambda: "done")
+    item = SimpleNamespace(run_dir=tmp_path / "run", result=lambda: "done")
     if answer:
         assert [*slurm.as_jobs(executor, None, [item])] == [(item, "done")]
     else:

@@ -45,10 +45,6 @@ class RunRequest:
         assert self.config.output.run_name is not None, "jobs find their runs again by name"
         return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
 
-    @property
-    def key(self) -> str:
-        return str(self.run_dir)
-
     def result(self) -> RunResult:
         return read_result(self.run_dir)
 
@@ -65,7 +61,7 @@ def train_all(
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]
     parts = [RunRequest(number, len(configs), config) for number, config in enumerate(configs, 1)]
-    results, folder, images = {}, None if slurm is None else Path(f"{parts[0].key}_jobs"), OpenedImages()
+    results, folder, images = {}, None if slurm is None else Path(f"{parts[0].run_dir}_jobs"), OpenedImages()
     with (
         distributed.joined(first.device),  # once: a second meeting would read the addresses of the first
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),

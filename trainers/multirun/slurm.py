@@ -41,8 +41,8 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) -> AbstractContextManager[Each]:
     """Give a function like `one_by_one` that uses this machine or, with these options of sbatch, the queue.
 
-    Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own. The jobs have
-    their files in `folder`."""
+    Each item has a `run_dir` of its own, from which `result()` reads what the run found. The jobs have their files in
+    `folder`."""
     if slurm is None:
         torch.cuda.empty_cache()  # what this process needed to look at the models
         return nullcontext(one_by_one) if sharing.jobs == 1 else WorkerPool(sharing.jobs, sharing.gpus)
@@ -83,7 +83,7 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
     for item in items:
         if is_finished(item.run_dir):
             yield item, function(item)
-    todo = {item.key: item for item in items if not is_finished(item.run_dir)}
+    todo = {str(item.run_dir): item for item in items if not is_finished(item.run_dir)}
     fresh = [key for key in todo if known.get(key) not in queue]
     if fresh:
         with signals.held_back():  # or nobody would know of these jobs
