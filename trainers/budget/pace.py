@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import operator
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, pairwise
@@ -61,7 +60,10 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
     again, batches = read(few)
     stop_workers([few])
     images, sizes = sum(len(batch[1]) for batch in batches), setup.data.dataset_sizes
-    together = max if few.num_workers else operator.add
+
+    def together(computing: float, reading: float) -> float:
+        return max(computing, reading) if few.num_workers else computing + reading
+
     decoding = max(0.0, first - again) / images
     batch = batches[0][0][: images_timed(setup)].to(setup.device)
     passing = together(seconds_of_forward(setup, 1, batch), again / images)
