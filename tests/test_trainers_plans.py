@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 import json
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
-from killed_runs import TIMING_FIELDS, Crash, crash, signal_in
+from killed_runs import Crash, crash, rows_of, signal_in
 from small_run import few_digits
 
 import main
@@ -35,7 +34,7 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import command_line, read_json
 from vit.config import MIXTURE, ModelConfig, Network
 
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
@@ -417,7 +416,7 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     assert read_json(result.run_dir / "summary.json")["planned_epochs"] == written.train.epochs
     output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
     again = train(dataclasses.replace(written, output=output))
-    assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
+    assert rows_of(again.run_dir / "metrics.csv") == rows_of(result.run_dir / "metrics.csv")
     assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["config"] == to_dict(written)
 
 
@@ -464,10 +463,14 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     assert (code, len(configs)) == (0, 2)
 
 
-def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch):
-    (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(RunConfig(train=TrainConfig(epochs=7)))}))
-    monkeypatch.setattr(plan, "find_same_options", lambda config, planned: tmp_path)
-    config, handlers = plan.with_deadline(RunConfig(), 3.0, 300.0)
+@pytest.mark.parametrize("name", ["named", None])
+def test_a_planned_run_that_is_taken_up_keeps_its_epochs_and_its_deadline(tmp_path, monkeypatch, name):
+    begun = tmp_path / "digits" / "named"
+    begun.mkdir(parents=True)
+    options = OutputConfig(output_dir=tmp_path, run_name=name, auto_resume=True)
+    requested = to_dict(RunConfig(train=TrainConfig(epochs=7), output=options))
+    (begun / "meta.json").write_text(json.dumps({"requested": requested, "argv": command_line()}))
+    config, handlers = plan.with_deadline(RunConfig(output=options), 3.0, 300.0)
     assert (config.train.epochs, len(handlers)) == (7, 1)
 
 
@@ -488,11 +491,6 @@ def test_a_planned_run_that_was_stopped_ends_in_time_when_it_goes_on(tmp_path, m
     result = resume(tmp_path / "digits" / "planned", handlers=[end_in_time, tick])
     assert clock[0] <= 12.0
     assert result.epochs[-1]["step"] < 24
-
-
-def read_metrics(run_dir):
-    with (run_dir / "metrics.csv").open() as file:
-        return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]
 
 
 def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):

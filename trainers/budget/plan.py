@@ -245,15 +245,8 @@ def calibrated_loss(run: RunResult) -> float:
 def with_deadline(
     config: RunConfig, passes: float, until: float, *, most: float = math.inf
 ) -> tuple[RunConfig, list[Handler]]:
-    """Return the options of about so many passes and the handler that ends them in time.
-
-    A run that this very command began before it was stopped goes on by its own plan."""
-    stopped = find_same_options(config, planned=True)
-    if stopped is None:
-        config = config.changed(train={"epochs": rounded(passes)})
-    else:
-        requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
-        config = replace(requested, output=config.output)
+    """Return the options of about so many passes and the handler that ends them in time."""
+    config = as_begun(config.changed(train={"epochs": rounded(passes)}))
     return config, [lambda trainer: DeadlineHandler(trainer.state.run, until, most=most)]
 
 
@@ -311,12 +304,17 @@ def part(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
 
 
 def as_begun(config: RunConfig) -> RunConfig:
-    """Return the options with which this very command began the run of this name before it was stopped, else these."""
+    """Return the options with which this very command began this run before it was stopped, else these.
+
+    It is found by its name, or by its options but for the epochs."""
     output = config.output
-    if output.run_name is None or not output.auto_resume:
+    if not output.auto_resume:
         return config
-    folder = data_folder(output, config.data.source) / output.run_name
-    begun = read_if_whole(folder / "meta.json", argv=list, requested=dict)
+    if output.run_name is None:
+        folder = find_same_options(config, planned=True)
+    else:
+        folder = data_folder(output, config.data.source) / output.run_name
+    begun = read_if_whole(folder / "meta.json", argv=list, requested=dict) if folder else None
     if begun is None or not {*begun["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
         return config
     return replace(from_dict(RunConfig, begun["requested"]), output=output)
