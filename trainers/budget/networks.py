@@ -90,11 +90,6 @@ class Priced:
                 features_of(self.setup, split, keep=True, networks=[network])
 
 
-def without_packages() -> bool:
-    """Return whether ImageNet's weights are not installed."""
-    return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
-
-
 def local_networks() -> list[Network]:
     """List the networks that need no download."""
     found: list[Network] = []
@@ -137,7 +132,7 @@ def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages,
         setup = prepare(frozen(config, networks, canvas), images=images)
     assert isinstance(setup.model, SideBySide)
     console.announce_data(setup, images=images)
-    if without_packages():
+    if not any(network.name in PACKAGED_MODELS for network in networks):
         console.say(HINT, label="note")
     elif not any(network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks):
         console.say(STRONGER, label="note")
