@@ -44,12 +44,8 @@ def fitted(photos, folder, name, *networks, words=()):
     return train(photos, folder, name, "--config", str(folder / f"{name}.json"), *words)
 
 
-@pytest.fixture(scope="module")
-def mixture(photos, tmp_path_factory):
-    return fitted(photos, tmp_path_factory.mktemp("runs"), "mixture")
-
-
-def test_what_opens_it_says_what_the_run_said(photos, mixture, capsys):
+def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
+    mixture = fitted(photos, tmp_path, "mixture")
     result, classifier = read_result(mixture), open_classifier(str(mixture), device="cpu")
     assert (result.epochs[-1]["step"], result.epochs[-1]["lr"]) == (0, None)
     assert classifier.model.head.weight.abs().sum() > 0

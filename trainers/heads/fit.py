@@ -79,13 +79,13 @@ def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> Scores:
 
 
 def ranking(parts: Scores) -> Iterator[str]:
-    """Yield the table of cross-validated parts, one a line, in the order in which they come."""
+    """Yield the table of cross-validated parts, one a line, in the order in which they come; nothing without any."""
     cells = [("network, frozen", "accuracy", "log loss")]
     for name, scores in parts.items():
         if (found := scores.get("cross-validation")) is not None:
             half = 50 * (found["high"] - found["low"])
             cells.append((name, f"{100 * found['accuracy']:.1f} ±{half:.1f} %", f"{found['loss']:.3f}"))
-    yield from format_table(cells, left=(0,))
+    yield from format_table(cells, left=(0,)) if len(cells) > 1 else ()
 
 
 def shares_of(parts: Scores) -> str:
