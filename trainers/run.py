@@ -151,10 +151,10 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
 
         console.say(cache_features(setup))
     if start == "fit":
-        from trainers.heads.fit import fit_to_features, ranking
+        from trainers.heads.fit import fit_to_features, ranking, shares_of
 
         scores = fit_to_features(setup)
-        for line in ranking(scores):
+        for line in (*ranking(scores), shares_of(scores)):
             console.say(line, label="head")
         if distributed.is_main_process():
             write_json(run_dir / "heads.json", scores)
