@@ -57,7 +57,8 @@ def rank(
     With `seconds`, those that would take longer than what is left of them are not tried. `most`: images that each is
     judged on, without those that one was trained on. The features stay on disk. Raises DataError: too few images are
     left of those."""
-    rows, started, unseen = list[Ranked](), time.perf_counter(), None
+    rows, started = list[Ranked](), time.perf_counter()
+    unseen: NDArray[np.bool_] | None = None
     if models is None:
         found = (dataclasses.replace(each, in_channels=config.model.in_channels) for each in local_pretrained_models())
         models = {model: name_of(model) for model in found}
