@@ -15,6 +15,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit import factory
 from vit.config import ModelConfig
+from vit.factory import local_pretrained_models
 
 
 def config_of(folder: Path, **model) -> RunConfig:
@@ -52,8 +53,7 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
     damaged = tmp_path / "cut.safetensors"
     damaged.write_bytes(b"cut")
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
-    monkeypatch.setattr(local_weights, "local_pretrained_models", lambda: models)
-    (row,) = local_weights.rank(config_of(tmp_path))
+    (row,) = local_weights.rank(config_of(tmp_path), {model: local_weights.name_of(model) for model in models})
     assert row.model.weights == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out
 
@@ -64,23 +64,9 @@ def test_of_many_images_a_sample_is_judged_and_the_least_log_loss_comes_first(
     tmp_path, monkeypatch, most, looked_at
 ) -> None:
     monkeypatch.setattr(local_weights, "MOST_IMAGES", most)
-    rows = local_weights.rank(config_of(tmp_path))
+    rows = local_weights.rank(config_of(tmp_path), {model: model.name for model in local_pretrained_models()})
     assert {len(row.judged.labels) for row in rows} == {looked_at}
     assert rows[0].judged.loss <= rows[1].judged.loss
-
-
-@pytest.mark.usefixtures("embedded_alone")
-def test_features_of_an_earlier_look_do_not_make_weights_seem_quick(tmp_path, monkeypatch) -> None:
-    """A second plan of two minutes took 0.4 s for the price of a probe that then took 83."""
-    monkeypatch.setattr(local_weights, "seconds_of_forward", lambda setup, images: 50.0)
-    for _ in range(2):
-        assert [row.seconds for row in local_weights.rank(config_of(tmp_path), seconds=1000)] == [50.0, 50.0]
-    assert max(row.seconds for row in local_weights.rank(config_of(tmp_path))) < 50
-
-
-def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
-    assert local_weights.rank(config_of(tmp_path), seconds=0) == []
-    assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out
 
 
 def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:

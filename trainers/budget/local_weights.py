@@ -1,9 +1,8 @@
 """Frozen backbones, judged one by one on the training images by cross-validation of the head of `trainers.heads`.
 
-For `rank`, and for labels; nothing is trained. The images and the folds are the same for every backbone.
+For `rank`; nothing is trained. The images and the folds are the same for every backbone.
 """
 
-import dataclasses
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +13,15 @@ from numpy.typing import NDArray
 from common.errors import MissingPackage, WeightsError
 from datasets.bundle import LEFT_OUT, VAL, Samples, image_set
 from datasets.opened import OpenedImages
-from trainers.budget.pace import seconds_of_forward
 from trainers.config import RunConfig
 from trainers.features import features_of
 from trainers.heads import linear
 from trainers.heads.fit import Scores, as_images
 from trainers.heads.linear import Judged, cross_validate
-from trainers.reporting.console import duration, say
+from trainers.reporting.console import say
 from trainers.seen import Start, starts_of, without_seen
 from trainers.setup import RunSetup, prepare
 from vit import ModelConfig
-from vit.factory import local_pretrained_models
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
@@ -40,34 +37,17 @@ class Ranked:
     """None of too few images."""
     parameters: int
     seconds: float
-    """Seconds to compute the features and to judge them; where time is short at least as estimated, for features may
-    have been left by an earlier look."""
+    """Seconds to compute the features, if no earlier look has left them, and to judge them."""
 
 
-def rank(
-    config: RunConfig,
-    models: Mapping[ModelConfig, str] | None = None,
-    *,
-    seconds: float | None = None,
-    most: int = linear.MOST_IMAGES,
-    images: OpenedImages | None = None,
-) -> list[Ranked]:
-    """Judge backbones with their names, by default all on this machine; the least log loss first.
+def rank(config: RunConfig, models: Mapping[ModelConfig, str], *, most: int = linear.MOST_IMAGES) -> list[Ranked]:
+    """Judge backbones with their names; the least log loss first.
 
-    With `seconds`, those that would take longer than what is left of them are not tried. `most`: images that each is
-    judged on, without those that one was trained on. The features stay on disk. Raises DataError: too few images are
-    left of those."""
-    rows, started = list[Ranked](), time.perf_counter()
-    unseen: NDArray[np.bool_] | None = None
-    if models is None:
-        found = (dataclasses.replace(each, in_channels=config.model.in_channels) for each in local_pretrained_models())
-        models = {model: name_of(model) for model in found}
+    `most`: images that each is judged on, without those that one was trained on. The features stay on disk. Raises
+    DataError: too few images are left of those."""
+    rows, unseen = list[Ranked](), None
     starts = dict.fromkeys(start for model in models for start in starts_of(model))
-    for model, setup in probes(config.changed(data={"allow_seen": True}), models, images=images):
-        wanted = 0.0 if seconds is None else seconds_of_forward(setup, setup.data.dataset_sizes["train"])
-        if seconds is not None and wanted > seconds - (time.perf_counter() - started):
-            say(f"{models[model]}: left out, it would take about {duration(wanted)}", label="weights")
-            continue
+    for model, setup in probes(config.changed(data={"allow_seen": True}), models):
         if unseen is None:
             unseen = images_to_judge(setup.data.samples, starts, allow=config.data.allow_seen)
         began, loader = time.perf_counter(), setup.data.dataloaders["train"]
@@ -75,15 +55,13 @@ def rank(
         known = as_images(loader, features, len(setup.data.class_names), setup.model)
         judged = cross_validate(known.take(np.flatnonzero(unseen[image_set(loader).indices])), most=most)
         parameters = sum(parameter.numel() for parameter in setup.model.parameters())
-        rows.append(Ranked(models[model], model, judged, parameters, max(time.perf_counter() - began, wanted)))
+        rows.append(Ranked(models[model], model, judged, parameters, time.perf_counter() - began))
     return sorted(rows, key=lambda row: row.judged.loss if row.judged else 0.0)
 
 
-def probes(
-    config: RunConfig, models: Iterable[ModelConfig], *, images: OpenedImages | None = None
-) -> Iterator[tuple[ModelConfig, RunSetup]]:
+def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[ModelConfig, RunSetup]]:
     """Yield the linear probe of each model that can be had, on up to `MOST_IMAGES` images; say which cannot."""
-    images = images or OpenedImages()
+    images = OpenedImages()
     for model in models:
         try:
             setup = prepare(probe_of(config, model), images=images)
