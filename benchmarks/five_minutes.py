@@ -152,7 +152,7 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
     words = ["train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
     words += ["--output-dir", str(out), "--run-name", arm]  # its own: features that another run left would save time
     if arm == "scratch-small":
-        words += ["--recipe", "scratch-small", "--image-size", "64"]
+        words += ["--config", "scratch-small", "--image-size", "64"]
     return [sys.executable, *(["-c", WITHOUT_TIMM] if arm == "plain" else ["main.py"]), *words]
 
 

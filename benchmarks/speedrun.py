@@ -1,4 +1,4 @@
-"""Accuracy of a small ViT from scratch on CIFAR-10 in seven minutes (`--recipe scratch-small`), part by part.
+"""Accuracy of a small ViT from scratch on CIFAR-10 in seven minutes (`--config scratch-small`), part by part.
 
     python -m benchmarks.speedrun --data FOLDER --seeds 3                                  # test images, rules: docs
     python -m benchmarks.speedrun --data FOLDER --arms all --images-seen 180000 --seeds 1  # what the parts bring
@@ -20,6 +20,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.environment import RESULTS, describe
+from trainers.options.recipes import RECIPES
 
 ARMS: dict[str, dict[str, Any]] = {
     "recipe": {},
@@ -42,18 +43,8 @@ def run(arm: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[
     if options.images_seen:
         length = {"epochs": options.images_seen / 45_000}
     file = folder / f"{arm}_{seed}.json"
-    file.write_text(json.dumps(ARMS[arm] | length))
-    words = [
-        "train",
-        "--data",
-        str(options.data),
-        "--val-fraction",
-        "0.1",
-        "--recipe",
-        "scratch-small",
-        "--tb",
-        "scalars",
-    ]
+    file.write_text(json.dumps(RECIPES["scratch-small"].options | ARMS[arm] | length))
+    words = ["train", "--data", str(options.data), "--val-fraction", "0.1", "--tb", "scalars"]
     words += ["--config", str(file), "--seed", str(seed), "--output-dir", str(folder), "--run-name", f"{arm}_{seed}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "main.py", *words], check=True, stdout=subprocess.DEVNULL)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 from commands.parser import ManyOptions, UsageError, filled
 from common.files import text_file
 from common.options import Arg, NoWord, Option, Positional, require, require_counts, require_finite
-from common.text import wrapped
+from common.text import did_you_mean, wrapped
 from datasets.config import DataConfig, Group, Name
 from trainers.config import Device, RunConfig, load_config, set_in
+from trainers.options.recipes import RECIPES, recipe_config
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
@@ -29,23 +30,22 @@ class SeveralRuns:
     jobs: Literal["auto"] | int = "auto"
     """Train this many runs in parallel, each in its own process. The results are the same. auto: one for each processor
     or GPU."""
-    on: Literal["local", "slurm"] = "local"
-    """Train on this machine, or as jobs of the Slurm queue. At most --jobs at once."""
-    slurm: Annotated[tuple[str, ...], Arg(metavar="KEY=VALUE")] = ()
-    """Give each job these options of sbatch. With --on slurm, such as partition=gpu gres=gpu:1 time=4:00:00."""
+    on: Annotated[tuple[str, ...], Arg(metavar="slurm")] = ()
+    """Train as jobs of a Slurm queue, with options of sbatch. Such as: slurm partition=gpu gres=gpu:1 time=4:00:00. At
+    most --jobs at once. Default: this machine."""
 
     def __post_init__(self) -> None:
         if self.jobs != "auto" and self.jobs < 1:
             raise UsageError(f"jobs={self.jobs} must be at least 1, or auto")
-        if self.slurm and self.on != "slurm":
-            raise UsageError("--slurm has options for jobs of its queue: add --on slurm")
-        if wrong := [word for word in self.slurm if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
-            raise UsageError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
+        if self.on and self.on[0] != "slurm":
+            raise UsageError(f"on={self.on[0]!r} must be slurm, then options of sbatch, such as time=4:00:00")
+        if wrong := [word for word in self.on[1:] if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
+            raise UsageError(f"--on slurm {wrong[0]!r} is not KEY=VALUE with a long option of sbatch: time=4:00:00")
 
     @property
     def placed(self) -> dict[str, Any]:
         """Keywords for `train_all` and `compare_arms`."""
-        slurm = dict(word.split("=", 1) for word in self.slurm) if self.on == "slurm" else None
+        slurm = dict(word.split("=", 1) for word in self.on[1:]) if self.on else None
         return {"jobs": None if self.jobs == "auto" else self.jobs, "slurm": slurm}
 
 
@@ -152,14 +152,9 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     images: Annotated[str | None, Positional, Arg(name="data", metavar="NAME|PATH")] = None
     """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a zip, tar
     shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub. The same as --data. Default: digits."""
-    config: Path | None = None
-    """Read options from a file, TOML or JSON. A run's config.json is one; the command line overrides it."""
-    recipe: Annotated[
-        Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None,
-        Arg(metavar="NAME"),
-    ] = None
-    """Use a named set of options. scratch-small, finetune-small, finetune-sgd, finetune-adamw-llrd or linear-probe,
-    each with its source; --config and the command line override it."""
+    config: Annotated[str | None, Arg(metavar="FILE|RECIPE")] = None
+    """Read options from a file, TOML or JSON, or take a recipe. A run's config.json is such a file. Recipes:
+    scratch-small, finetune-small, finetune-sgd, finetune-adamw-llrd, linear-probe. The command line overrides both."""
     minutes: float | None = None
     """Plan the whole command for this many minutes. The speed is measured first; then the epochs are chosen, and the
     model and the image size, if they are not given."""
@@ -186,16 +181,18 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
 
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
-        """Fill all: defaults < `--recipe NAME` < `--config FILE` < command line."""
+        """Fill all: defaults < `--config` < command line."""
         options = filled(cls, given)
         base, names = RunConfig(), [option.flag for option in given]
-        if options.recipe is not None:
-            from trainers.options.recipes import recipe_config
-
-            base = recipe_config(options.recipe)
-        if options.config is not None:
-            base = load_config(options.config, base=base)
-            names += set_in(options.config)
+        if options.config in RECIPES:
+            base = recipe_config(options.config)
+        elif options.config is not None:
+            file = Path(options.config)
+            if not file.exists():
+                hint = f"{did_you_mean(options.config, RECIPES)} Recipes: {', '.join(RECIPES)}"
+                raise UsageError(f"config {options.config!r} is neither a file nor a recipe{hint}")
+            base = load_config(file)
+            names += set_in(file)
         if options.minutes is not None:
             base = base.changed(train={"epochs": None, "warmup_epochs": None})
         options = filled(cls, given, cls(**sections(base), given=tuple(names)))

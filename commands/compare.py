@@ -30,8 +30,12 @@ ARM_OPTIONS = {
     and not {Shared, NoWord} & {*option.marks}
 }
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
-OF_ALL = {"image-size", "augment", "batch-size"}
-"""Options that may differ, and that the command line may set for all arms; others are set in a file."""
+FOR_ALL = {
+    "--data", "--data-root", "--path-column", "--label-column", "--group", "--exclude", "--split", "--val-fraction",
+    "--test-fraction", "--allow-seen", "--on-bad-image", "--workers", "--image-size", "--epochs", "--seed", "--device",
+    "--output-dir", "--run-name", "--tb",
+}  # fmt: skip
+"""Options of a run that the command line sets for all arms. The others are set in a file, or for an arm."""
 
 STORY = (
     "--data", "digits", "--labels-per-class", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off",
@@ -57,11 +61,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
         "--data path/to/images --arms resnet18 vit_b_16",
         "runs/photos/resnet18_s0 runs/photos/vit_b_16_s0",
     )
-    IN_FILES = frozenset(
-        {f"--{name}" for name in ARM_OPTIONS.keys() - OF_ALL}
-        | {"--compile", "--deterministic", "--folds", "--fold", "--grow", "--balance", "--mirror", "--patience"}
-        | {"--select", "--log-every", "--tracker", "--auto-resume"}
-    )
+    IN_FILES = frozenset(option.flag for option in run_options()) - FOR_ALL
+    OF_ARMS = frozenset(option.flag for option in ARM_OPTIONS.values())
 
     runs: Annotated[tuple[str, ...], Positional, Arg(metavar="RUN")] = ()
     """Compare finished run directories, and train nothing."""
@@ -80,10 +81,9 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     images_seen: tuple[int, ...] = ()
     """Show this many training images to every run. One number, or one for each of --labels-per-class; it sets the
     epochs. Default: what the arm that takes most of them asks for."""
-    tune_lr: Literal["auto", "on", "off"] = "auto"
-    """Choose each arm's learning rate on validation images. All arms have one grid. auto: if the time allows it."""
-    lr_grid: tuple[float, ...] | None = None
-    """Choose among these learning rates. Default: three, by the size of the models."""
+    tune_lr: Annotated[tuple[Literal["auto", "on", "off"] | float, ...], Arg(metavar="RATE")] = ("auto",)
+    """Choose each arm's learning rate on validation images: auto, on, off or the rates to try. All arms try the same:
+    three by the size of the models, unless rates are given. Default: auto, which tunes if the time allows it."""
     plan_only: bool = False
     """Write a config for each run and a list of commands, and train nothing. For any scheduler. When they are done, the
     same command without this option collects the runs; with it, it lists those that are left."""
@@ -91,14 +91,15 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_finite(self)
-        if self.plan_only and (self.minutes is not None or self.on == "slurm"):
+        if self.plan_only and (self.minutes is not None or self.on):
             raise UsageError("--plan-only leaves training to others: leave out --minutes and --on slurm")
         require_counts(self, "seeds")
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
         wanted = "be numbers of training labels per class, or all"
         require(self, wanted, lambda words: all(w == "all" or (w.isdecimal() and int(w)) for w in words), "labels")
-        if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
-            raise UsageError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
+        one_word = len(self.tune_lr) == 1 and isinstance(self.tune_lr[0], str)
+        if not one_word and not all(isinstance(rate, float) and rate > 0 for rate in self.tune_lr):
+            raise UsageError(f"tune_lr={self.tune_lr} must be auto, on, off, or rates greater than 0")
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise UsageError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
@@ -203,14 +204,14 @@ def request_of(options: Options) -> Request:
         raise UsageError(f"model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     labels = (None if word == "all" else int(word) for word in options.labels)
+    rates = tuple(rate for rate in options.tune_lr if isinstance(rate, float))
     return Request(
         base=base,
         arms=arms,
         seeds=options.seeds,
         labels=tuple(dict.fromkeys(labels)) or (None,),
         images_seen=options.images_seen,
-        tune_lr=options.tune_lr,
-        lr_grid=options.lr_grid,
+        tune_lr=rates or options.tune_lr[0],
         minutes=options.minutes,
     )
 

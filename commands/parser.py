@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 
 from common.errors import OptionError
-from common.options import InFiles, NoWord, Option, Positional, Shared, options_of
+from common.options import InFiles, NoWord, Option, Positional, options_of
 from common.shell import NAME
 from common.text import did_you_mean
 
@@ -48,6 +48,8 @@ class ManyOptions:
     """Words of a command line."""
     IN_FILES: ClassVar[frozenset[str]] = frozenset()
     """Options that this command takes from a file alone, besides those with the mark `InFiles`."""
+    OF_ARMS: ClassVar[frozenset[str]] = frozenset()
+    """Options that an arm of a comparison may have for itself."""
 
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
@@ -124,11 +126,12 @@ def screen_of(options_class: type) -> type[ManyOptions]:
 
 def on_line(options_class: type) -> list[Option]:
     """List the options that a command line may set."""
-    options = [option for option in options_of(options_class) if NoWord not in option.marks]
-    if any(option.flag == "--config" for option in options):
-        left = screen_of(options_class).IN_FILES
-        options = [option for option in options if InFiles not in option.marks and option.flag not in left]
-    return options
+    in_files = screen_of(options_class).IN_FILES
+    return [
+        option
+        for option in options_of(options_class)
+        if not {InFiles, NoWord} & {*option.marks} and not (option.section and option.flag in in_files)
+    ]
 
 
 def named_options(options_class: type) -> list[str]:
@@ -142,9 +145,9 @@ def elsewhere(name: str, options_class: type, known: Sequence[str], *, prog: str
     if ours in known or " " in ours:
         return f"unknown option {name}; here it is {ours}. See {prog} --help"
     for option in options_of(options_class):
-        if option.section and option.flag in (name, ours):
-            of_an_arm = option.section in ("model", "train") and option.kind is not bool and Shared not in option.marks
-            arm = f" or, for one arm, --arms MODEL,{option.name}=VALUE" * (of_an_arm and "--arms" in known)
+        if "--config" in known and option.section and option.flag in (name, ours):
+            of_an_arm = option.flag in screen_of(options_class).OF_ARMS
+            arm = f" or, for one arm, --arms MODEL,{option.name}=VALUE" * of_an_arm
             return f"{name} is set in a file: --config FILE with the line {option.section}.{option.name} = VALUE{arm}"
     return f"unknown option {name}{did_you_mean(name, known)} See {prog} --help"
 
@@ -158,7 +161,9 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
         for option in options
         if Positional in option.marks
     ]
-    paragraphs = (inspect.getdoc(options_class) or "").split("\n\n")[: None if everything else 1]
+    paragraphs = (inspect.getdoc(options_class) or "").split("\n\n")
+    if not everything:
+        paragraphs = [first_sentence(paragraphs[0]) + "."]
     parser = Parser(
         prog=prog,
         usage=" ".join([prog, *places, "[OPTIONS]"]),
@@ -245,9 +250,14 @@ def text_of(option: Option, *, everything: bool) -> str:
     """Return the help of an option: its first sentence, or all with the default, where the text does not say it."""
     text = " ".join((option.arg.help or docstrings(option.owner)[option.name]).split()).replace("%", "%%")
     if not everything:
-        return text.partition(". ")[0].removesuffix(".")
+        return first_sentence(text)
     silent = option.default in (dataclasses.MISSING, None, ()) or option.default is False or "Default: " in text
     return text if silent else f"{text} [default: {option.default}]"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence without its full stop."""
+    return " ".join(text.split()).partition(". ")[0].removesuffix(".")
 
 
 @cache

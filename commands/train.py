@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions
@@ -17,6 +16,7 @@ from common.shell import command, typed
 from common.text import pluralise, wrapped
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
+from trainers.options.recipes import RECIPES, card
 from vit.config import embedded_weights
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ SHOWN = 3
 
 
 def main(options: TrainOptions) -> int:
+    began = time.monotonic()
     own = options.minutes is None and options.data.source not in DATASETS
     how = how_to_train(options) if own else []
     minutes = DEFAULT_MINUTES if own and not how else options.minutes
@@ -46,40 +47,24 @@ def main(options: TrainOptions) -> int:
         print(
             f"Nothing says how to train: looking for the best model in {minutes:g} minutes (--minutes M changes it).\n"
         )
-    if not options.dry_run:
-        return begin(options, options.run, minutes, how)
-    with TemporaryDirectory() as folder:  # a plan leaves features
-        return begin(options, options.run.changed(output={"output_dir": Path(folder)}), minutes, how)
-
-
-def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: Sequence[str]) -> int:
-    """Train, or rehearse, what is planned for so many minutes; what the options say where there is no plan."""
-    began = time.monotonic()
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
     images = OpenedImages()
-    config = with_weights(config, images)
-    if options.recipe is not None:
-        from trainers.options.recipes import card
+    config = with_weights(options.run, images)
+    if options.config in RECIPES:
         from trainers.reporting import console
 
-        console.say(f"{card(options.recipe)}\n")
-    rehearsal = options.dry_run or options.find_lr
+        console.say(f"{card(options.config)}\n")
     if minutes is not None:
         from trainers.budget.plan import Budget
 
-        budget = Budget(minutes, began + 60 * minutes, rehearsed=rehearsal)
-        if rehearsal:
-            return rehearse_planned(config, budget, images, options.with_, find_lr=options.find_lr)
-        return train_planned(config, budget, images, options.with_)
-    say_what_trains(how)
-    say_which_weights_are_local(config)
-    if several_runs(options) and not rehearsal:
+        return train_planned(config, Budget(minutes, began + 60 * minutes), images, options.with_)
+    say_what_trains(config, how)
+    if options.dry_run or options.find_lr:
+        return rehearse(config, images, find_lr=options.find_lr)
+    if several_runs(options):
         return train_several(config, options.seeds, **options.placed)
-    if not rehearsal:
-        return train(config, images)
-    rehearse(config, images, find_lr=options.find_lr)
-    return 0
+    return train(config, images)
 
 
 def several_runs(options: TrainOptions) -> bool:
@@ -92,7 +77,7 @@ def how_to_train(options: TrainOptions) -> list[str]:
     """List what is given that says how to train, which else a plan decides."""
     several = {
         "torchrun": "WORLD_SIZE" in os.environ,
-        "--recipe": options.recipe is not None,
+        f"--config {options.config}": options.config in RECIPES,
         "--seeds": options.seeds > 1,
         "--folds": options.data.folds is not None,
     }
@@ -106,33 +91,32 @@ def how_to_train(options: TrainOptions) -> list[str]:
     return found
 
 
-def say_what_trains(how: Sequence[str]) -> None:
-    """Say which options, if any, keep `train PATH` from planning."""
+def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
+    """Say which options, if any, keep `train PATH` from planning, and that a model starts from random weights although
+    some come with it."""
     from trainers.reporting import console
     from trainers.system.distributed import is_main_process
 
-    if how and is_main_process():
+    if not is_main_process():
+        return
+    if how:
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
         console.say(f"none, because of {named}: one model trains", label="plan")
+    if weights := embedded_weights(config.model):
+        left = f"--weights {weights} starts from those that come with it, --weights none leaves this line out"
+        console.say(f"{config.model.name} starts from random weights; {left}", label="note")
 
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
     """Raises UsageError: an option that has no effect on what is trained."""
-    if (options.jobs, options.on) != ("auto", "local") and not several_runs(options):
-        given = f"--jobs {options.jobs}" if options.on == "local" else "--on slurm"
+    if (options.jobs != "auto" or options.on) and not several_runs(options):
+        given = "--on slurm" if options.on else f"--jobs {options.jobs}"
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if options.with_ and not (planned and options.model.name == "auto" and options.model.weights is None):
         raise UsageError(f"--with {options.with_[0]}: only a plan (--minutes, no --model) uses several networks")
-
-
-def say_which_weights_are_local(config: RunConfig) -> None:
-    """Say that a model that is named starts from random weights although some come with it."""
-    from trainers.reporting import console
-    from trainers.system.distributed import is_main_process
-
-    if (weights := embedded_weights(config.model)) and is_main_process():
-        left = f"--weights {weights} starts from those that come with it, --weights none leaves this line out"
-        console.say(f"{config.model.name} starts from random weights; {left}", label="note")
+    if planned and (options.dry_run or options.find_lr):
+        given = "--find-lr" if options.find_lr else "--dry-run"
+        raise UsageError(f"{given} is for one model: name it with --model, or give --epochs; a plan tries its own")
 
 
 def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
@@ -149,28 +133,8 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
 
     with signals.hinting("the same command with --auto-resume goes on with the plan"):
         kept = best_in(budget, config, start, images=images, more=more)
-    assert kept is not None
     open_as_latest(kept.run_dir)
     report(kept)
-    return 0
-
-
-def rehearse_planned(
-    config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str], *, find_lr: bool
-) -> int:
-    """Do what `--find-lr` and `--dry-run` do for each run of a plan."""
-    from trainers.budget.plan import best_in
-
-    count = 0
-
-    def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult | None:
-        nonlocal count
-        if find_lr and config.train.start_head == "fit":
-            return None
-        count += 1
-        return rehearse(config, images, find_lr=find_lr, number=count)
-
-    best_in(budget, config, start, images=images, more=more)
     return 0
 
 
@@ -200,21 +164,22 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     return 0
 
 
-def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool, number: int | None = None) -> RunResult | None:
-    """Do what `--find-lr` and `--dry-run` do instead of a run; `number`: that of a run of a plan, from 1 on."""
+def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
+    """Do what `--find-lr` and `--dry-run` do instead of a run."""
     from trainers.reporting import console, trackers
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
     if not distributed.is_main_process():  # one process is enough
-        return None
-    if config.output.tracker is not None and number in (None, 1):
+        return 0
+    if config.output.tracker is not None:
         trackers.require(config.output.tracker)
         console.say(f"--tracker {config.output.tracker}: nothing is sent, for nothing is trained", label="note")
     if find_lr:
-        lr_finder.find_lr(config, number=number or 1)
-        return None
-    return dry_run.dry_run(config, images=images, number=number)
+        lr_finder.find_lr(config)
+    else:
+        dry_run.dry_run(config, images=images)
+    return 0
 
 
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:

@@ -14,7 +14,7 @@ from common.errors import OptionError
 Positional = "positional"
 """Given by its place on the command line, without a name."""
 InFiles = "in files"
-"""Set from Python or in a file for `--config`; on the command line only where a command reads no such file."""
+"""Set from Python or in a file for `--config`, never on a command line."""
 NoWord = "no word"
 """Never set on a command line: no word says its value."""
 InPlans = "in plans"

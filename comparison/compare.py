@@ -98,7 +98,8 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
     if not plan.continued:
         claimed_folder(plan.request.base.output, plan.request.base.data.source)
         with made_whole(plan.folder) as aside:
-            plan.write_settled(aside)
+            settled = {"epochs": plan.epochs, "threads": plan.sharing.threads}  # which it continues with
+            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)} | settled)
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)

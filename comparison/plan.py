@@ -23,7 +23,7 @@ from trainers.reporting import console
 from trainers.seen import starts_of, without_seen
 from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder
-from trainers.storage.run_folder import free_folder, read_if_whole, tuning, write_json
+from trainers.storage.run_folder import free_folder, read_if_whole
 from trainers.system.distributed import world_size
 from vit.config import EMBEDDED_WEIGHTS
 from vit.factory import local_pretrained_models
@@ -58,8 +58,8 @@ class Request:
     """Labels per class of each condition; None: all training images."""
     images_seen: tuple[int, ...] = ()
     """Training images that every run sees; one number, or one for each condition."""
-    tune_lr: Literal["auto", "on", "off"] = "auto"
-    lr_grid: tuple[float, ...] | None = None
+    tune_lr: Literal["auto", "on", "off"] | tuple[float, ...] = "auto"
+    """Whether each arm tries several learning rates, or the rates to try."""
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
 
@@ -111,9 +111,8 @@ class ComparisonPlan:
     """Epochs of each condition, the same for all arms."""
     select: str
     grid: tuple[float, ...]
-    """Learning rates, the same for all arms."""
-    tuned: bool
-    why_tuned: str
+    """Learning rates that each arm tries; none: they are not tuned."""
+    why_not_tuned: str
     device: str
     sharing: Sharing
     seen: Sequence[str]
@@ -139,7 +138,7 @@ class ComparisonPlan:
     def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
         """Return the rates that an arm tries: a rate that was given is not tuned. None: the default."""
         lr = arm.config.train.lr
-        return (lr,) if lr is not None or not self.tuned else self.grid
+        return (lr,) if lr is not None or not self.grid else self.grid
 
     def runs_of(self, arm: PlannedArm) -> int:
         """Count the runs under one condition: every rate at the first seed, one rate at the others."""
@@ -162,26 +161,6 @@ class ComparisonPlan:
     def all_work(self) -> float:
         return sum(self.work(cell) * self.runs_of(self.arms[cell[1]]) for cell in self.cells)
 
-    def run_config(self, cell: Cell, *, seed: int, lr: float | None) -> RunConfig:
-        """Return the options of one run, whose name says which it is: a stopped comparison finds it again."""
-        labels, arm = self.request.labels[cell[0]], self.arms[cell[1]]
-        name = f"{self.folder.name}/{arm.slug}/{labels or 'all'}/s{seed}"
-        output = arm.config.output
-        if len(self.rates(arm)) > 1 and seed == self.seeds[0]:
-            name, output = f"{name}_lr{lr:g}", tuning(output)
-        tb = output.tb if seed == self.seeds[0] else "scalars"  # the pictures of every seed say the same
-        budget = {"epochs": self.epochs[cell[0]], "threads": self.sharing.threads}
-        return arm.config.changed(
-            data=vars(with_labels(arm.config.data, labels)) | {"split": self.split_file},
-            train={"seed": seed, "lr": lr, "select": self.select, **budget},
-            output={"output_dir": output.output_dir, "run_name": name, "tb": tb},
-        )
-
-    def write_settled(self, folder: Path) -> None:
-        """Write what a stopped comparison needs to continue."""
-        settled = {"epochs": self.epochs, "threads": self.sharing.threads}
-        write_json(folder / "compare.json", {"status": "running", "requested": to_dict(self.request), **settled})
-
 
 def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonPlan:
     """Decide everything before the first step. `jobs`: runs side by side; None: as many as this machine carries.
@@ -203,11 +182,9 @@ def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonP
     # A comparison continues with the epochs it began with: `--minutes` and another machine would find others.
     settled = (read_if_whole(folder / "compare.json") or {}) if continued else {}
     epochs = settled.get("epochs") or [shared_epochs(request, arms, i, n) for i, n in enumerate(train_images)]
-    large = any(defaults.model_family(arm.resolved.model.name) != arm.resolved.model.name for arm in arms)
-    grid = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
     device = defaults.resolve_device(train.device)
     images_seen = sum(passes * count for passes, count in zip(epochs, train_images, strict=True))
-    tuned, why = tunes(request.tune_lr, arms, images_seen, grid, device)
+    grid, why_not_tuned = rates_to_try(request.tune_lr, arms, images_seen, device)
     threads = train.threads or settled.get("threads", torch.get_num_threads()) if continued else train.threads
     plan = ComparisonPlan(
         request=request,
@@ -218,8 +195,7 @@ def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonP
         epochs=tuple(epochs),
         select=defaults.resolve_select(train.select, labels),
         grid=grid,
-        tuned=tuned,
-        why_tuned=why,
+        why_not_tuned=why_not_tuned,
         device=device,
         sharing=Sharing(1, threads),
         seen=seen,
@@ -241,16 +217,25 @@ def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, 
     return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
 
 
-def tunes(
-    wanted: str, arms: Sequence[PlannedArm], images_seen: float, grid: Sequence[float], device: str
-) -> tuple[bool, str]:
-    """Return whether each arm's rate is tuned, and why: a training step is three forward passes, on features none."""
-    if wanted != "auto":
-        return wanted == "on", f"--tune-lr {wanted}"
+def rates_to_try(
+    wanted: str | tuple[float, ...], arms: Sequence[PlannedArm], images_seen: float, device: str
+) -> tuple[tuple[float, ...], str]:
+    """Return the rates that each arm tries; none, and why, where that is not wanted or would take too long.
+
+    A training step is three forward passes, on kept features none.
+    """
+    if wanted == "off":
+        return (), "--tune-lr off"
+    if not isinstance(wanted, str):
+        return tuple(sorted({*wanted})), ""
+    large = any(defaults.model_family(arm.resolved.model.name) != arm.resolved.model.name for arm in arms)
+    grid = LARGE_GRID if large else SMALL_GRID
     searched = [arm for arm in arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
     cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(grid) - 1)
     limit = TUNING_FLOPS[device.split(":")[0]]
-    return cost <= limit, (
+    if wanted == "on" or cost <= limit:
+        return grid, ""
+    return (), (
         f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
     )
 
@@ -299,14 +284,10 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 def find_folder(request: Request) -> tuple[Path, bool]:
     """Return the folder of the same comparison if it was stopped, else a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
-    requested = to_dict(request)  # the same again means the same comparison
+    begun = {"status": "running", "requested": to_dict(request)}  # the same again means the same comparison
     for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
-        known = read_if_whole(path) or {}
-        try:
-            if known["status"] != "finished" and known["requested"] == requested:
-                return path.parent, True
-        except (KeyError, TypeError, AttributeError, ValueError):
-            console.say(f"note: {path} is damaged: it may be the record of this comparison, which starts anew")
+        if begun.items() <= (read_if_whole(path) or {}).items():
+            return path.parent, True
     return free_folder(output, data, "compare"), False
 
 

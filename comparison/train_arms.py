@@ -10,8 +10,8 @@ from typing import Any
 from common.errors import Diverged, TrainingError
 from common.files import write_text
 from common.shell import command
-from comparison.plan import REPORT, Cell, ComparisonPlan, PlannedArm
-from comparison.runs import Arm, Condition, labels_text, read_run, require_same_data
+from comparison.plan import REPORT, Cell, ComparisonPlan, with_labels
+from comparison.runs import Arm, Condition, read_run, require_same_data
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import metric_of
@@ -21,7 +21,7 @@ from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.storage.data_folder import claimed_folder, data_folder
 from trainers.storage.finished_run import read_run_config
-from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.run_folder import read_json, tuning, write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import process
 
@@ -38,30 +38,50 @@ class Task:
     cell: Cell
     seed: int
     lr: float | None
+    key: str
+    """Its name in the comparison, such as `pretrained/10/s0`."""
     config: RunConfig
     settled: Path
     """Directory of the run if its rate is the chosen one."""
-    title: str
 
     def __str__(self) -> str:
-        return self.title
-
-    @property
-    def key(self) -> str:
-        return str(self.config.output.run_name)
+        return self.key
 
     @property
     def run_dir(self) -> Path:
         """Directory of its run, which may not exist yet."""
         if (self.settled / "config.json").is_file() and read_run_config(self.settled).train.lr == self.lr:
             return self.settled
-        return data_folder(self.config.output, self.config.data.source) / self.key
+        return data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name)
 
     def result(self) -> Done:
         """Return what a job of a queue has left; a job that ended without a result has diverged."""
         if not is_finished(self.run_dir):
             return None, True, 0.0
         return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
+
+
+def folder_of(plan: ComparisonPlan, cell: Cell, seed: int) -> Path:
+    """Return the directory of a run with the chosen rate."""
+    return plan.folder / plan.arms[cell[1]].slug / str(plan.request.labels[cell[0]] or "all") / f"s{seed}"
+
+
+def task_of(plan: ComparisonPlan, cell: Cell, seed: int, lr: float | None) -> Task:
+    """Return a run of a plan, whose name says which it is: a stopped comparison finds it again."""
+    labels, arm = plan.request.labels[cell[0]], plan.arms[cell[1]]
+    settled, output = folder_of(plan, cell, seed), arm.config.output
+    key = settled.relative_to(plan.folder).as_posix()
+    name = plan.folder.relative_to(data_folder(output, arm.config.data.source)).as_posix()
+    if len(plan.rates(arm)) > 1 and seed == plan.seeds[0]:
+        key, output = f"{key}_lr{lr:g}", tuning(output)
+    tb = output.tb if seed == plan.seeds[0] else "scalars"  # the pictures of every seed say the same
+    budget = {"epochs": plan.epochs[cell[0]], "threads": plan.sharing.threads}
+    config = arm.config.changed(
+        data=vars(with_labels(arm.config.data, labels)) | {"split": plan.split_file},
+        train={"seed": seed, "lr": lr, "select": plan.select, **budget},
+        output={"output_dir": output.output_dir, "run_name": f"{name}/{key}", "tb": tb},
+    )
+    return Task(cell, seed, lr, key, config, settled)
 
 
 def train_arms(
@@ -71,11 +91,9 @@ def train_arms(
 
     `slurm`: options of the jobs that train. Raises TrainingError, Interrupted: the same comparison can be continued.
     """
-    share_features(plan)
     with runner(plan.sharing, slurm, plan.folder / "jobs") as each:
-        training = Training(plan, each)
-        training.do_all()
-    return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
+        tried = train_all(plan, each)
+    return [condition(plan, place) for place in range(len(plan.request.labels))], tried
 
 
 def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
@@ -83,18 +101,15 @@ def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
 
     If learning rates are tuned, these are the trials at first, and the other seeds when the trials are finished.
     """
-    share_features(plan)
-    todo: list[Task] = []
-    try:
-        Training(plan, finished_only).do_all()
-    except NotFinished as waiting:
-        todo = waiting.tasks
     commands = []
-    for task in todo:
-        path = plan.folder / "plan" / f"{'_'.join(Path(task.key).parts[1:])}.json"
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, to_dict(task.config))
-        commands.append(command("train", "--config", path, "--auto-resume"))
+    try:
+        train_all(plan, finished_only)
+    except NotFinished as waiting:
+        for task in waiting.tasks:
+            path = plan.folder / "plan" / f"{task.key.replace('/', '_')}.json"
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, to_dict(task.config))
+            commands.append(command("train", "--config", path, "--auto-resume"))
     file = plan.folder / "commands.txt"
     write_text(file, "".join(f"{line}\n" for line in commands))
     return file, commands
@@ -117,83 +132,66 @@ def finished_only(function: Callable[[Task], Done], tasks: Iterable[Task]) -> It
         yield task, function(task)
 
 
-def share_features(plan: ComparisonPlan) -> None:
-    """Make the folder of cached features if an arm caches them, so that all of its runs share them."""
-    if any(arm.keeps_features for arm in plan.arms):
+def train_all(plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> list[dict[str, Any]]:
+    """Train all runs by `each` of `trainers.multirun.worker_pool`; return a row for each rate that was tried.
+
+    All rates are tried at the first seed, and the best run becomes the run of that seed.
+    """
+    if any(arm.keeps_features for arm in plan.arms):  # all runs share them in a folder that is there
         base = plan.request.base
         (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
+    progress, rows = Progress(plan), []
 
-
-class Training:
-    """The runs of a plan; `each` of `trainers.multirun.worker_pool` trains them."""
-
-    def __init__(self, plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> None:
-        self.plan, self.each = plan, each
-        self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in plan.cells if not self.searches(cell)}
-        self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in plan.cells}
-        self.tuning: list[dict[str, Any]] = []
-        self.progress = Progress(plan)
-
-    def do_all(self) -> None:
-        self.choose_rates()
-        missing = [
-            (cell, seed) for seed in self.plan.seeds for cell in self.plan.cells if seed not in self.folders[cell]
-        ]
-        for task, result in self.run([self.task(cell, seed, self.rates[cell]) for cell, seed in missing]):
-            if result is None:
-                raise TrainingError(f"{task} diverged: choose other rates by --lr-grid, or lr=R of its arm")
-            self.folders[task.cell][task.seed] = result.run_dir
-
-    def arm(self, cell: Cell) -> PlannedArm:
-        return self.plan.arms[cell[1]]
-
-    def searches(self, cell: Cell) -> bool:
-        return len(self.plan.rates(self.arm(cell))) > 1
-
-    def choose_rates(self) -> None:
-        """Try all rates at the first seed; the best run becomes the run of that seed."""
-        searched = [cell for cell in self.plan.cells if self.searches(cell)]
-        seed, grid, select = self.plan.seeds[0], self.plan.grid, metric_of(self.plan.select)
-        sign = -1 if select == "loss" else 1
-        tasks = [self.task(cell, seed, lr) for lr in grid for cell in searched]
-        results = {(task.cell, task.lr): result for task, result in self.run(tasks)}
-        for cell in searched:
-            arm, tried = self.arm(cell).name, [(lr, results[cell, lr]) for lr in grid]
-            usable = [(lr, result) for lr, result in tried if result is not None]
-            if not usable:
-                raise TrainingError(f"{arm} diverged at every learning rate of {', '.join(f'{lr:g}' for lr in grid)}")
-            best_lr, best = max(usable, key=lambda pair: (sign * pair[1].val[select], -pair[1].val["loss"]))
-            settled = self.task(cell, seed, best_lr).settled
-            if best.run_dir != settled:
-                settled.parent.mkdir(parents=True, exist_ok=True)
-                best.run_dir.rename(settled)
-            self.rates[cell], self.folders[cell][seed] = best_lr, settled
-            of_arm = {"labels_per_class": self.plan.request.labels[cell[0]], "arm": arm}
-            for lr, result in tried:
-                scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
-                self.tuning.append({**of_arm, "lr": lr, **scores, "chosen": lr == best_lr})
-
-    def condition(self, place: int) -> Condition:
-        """Read the runs under one condition."""
-        arms = []
-        for number, arm in enumerate(self.plan.arms):
-            folders = self.folders[place, number]
-            arms.append(Arm(arm.name, tuple(read_run(folders[seed]) for seed in sorted(folders))))
-        require_same_data([run for arm in arms for run in arm.runs])
-        return Condition(self.plan.request.labels[place], tuple(arms))
-
-    def task(self, cell: Cell, seed: int, lr: float | None) -> Task:
-        config = self.plan.run_config(cell, seed=seed, lr=lr)
-        name = Path(str(config.output.run_name))
-        settled = self.plan.folder.joinpath(*name.parts[1:-1], name.name.partition("_")[0])
-        title = f"{self.arm(cell).name}, {labels_text(self.plan.request.labels[cell[0]])}, seed {seed}"
-        return Task(cell, seed, lr, config, settled, title + (f", lr {lr:g}" if lr is not None else ""))
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
-        """Do all tasks, and print a line for each when it is done."""
-        for task, done in self.each(partial(one_run, images=self.plan.images), tasks):
-            self.progress.end(task, done)
+    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
+        for task, done in each(partial(one_run, images=plan.images), tasks):
+            progress.end(task, done)
             yield task, done[0]
+
+    first, *others = plan.seeds
+    rates = {cell: plan.rates(plan.arms[cell[1]]) for cell in plan.cells}
+    searched = [cell for cell in plan.cells if len(rates[cell]) > 1]
+    results: dict[Cell, dict[float | None, RunResult | None]] = {cell: {} for cell in searched}
+    for task, result in run([task_of(plan, cell, first, lr) for lr in plan.grid for cell in searched]):
+        results[task.cell][task.lr] = result
+    chosen = {cell: choose_rate(plan, cell, results[cell]) if cell in searched else rates[cell][0] for cell in rates}
+    for cell in searched:
+        of_arm = {"labels_per_class": plan.request.labels[cell[0]], "arm": plan.arms[cell[1]].name}
+        for lr in plan.grid:
+            result = results[cell][lr]
+            scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
+            rows.append({**of_arm, "lr": lr, **scores, "chosen": lr == chosen[cell]})
+    left = [(cell, seed) for seed in (first, *others) for cell in plan.cells if seed != first or cell not in searched]
+    for task, result in run([task_of(plan, cell, seed, chosen[cell]) for cell, seed in left]):
+        if result is None:
+            raise TrainingError(f"{task} diverged: choose other rates by --tune-lr, or lr=R of its arm")
+    return rows
+
+
+def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, RunResult | None]) -> float | None:
+    """Return the rate of the best run on validation images, and move that run to its place in the comparison."""
+    select = metric_of(plan.select)
+    sign = -1 if select == "loss" else 1
+    usable = [(lr, results[lr]) for lr in plan.grid]
+    scored = [(sign * result.val[select], -result.val["loss"], lr, result) for lr, result in usable if result]
+    if not scored:
+        tried = ", ".join(f"{lr:g}" for lr in plan.grid)
+        raise TrainingError(f"{plan.arms[cell[1]].name} diverged at every learning rate of {tried}")
+    *_, lr, best = max(scored, key=lambda row: row[:2])
+    settled = folder_of(plan, cell, plan.seeds[0])
+    if best.run_dir != settled:
+        settled.parent.mkdir(parents=True, exist_ok=True)
+        best.run_dir.rename(settled)
+    return lr
+
+
+def condition(plan: ComparisonPlan, place: int) -> Condition:
+    """Read the runs under one condition."""
+    arms = []
+    for number, arm in enumerate(plan.arms):
+        folders = [folder_of(plan, (place, number), seed) for seed in plan.seeds]
+        arms.append(Arm(arm.name, tuple(map(read_run, folders))))
+    require_same_data([run for arm in arms for run in arm.runs])
+    return Condition(plan.request.labels[place], tuple(arms))
 
 
 class Progress:
@@ -210,30 +208,21 @@ class Progress:
         self.done, self.waiting = self.done + 1, self.waiting - work
         if trained and result is not None:
             self.trained, self.seconds = self.trained + work, self.seconds + seconds
+        runs, left = self.plan.number_of_runs - self.done, 0.0
+        if self.trained and runs:
+            left = self.seconds / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
         if self.done == 1:
             console.say(f"{'run':>7}  {'val acc':>8}  {'time':>6}  {'left':>6}")
-        left, name = self.left(), "/".join(Path(task.key).parts[1:])
         score = "diverged" if result is None else f"{result.val['accuracy']:.1%}"
         took = console.duration(seconds) if trained else "done"
         rest = console.duration(left) if left else ""
-        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {name}")
-        self.say_if_late(left)
-
-    def left(self) -> float:
-        """Estimate the seconds until the last run ends; 0 if no run was trained yet."""
-        runs = self.plan.number_of_runs - self.done
-        if not self.trained or not runs:
-            return 0.0
-        return self.seconds / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
-
-    def say_if_late(self, left: float) -> None:
-        """Print once how late a machine that is slower than measured ends."""
-        if self.plan.until is None or self.late or not left:
-            return
-        over = time.monotonic() + left + REPORT - self.plan.until
-        self.late = over > LATE * 60 * (self.plan.request.minutes or 0)
-        if self.late:
-            console.say(f"the machine is slower than measured: {console.duration(over)} late at the end", label="time")
+        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {task}")
+        if self.plan.until is not None and left and not self.late:
+            over = time.monotonic() + left + REPORT - self.plan.until
+            self.late = over > LATE * 60 * (self.plan.request.minutes or 0)
+            if self.late:
+                line = f"the machine is slower than measured: {console.duration(over)} late at the end"
+                console.say(line, label="time")
 
 
 def one_run(task: Task, images: OpenedImages | None = None) -> Done:

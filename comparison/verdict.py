@@ -38,7 +38,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
     console.say("; ".join(budgets), label="budget")
     together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
-    tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.tuned else ""
+    tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.grid else ""
     console.say(f"{plan.number_of_runs}, {together} on {plan.device}{threads}{tuned}", label="runs")
     clusters = units_of(split.samples, split.samples.indices("test"))
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
@@ -58,13 +58,13 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
             f"With {labels_text(labels, every='all training labels')} every run takes {pluralise(epochs, 'epoch')}: "
             f"{round(images * epochs):,} images seen, the same for all arms."
         )
-    if plan.tuned:
+    if plan.grid:
         yield (
             f"Every arm tried the peak learning rates {_rates(plan)} at seed {plan.seeds[0]}; the one with "
             f"the best validation {metric_of(plan.select)} (ties: lower loss) served its other seeds too."
         )
     else:
-        yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
+        yield f"Learning rates are the defaults or as given, not tuned ({plan.why_not_tuned})."
     given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
     if given:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
@@ -79,7 +79,7 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     if any(have_seen(arm.resolved.model.weights, data.source) for arm in plan.arms):
         yield f"{PRETRAINED_ON[data.source]}: a pretrained arm may have seen the test images"
     yield from plan.seen
-    if not plan.tuned:
+    if not plan.grid:
         yield "learning rates were not tuned; --tune-lr on tries several"
     copies = copies_of_training_images(plan.split.samples, data.root)
     if copies is None:

@@ -100,7 +100,7 @@ class DataConfig:
     """Hold out this share of the images for the test. If the set has no split. Default: 0.2 for digits, else 0.15."""
     folds: int | None = None
     """Cross-validate: cut all but the test images into this many folds. Each is held out in turn."""
-    fold: int | None = None
+    fold: Annotated[int | None, InFiles] = None
     """Train only this one of the folds, 1 to --folds. It is the validation split, the others train."""
     labels_per_class: int | None = None
     """Train on at most this many images of each class. Validation and test stay whole."""

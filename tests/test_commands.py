@@ -66,7 +66,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["train", "--resume", "x"], 2, "unknown option --resume; here it is the command `resume RUN`."),
         (["train", "--model", "vit_tiny_16", "--image-size", "225"], 2, "nearest: 224, 240"),
         (["train", "--epochs", "many"], 2, "--epochs: 'many' is not INT or FLOAT"),
-        (["train", "--recipe", "linear"], 2, "--recipe: 'linear' is not scratch-small or"),
+        (["train", "--config", "linear"], 2, "did you mean linear-probe?"),
         (["train", "--seeds", "2.5"], 2, "--seeds: '2.5' is not INT"),
         (["train", "--device"], 2, "--device: expected one"),
         (["train", "--device", "gpu"], 2, "unknown device 'gpu'; known: auto, cpu, cuda, cuda:N, mps"),

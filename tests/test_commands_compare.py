@@ -23,8 +23,8 @@ from trainers.system import process
 from vit.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
-TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean")
+SMALL = ("--image-size", 16, "--epochs", 1, "--workers", 0, "--device", "cpu", "--tb", "scalars")
+TWO_ARMS = ("--arms", "vit_nano_8,batch_size=4", "vit_nano_8,pool=mean,batch_size=4")
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -122,7 +122,9 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
         (["--labels", "5"], 2, "--labels-per-class"),
         (["--labels-per-class", "ten"], 2, "labels=('ten',)"),
         (["--labels-per-class", "5", "--config", "{}/fraction.toml"], 2, "--fraction"),
-        (["--lr-grid", "0"], 2, "greater than 0"),
+        (["--tune-lr", "0"], 2, "greater than 0"),
+        (["--tune-lr", "on", "0.1"], 2, "tune_lr"),
+        (["--batch-size", "4"], 2, "--arms MODEL,batch_size=VALUE"),
         (["runs/absent"], 2, "runs/absent"),
         (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
     ],
@@ -142,7 +144,7 @@ def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_w
 
 
 def test_all_options_that_mean_nothing_for_finished_runs_are_named_before_anything_is_written(capsys, tmp_path):
-    together = "--labels-per-class 10 --tune-lr on --lr-grid 0.1 --seeds 7 --jobs 3 --data fashion_mnist"
+    together = "--labels-per-class 10 --tune-lr on --seeds 7 --jobs 3 --data fashion_mnist"
     together += " --epochs 3"
     for words in (together, "--minutes 5", "--on slurm", "--images-seen 500"):
         code, out, error = call(capsys, "compare", "a", "b", *words.split(), "--output-dir", tmp_path / "runs")
@@ -174,7 +176,7 @@ def troubled(tmp_path_factory):
     data = class_folders(folder / "pets", {f"{split}/{name}": 4 for split in ("train", "val", "test") for name in "ab"})
     shutil.copy(data / "train" / "a" / "000.png", data / "test" / "a" / "copy.png")
     out = io.StringIO()
-    options = ("--data", data, *SMALL, "--seeds", 1, "--lr-grid", 0.001, 1e30, "--output-dir", folder / "runs")
+    options = ("--data", data, *SMALL, "--seeds", 1, "--tune-lr", 0.001, 1e30, "--output-dir", folder / "runs")
     with contextlib.redirect_stdout(out):
         assert main.main([str(word) for word in ("compare", *TWO_ARMS, *options)]) == 0
     (report,) = (folder / "runs" / "pets").glob("compare/report.html")
@@ -207,6 +209,6 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of(s
     request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))
     arms = [SimpleNamespace(resolved=RunConfig(model=ModelConfig(weights=name))) for name in ("none", weights)]
     split = shared_split(DataConfig(source="digits"))
-    problems = list(known_problems(SimpleNamespace(request=request, arms=arms, split=split, tuned=True, seen=())))
+    problems = list(known_problems(SimpleNamespace(request=request, arms=arms, split=split, grid=(0.1,), seen=())))
     assert len(problems) == warned
     assert all(source in problem for problem in problems)

@@ -103,7 +103,7 @@ def test_compare_gives_a_row_for_each_arm_and_the_verdict_on_each_pair(tmp_path,
 @pytest.mark.slow
 def test_compare_says_what_it_trains_on_standard_error_alone(tmp_path, capsys):
     data = class_folders(tmp_path / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6})
-    small = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
+    small = ("--image-size", 16, "--epochs", 1, "--workers", 0, "--device", "cpu", "--tb", "scalars")
     arms = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--seeds", 1, "--tune-lr", "off", "--jobs", 2)
     argv = ["compare", "--data", data, *arms, *small, "--output-dir", tmp_path / "runs", "--json"]
     argv = [sys.executable, ROOT / "main.py", *argv]

@@ -36,7 +36,8 @@ def folder(tmp_path_factory):
         train(config.changed(model=model, output=output))
     Image.fromarray(np.full((9, 9, 3), 70, np.uint8)).save(folder / "a.png")
     files = {"folds": "[data]\nfolds = 1", "mean": "mean = [0.1, 0.2]", "dropout": "dropout = 0.1"}
-    files |= {"warmup": "warmup-epochs = 5", "fraction": "data.fraction = 0.5"}
+    files |= {"warmup": "warmup-epochs = 5", "fraction": "data.fraction = 0.5", "fold": "folds = 100000\nfold = 1"}
+    files["fit"] = 'start-head = "fit"\ntrainable = "head"\naugment = "none"'
     for name, content in files.items():
         (folder / f"{name}.toml").write_text(content)
     (folder / "empty").mkdir()
@@ -57,7 +58,10 @@ MISTAKES = [
     (OPEN + "--model resnet18 --weights none --config {folder}/dropout.toml", "no option dropout"),
     (TRAIN + "--config {folder}/warmup.toml", "warmup_epochs=5"),
     (TRAIN + "--accumulate 1000", "accumulate=1000"),
-    (TRAIN + "--folds 100000 --fold 1", "use fewer folds"),
+    (TRAIN + "--config {folder}/fold.toml", "use fewer folds"),
+    (TRAIN + "--config {folder}/fit.toml --find-lr", "fitted at once"),
+    ("train {folder} --dry-run", "--model"),
+    ("train digits --minutes 1 --find-lr", "--model"),
     (TRAIN + "--config {folder}/fraction.toml", "give one of them"),
     (TRAIN + "--val-fraction 0.5 --test-fraction 0.5", "val_fraction=0.5"),
     (TRAIN + "--val-fraction 1e-9", "no val images"),

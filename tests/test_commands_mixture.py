@@ -78,9 +78,10 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
 
 
 def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
-    words = ["--model", "vit_nano_8", "--start-head", "fit", "--output-dir", str(tmp_path), "--data", str(photos)]
-    assert main.main(["train", *words]) == 2
-    assert "--start-head fit needs features that stay" in capsys.readouterr().err
+    (tmp_path / "fit.toml").write_text('start-head = "fit"')
+    words = ["--model", "vit_nano_8", "--config", str(tmp_path / "fit.toml"), "--output-dir", str(tmp_path)]
+    assert main.main(["train", *words, "--data", str(photos)]) == 2
+    assert "start_head fit needs features that stay" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from trainers.config import RunConfig
 
 WORDS = {
     "--model": "resnet18", "--weights": "none", "--trainable": "head", "--device": "cpu", "--folds": "3",
-    "--fold": "1 --folds 3", "--grow": "--split=split.csv", "--group": "folder", "--test-fraction": "0.3",
-    "--recipe": "linear-probe", "--config": "options.toml", "--on": "slurm", "--slurm": "time=1", "--data": "photos",
+    "--grow": "--split=split.csv", "--group": "folder", "--test-fraction": "0.3",
+    "--config": "options.toml", "--on": "slurm", "--data": "photos",
     "--with": "timm:resnet18@64",
 }  # fmt: skip
 """Words of a command line after options whose types do not say which would do."""
-OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--with", "--jobs", "--on", "--slurm", "--config")
+OWN = ("--minutes", "--seeds", "--dry-run", "--find-lr", "--with", "--jobs", "--on", "--config")
 
 
 def words_of(option: Option) -> str:
@@ -47,7 +47,7 @@ def began(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "options.toml").write_text("log-every = 7\n")
     monkeypatch.setattr(train, "with_weights", lambda config, *_: config)
-    for name in ("train", "train_several", "rehearse", "train_planned", "rehearse_planned"):
+    for name in ("train", "train_several", "rehearse", "train_planned"):
         what = "plan" if name.endswith("planned") else name
         monkeypatch.setattr(train, name, lambda config, *_, what=what, **__: done.append((what, config)) or 0)
     return done
@@ -75,10 +75,10 @@ def test_every_option_is_obeyed_by_the_plan_or_turns_it_off_aloud_or_is_refused(
 @pytest.mark.parametrize(
     ("words", "plans"),
     [
-        ("--log-every 10", True), ("--amp off --patience 3 --workers 0", True), ("--model auto", True),
+        ("--amp off --patience 3 --workers 0", True), ("--model auto", True),
         ("--seed 3 --augment none --batch-size 8", True), ("--seeds 1", True),
         ("--epochs 3", False), ("--optimizer adamw", False), ("--weights none", False),
-        ("--folds 5", False), ("--seeds 2", False), ("--recipe scratch-small", False),
+        ("--folds 5", False), ("--seeds 2", False), ("--config scratch-small", False),
     ],
 )  # fmt: skip
 def test_a_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys):

@@ -24,7 +24,7 @@ def rank(request, monkeypatch):
 
 def test_the_card_of_a_recipe_is_printed_by_the_first_process(rank, capsys, monkeypatch):
     monkeypatch.setattr("commands.train.train", lambda *_: 0)
-    code, out, _ = call(capsys, "train", *SHORT, "--recipe", "scratch-small")
+    code, out, _ = call(capsys, "train", *SHORT, "--config", "scratch-small")
     assert (code, "scratch-small" in out) == (0, rank == 0)
 
 
@@ -44,7 +44,7 @@ def test_the_table_of_several_runs_is_printed_and_written_by_the_first_process(r
 @pytest.mark.slow
 def test_torchrun_prints_one_card_and_one_table_of_folds(tmp_path):
     """About every second fold after the first waited for ever: its processes took the addresses of the fold before."""
-    words = ["--nproc-per-node", "2", "main.py", "train", *SHORT, "--folds", "4", "--recipe", "scratch-small"]
+    words = ["--nproc-per-node", "2", "main.py", "train", *SHORT, "--folds", "4", "--config", "scratch-small"]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", *words, "--output-dir", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=300,

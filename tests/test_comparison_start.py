@@ -146,7 +146,7 @@ def test_what_a_plan_cannot_hold_is_one_line(word, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_runs_trained_by_commands_give_the_table_of_the_comparison_itself(tmp_path, capsys):
-    rates = ("--tune-lr", "on", "--lr-grid", "0.001", "0.003")
+    rates = ("--tune-lr", "0.001", "0.003")
     planned, direct = tmp_path / "planned", tmp_path / "direct"
     for number in (4, 2):  # both rates of both arms at the first seed; then the second seed at the chosen ones
         compared(capsys, planned, *rates, "--plan-only")

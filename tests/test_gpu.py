@@ -1,6 +1,6 @@
 """What only a real GPU shows: `make test-gpu`; everything here is skipped without one.
 
-Precisions against float32, equal bits with --deterministic, compiling, a run that goes on without its GPU, waits; and
+Precisions against float32, equal bits, compiling, a run that goes on without its GPU, waits; and
 figures, which are printed and not judged: images a second beside timm's, pictures a second of the loaders, memory."""
 
 import hashlib
@@ -120,16 +120,22 @@ def commands(tmp_path_factory):
     """The folder of some runs, which train at the same time, and the exit code and the output of each."""
     folder = tmp_path_factory.mktemp("runs")
     convnet = TRAIN.replace("vit_tiny_16", "resnet18 --weights none")
-    (folder / "ema.toml").write_text("ema-decay = 0.99")
+    for name, content in {
+        "ema": "ema-decay = 0.99",
+        "equal": "deterministic = true",
+        "fit": 'start-head = "fit"',
+    }.items():
+        (folder / f"{name}.toml").write_text(content)
     words = {
-        "a": f"{TRAIN} --deterministic",
-        "b": f"{TRAIN} --deterministic",
-        "c": f"{convnet} --deterministic",
-        "d": f"{convnet} --deterministic",
+        "a": f"{TRAIN} --config {folder}/equal.toml",
+        "b": f"{TRAIN} --config {folder}/equal.toml",
+        "c": f"{convnet} --config {folder}/equal.toml",
+        "d": f"{convnet} --config {folder}/equal.toml",
         "fp16": f"{TRAIN} --amp fp16 --accumulate 2 --augment strong --config {folder}/ema.toml",
         "compiled": f"{TRAIN} --compile".replace("vit_tiny_16", "vit_micro_4"),
         "probe": TRAIN.replace(
-            "vit_tiny_16", "vit_nano_8 --weights fashion_mnist --trainable head --augment none --start-head fit"
+            "vit_tiny_16",
+            f"vit_nano_8 --weights fashion_mnist --trainable head --augment none --config {folder}/fit.toml",
         ),
     }
     runs = {name: started(*line.split(), "--output-dir", folder, "--run-name", name) for name, line in words.items()}
@@ -154,12 +160,12 @@ def test_equal_runs_have_equal_bits_with_deterministic_algorithms(commands):
 def test_a_network_repeats_its_bits_or_says_that_it_cannot(commands):
     folder, done = commands
     code, said = done["c"]
-    print(f"\nresnet18 --deterministic: code {code}, {said.strip().splitlines()[-1]}")
+    print(f"\nresnet18, deterministic: code {code}, {said.strip().splitlines()[-1]}")
     if code == 0:
         assert weights_of(folder / "c") == weights_of(folder / "d")
     else:
         assert code == 4
-        assert "--deterministic is not possible" in said
+        assert "deterministic = true is not possible" in said
 
 
 def test_a_run_of_the_gpu_is_scored_and_goes_on_without_one(commands):

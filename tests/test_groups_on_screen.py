@@ -68,16 +68,8 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
 
 
 def test_the_power_before_a_comparison_counts_groups(data, tmp_path, capsys):
-    arms = (
-        "--arms",
-        "vit_micro_4,weights=none",
-        "vit_micro_4,weights=none,lr=0.01",
-        "--seeds",
-        "1",
-        "--tune-lr",
-        "off",
-    )
-    rest = ("--image-size", "32", "--epochs", "1", "--batch-size", "8", "--jobs", "1", "--tb", "scalars")
+    arms = ("--arms", *(f"vit_micro_4,weights=none,lr={lr}" for lr in (0.001, 0.01)), "--seeds", "1")
+    rest = ("--image-size", "32", "--epochs", "1", "--jobs", "1", "--tb", "scalars", "--tune-lr", "off")
     code, out, err = call(capsys, "compare", "--data", data, *arms, *rest, "--output-dir", tmp_path)
     assert code == 0, err
     (line,) = [line for line in (out + err).splitlines() if line.lstrip().startswith("power")]

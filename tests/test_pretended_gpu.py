@@ -24,7 +24,7 @@ from vit.config import Network
 
 pytestmark = needs_its_torch
 NAMES = tuple("abcdefghij")
-FIT = "--model vit_nano_8 --weights fashion_mnist --trainable head --augment none --start-head fit --amp off"
+FROZEN = "--model vit_nano_8 --weights fashion_mnist --trainable head --augment none --amp off"
 
 
 def small():
@@ -151,9 +151,10 @@ def test_a_run_trains_goes_on_and_is_used(command, runs):
     command("explain {run}/bf16 {photos}/cats/000.png --device cuda")
 
 
-def test_heads_are_fitted_and_features_cached(command):
-    assert "cached:" in command(f"train {FIT.replace('--start-head fit', '')} --epochs 2 --run-name probe")
-    assert "cached:" in command(f"train {FIT} --run-name fit")
+def test_heads_are_fitted_and_features_cached(command, runs):
+    (runs / "fit.toml").write_text('start-head = "fit"')
+    assert "cached:" in command(f"train {FROZEN} --epochs 2 --run-name probe")
+    assert "cached:" in command(f"train {FROZEN} --config {runs}/fit.toml --run-name fit")
 
 
 def test_a_mixture_trains(command, runs):

@@ -42,8 +42,7 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
         words += ["--weights", "none", "--image-size", "32"]
     if words[0] in {"train", "compare"}:
         length = ["--minutes", "0.01"] if "--minutes" in words else ["--epochs", "1"]
-        words += [*length, "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
-        words += ["--tb", "scalars"]
+        words += [*length, "--image-size", "32", "--device", "cpu", "--workers", "0", "--tb", "scalars"]
     if words[0] == "compare":
         words += ["--seeds", "1", "--tune-lr", "off"]
         monkeypatch.setattr("comparison.report.draw", lambda *_: [])  # tests/test_comparison_report.py draws them

@@ -200,8 +200,8 @@ def test_evaluate_leaves_out_what_its_run_was_trained_on_and_refuses_where_nothi
 
 
 def test_all_arms_of_a_comparison_are_scored_on_what_no_start_was_trained_on(home, first, mixed, capsys):
-    words = "--seeds 2 --images-seen 16 --tune-lr off --device cpu --workers 0 --augment none --tb scalars --jobs 1"
-    arms = ["--arms", "vit_micro_2", f"vit_micro_2,weights={first}", "--image-size", 8]
+    words = "--seeds 2 --images-seen 16 --tune-lr off --device cpu --workers 0 --tb scalars --jobs 1"
+    arms = ["--arms", "vit_micro_2,augment=none", f"vit_micro_2,augment=none,weights={first}", "--image-size", 8]
     code, out, err = call(capsys, "compare", "--data", mixed, *arms, *words.split(), "--output-dir", home / "compared")
     assert (code, "of 15 test images" in out) == (0, True), err
     report = next((home / "compared" / "mixed").glob("compare*/report.html")).read_text()

@@ -80,7 +80,7 @@ class TrainConfig:
     """Set the precision of the arithmetic. off computes in full float32, tf32 rounds the factors of products on a GPU,
     bf16 and fp16 are mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough
     to gain, else tf32 on a GPU."""
-    deterministic: Annotated[bool, InPlans] = False
+    deterministic: Annotated[bool, InPlans, InFiles] = False
     """Give equal bits in two equal runs on one kind of GPU. Slower there; a processor always does."""
     cache_features: Annotated[Literal["auto", "on", "off"], InFiles] = "auto"
     """Keep the features of a frozen backbone, and train the head on them. auto: if the images stay the same, which is
@@ -90,7 +90,7 @@ class TrainConfig:
     follows the epochs; --minutes plans a whole run instead."""
     patience: Annotated[int, InPlans, Shared] = 0
     """Stop after this many epochs without a better validation score. 0 never stops early."""
-    start_head: Literal["plain", "probe", "fit"] | None = None
+    start_head: Annotated[Literal["plain", "probe", "fit"] | None, InFiles] = None
     """Choose how the head starts: plain, probe or fit. plain: zero, or as the weights bring it. probe: a fitted linear
     probe, so that fine-tuning does not begin by distorting the features (LP-FT). fit, with --trainable head: chosen by
     cross-validation, fitted to the training images at once, and not trained after it. Default: probe for convolutional
@@ -108,7 +108,7 @@ class TrainConfig:
     device: Annotated[Device, InPlans, Shared, Movable] = "auto"
     threads: Annotated[int | None, InPlans, Shared, Incidental, InFiles] = None
     """Compute with this many threads. Default: one per processor core, or OMP_NUM_THREADS."""
-    log_every: Annotated[int | None, InPlans] = None
+    log_every: Annotated[int | None, InPlans, InFiles] = None
     """Log to TensorBoard after so many optimizer steps. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
@@ -271,11 +271,11 @@ def set_in(path: Path) -> list[str]:
     return [option.flag for option in run_options() if given.get(option.section, {}).get(option.name) is not None]
 
 
-def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
-    """Read a file of options over `base`. Raises OptionError: no readable file, an unknown key, or a wrong value."""
+def load_config(path: Path) -> RunConfig:
+    """Read a file of options. Raises OptionError: no readable file, an unknown key, or a wrong value."""
     values = read_options(path)
     try:
-        config: RunConfig = from_dict(RunConfig, values, base=base)
+        config: RunConfig = from_dict(RunConfig, values)
     except OptionError as error:
         raise OptionError(f"config {path}: {error}") from error
     return config

@@ -131,11 +131,11 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
         (
             out_of_memory(error),
             f"out of memory at --batch-size {batch_size}",
-            "try --accumulate 2, --checkpoint-activations, a smaller --image-size, or --amp bf16",
+            "try --accumulate 2, a smaller --image-size, --amp bf16, or checkpoint-activations = true in a file",
         ),
         (
             "does not have a deterministic implementation" in text,
-            "--deterministic is not possible with this model",
+            "deterministic = true is not possible with this model",
             "leave it out",
         ),
         (

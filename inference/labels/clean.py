@@ -93,7 +93,7 @@ def say_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect], *,
         label="table",
     )
     if (samples.splits == TEST).any():
-        recipe = ("--recipe", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
+        recipe = ("--config", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
         tables = [folder / f"{name}.csv" for name in ("given", "cleaned")]
         for table in tables:
             say(command("train", "--data", table, *recipe), label="train")

@@ -120,7 +120,7 @@ def resolve_cache(config: RunConfig) -> str:
         raise OptionError(f"--cache-features on is not possible: {reasons[0]}")
     cached = train.cache_features != "off" and not reasons
     if train.start_head == "fit" and not cached:
-        raise OptionError("--start-head fit needs features that stay: --trainable head --augment none, without MixUp")
+        raise OptionError("start_head fit needs features that stay: --trainable head --augment none, without MixUp")
     return "on" if cached else "off"
 
 

@@ -1,6 +1,6 @@
 """Named sets of options, each a card of recipes.toml: its purpose, source and cost. No torch here.
 
-A recipe fills in what a config file and the command line leave open: defaults < recipe < file < command line.
+`--config NAME` takes one in place of a file; the command line overrides it.
 """
 
 import tomllib
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import OptionError
 from trainers.config import RunConfig, from_dict, to_dict
 
 
@@ -32,9 +31,7 @@ RECIPES = {
 
 
 def recipe_config(name: str) -> RunConfig:
-    """Return the defaults with a recipe's options over them. Raises OptionError: an unknown recipe."""
-    if name not in RECIPES:
-        raise OptionError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+    """Return the defaults with a recipe's options over them."""
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
     return config
 
@@ -51,6 +48,6 @@ def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig
 
 
 def card(name: str) -> str:
-    """Return what `--recipe NAME` prints before it trains."""
+    """Return what `--config NAME` prints before it trains."""
     recipe = RECIPES[name]
     return "\n".join([f"{name}: {recipe.purpose}", f"source: {recipe.source}", f"cost: {recipe.cost}", *recipe.results])
