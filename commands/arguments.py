@@ -73,15 +73,15 @@ class ImagesOptions:
     """A set of images, as training reads it."""
 
     data: Annotated[str, Positional, Arg(metavar="NAME|PATH")]
-    """Name the images: a folder of class folders, a table, or a built-in set. Also a zip, or tar shards
-    (FOLDER/*.tar)."""
+    """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a zip, or tar
+    shards (FOLDER/*.tar)."""
     _: dataclasses.KW_ONLY
     data_root: Path = Path("data")
-    """Find built-in sets in this folder, or download them to it."""
+    """Find built-in sets here, or download them to it."""
     path_column: Name = None
-    """Name the column of a table with the image files, as for train."""
+    """Name the table's column of image files, as for train."""
     label_column: Name = None
-    """Name the column of a table with the classes, as for train."""
+    """Name the table's column of classes, as for train."""
     group: Group = None
     """Keep images together, as for train. COLUMN of a table, `folder`, or a REGEX for the path."""
 
@@ -97,12 +97,12 @@ class WeightsOptions:
     """A trained model, and what its name or file does not say."""
 
     run: RunName
-    """Name the model: a run directory, `latest`, an export or a weights file. Exports are .safetensors and .onnx; a
-    weights file needs --model; hf:ID is a model of the Hugging Face hub."""
+    """Name the model: a run, `latest`, an export or a file. Exports are .safetensors and .onnx; a file of weights needs
+    --model; hf:ID is a model of the Hugging Face hub."""
     model: Name = None
-    """Name the model that a weights file from elsewhere belongs to."""
+    """Name the model of a weights file from elsewhere."""
     class_names: Path | None = None
-    """Read class names from this text file, one in each line. For weights that carry none."""
+    """Read class names from this text file, one a line. For weights that carry none."""
     output_dir: Path = Path("runs")
     """Look for `latest` in this folder."""
 
@@ -152,9 +152,9 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     images: Annotated[str | None, Positional, Arg(name="data", metavar="NAME|PATH")] = None
     """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a zip, tar
     shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub. The same as --data. Default: digits."""
-    config: Annotated[str | None, Arg(metavar="FILE|RECIPE")] = None
-    """Read options from a file, TOML or JSON, or take a recipe. A run's config.json is such a file. Recipes:
-    scratch-small, finetune-small, finetune-sgd, finetune-adamw-llrd, linear-probe. The command line overrides both."""
+    config: Annotated[str | None, Arg(metavar="FILE")] = None
+    """Read options from a TOML or JSON file, or a recipe. A run's config.json is such a file. Recipes: scratch-small,
+    finetune-small, finetune-sgd, finetune-adamw-llrd, linear-probe. The command line overrides both."""
     minutes: float | None = None
     """Plan the whole command for this many minutes. The speed is measured first; then the epochs are chosen, and the
     model and the image size, if they are not given."""

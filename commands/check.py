@@ -35,13 +35,13 @@ class Options(JsonOption, arguments.ImagesOptions):
     """
 
     output: Path | None = None
-    """CSV file for all findings, which `train --exclude FILE` takes. Default: runs/<data>/check.csv."""
+    """Write all findings to this CSV file. `train --exclude FILE` takes it. Default: runs/<data>/check.csv."""
     workers: int | None = None
-    """Processes that read the files. Default: one per processor core."""
+    """Read with this many processes. Default: one per processor core."""
     sample: int | None = None
-    """Read only this many images, spread over the set: a first look at a large one."""
+    """Read only this many images, spread over the set. For a first look at a large one."""
     no_near: bool = False
-    """Skip the search for near-duplicates; saves minutes on a million images."""
+    """Skip the search for near-duplicates. Saves minutes on a million images."""
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.sample < 1:

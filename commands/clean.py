@@ -15,19 +15,19 @@ from trainers.storage.data_folder import claimed_folder, data_folder
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Find likely label errors by cross-validation, each image judged by models that were not trained on it: a ranked
-    list to decide on, suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they
-    are, and so do the labels of the test images. Given again, it takes the decisions from suspects.csv.
+    """Find likely label errors by models that were not trained on the image. They are ranked in suspects.csv, to decide
+    on; cleaned.csv is a table to train on. The images and their folders stay as they are, and so do the labels of the
+    test images. Given again, it takes the decisions from suspects.csv.
     """
 
     review: bool = False
-    """Decide on a page of this machine, by keys: keep, relabel, drop, undo, enlarge; with pictures to compare with."""
+    """Decide on a page of this machine, by keys. Keep, relabel, drop, undo, enlarge; with pictures to compare with."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """Unreadable images: fail stops at the first; skip leaves them out."""
+    """Stop at an unreadable image (fail) or leave it out (skip)."""
     folds: int = 5
-    """Cross-validation folds; each is judged by models that were trained on the others."""
+    """Cut the images into this many folds. Each is judged by models that were trained on the others."""
     output: Path | None = None
-    """Folder for the files. Default: runs/<data>/clean/."""
+    """Write the files to this folder. Default: runs/<data>/clean/."""
     port: int | None = None
     """TCP port of --review; 0 takes a free one. Default: 7861."""
 

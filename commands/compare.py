@@ -46,7 +46,7 @@ STORY = (
 
 @dataclass(frozen=True)
 class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
-    """Train several models under one protocol: which is better, and how sure is that?
+    """Train several models under one protocol, and find out which is better.
 
     All share the split, the budget and the seeds. Finished run directories are compared as they are. A stopped
     comparison continues when the command is repeated.
@@ -82,8 +82,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     """Show this many training images to every run. One number, or one for each of --labels-per-class; it sets the
     epochs. Default: what the arm that takes most of them asks for."""
     tune_lr: Annotated[tuple[Literal["auto", "on", "off"] | float, ...], Arg(metavar="RATE")] = ("auto",)
-    """Choose each arm's learning rate on validation images: auto, on, off or the rates to try. All arms try the same:
-    three by the size of the models, unless rates are given. Default: auto, which tunes if the time allows it."""
+    """Choose each arm's learning rate on validation images. auto, on, off, or the rates to try; without, three by the
+    size of the models. All arms try the same. Default: auto, which tunes if the time allows it."""
     plan_only: bool = False
     """Write a config for each run and a list of commands, and train nothing. For any scheduler. When they are done, the
     same command without this option collects the runs; with it, it lists those that are left."""

@@ -24,27 +24,27 @@ OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "ou
 
 @dataclass(frozen=True)
 class Options(JsonOption, ModelOptions):
-    """Score a run's best weights on one of its splits, and compare the scores with what training logged; or with
-    --data a run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
+    """Score a run's best weights on one of its splits, or any model on labelled images. The scores of a split are
+    compared with what training logged. Tables and figures are written to the run's eval/.
 
     A run's own splits are scored as it trained, with its classes; with --device auto on a device of the kind that it
     trained on, where there is one.
     """
 
     split: Literal["train", "val", "test"] | None = None
-    """Split to score. Default: val of the run's own data; every image of --data."""
+    """Score this split. Default: val of the run's own data; every image of --data."""
     data: Annotated[str | None, Arg(metavar="NAME|PATH")] = None
-    """Other labelled images to score: a built-in set, folder, table or zip. Classes are matched by name."""
+    """Score these labelled images instead. A built-in set, folder, table or zip; classes are matched by name."""
     path_column: Name = None
-    """Column of a table that names the image files, as for train."""
+    """Name the table's column of image files, as for train."""
     label_column: Name = None
-    """Column of a table that names the classes, as for train."""
+    """Name the table's column of classes, as for train."""
     group: Group = None
-    """Images of --data that belong together, as for train; the confidence interval is then one of groups."""
+    """Keep images of --data together, as for train. The confidence interval is then one of groups."""
     data_root: Path | None = None
-    """Folder where built-in sets are found. Default: where the run found them; else data."""
+    """Find built-in sets in this folder. Default: where the run found them; else data."""
     output: Path | None = None
-    """Folder for the files about --data. Default: eval/ of the run."""
+    """Write the files about --data to this folder. Default: eval/ of the run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,9 +16,9 @@ from datasets.config import Name
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
-    """Show the evidence for a class in a picture, as a heat map over it, and how far such maps can be trusted on this
-    model: what it costs to remove what they call bright. Of a Vision Transformer also the attention of every layer and
-    head, and how far each head looks.
+    """Show the evidence for a class in a picture as a heat map, and how faithful such maps are. That is what it costs
+    to remove what they call bright. Of a Vision Transformer also the attention of every layer and head, and how far
+    each head looks.
 
     --method auto takes the method that was the most faithful for this kind of model: integrated-attnlrp for
     Vision Transformers, integrated-layercam for convolutional networks, else occlusion.
@@ -28,21 +28,22 @@ class Options(ModelOptions):
     """
 
     images: Annotated[tuple[str, ...], Positional, Arg(metavar="IMAGE")] = ()
-    """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
+    """Name files, folders or globs. With --page perhaps a second RUN before them, and none at all for validation
+    images."""
     page: bool = False
-    """Write one interactive HTML page, page.html, instead of pictures."""
+    """Write one interactive HTML page instead of pictures."""
     method: Annotated[str, Arg(metavar="NAME")] = "auto"
-    """Method of the maps: auto, integrated-attnlrp, rollout, integrated-layercam or occlusion."""
+    """Choose the method of the maps. Known: auto, integrated-attnlrp, rollout, integrated-layercam or occlusion."""
     target: Name = None
-    """Class that the heat map is about. Default: the predicted one."""
+    """Explain this class. Default: the predicted one."""
     layer: int | None = None
-    """Also draw the attention of this layer; negative numbers count from the last."""
+    """Draw the attention of this layer, too. Negative numbers count from the last."""
     head: int | None = None
-    """Attention head to draw, with --layer. Default: the mean of all heads."""
+    """Draw this attention head of --layer. Default: the mean of all heads."""
     limit: int | None = None
-    """Largest number of images to explain. Default: 20; 8 on a page."""
+    """Explain at most this many images. Default: 20; 8 on a page."""
     output: Path | None = None
-    """Folder for the pictures. Default: explain/ in the run directory."""
+    """Write the pictures to this folder. Default: explain/ in the run directory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,12 +12,13 @@ from common.text import pluralise
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Write a set of images as tar shards in the WebDataset convention: key.jpg, key.cls, and classnames.txt for all.
-    Nothing is decoded. `--data FOLDER` then reads them where they lie: the same order, the same split, the same run.
+    """Write a set of images as tar shards in the WebDataset convention. That is key.jpg, key.cls, and classnames.txt
+    for all. Nothing is decoded. `--data FOLDER` then reads them where they lie: same order, same split, same run.
     """
 
     folder: Annotated[Path, Positional, Arg(metavar="FOLDER")]
-    """A new folder: train-000000.tar, val-000000.tar, ..., or all-000000.tar where the set brings no split."""
+    """Write the shards to this new folder. Their names are train-000000.tar, val-000000.tar, ..., or all-000000.tar
+    where the set brings no split."""
 
 
 def main(options: Options) -> int:

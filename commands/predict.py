@@ -29,23 +29,24 @@ class Options(ModelOptions):
     """
 
     paths: Annotated[tuple[str, ...], Positional, Arg(metavar="IMAGE")] = ()
-    """Image files, folders or globs; `-` reads names from standard input."""
+    """Name image files, folders or globs. `-` reads names from standard input."""
     top: int = 1
-    """Number of classes per image, the most probable first."""
+    """List this many classes an image, the likeliest first."""
     output: Path | None = None
-    """CSV file to write. Default: standard output."""
+    """Write the CSV to this file. Default: standard output."""
     grid: Path | None = None
-    """PNG file for a grid of the least and the most certain pictures of each class, green if right, red if wrong."""
+    """Draw a grid of pictures in this PNG file. The least and the most certain of each class, green if right, red if
+    wrong."""
     grid_images: int | None = None
-    """Largest number of pictures in the grid. Default: 25."""
+    """Draw at most this many pictures. Default: 25."""
     calibrated: bool = False
-    """Divide the logits by the temperature that `evaluate` fitted on the validation images."""
-    cover: Literal["0.9", "0.95", "0.99"] = "0.95"
-    """Share of images whose `set` of classes holds the right one; a run has sets once it was evaluated."""
-    false_alarms: Literal["0.01", "0.05", "0.1"] = "0.05"
-    """Share of images of the same source that may be called `unknown`."""
+    """Divide the logits by the temperature of `evaluate`. It was fitted on the validation images."""
+    cover: Annotated[Literal["0.9", "0.95", "0.99"], Arg(metavar="SHARE")] = "0.95"
+    """Let each `set` of classes be right this often. 0.9, 0.95 or 0.99; a run has sets once it was evaluated."""
+    false_alarms: Annotated[Literal["0.01", "0.05", "0.1"], Arg(metavar="SHARE")] = "0.05"
+    """Call this share of known images `unknown`. 0.01, 0.05 or 0.1 of the images of the same source."""
     batch_size: int = 32
-    """Images per forward pass."""
+    """Classify this many images in a forward pass."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,29 +28,29 @@ SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Rank pretrained backbones by cross-validation on training images: each stays frozen, under a linear head that is
+    """Rank pretrained backbones by cross-validation on training images. Each stays frozen, under a linear head that is
     fitted as in a plan of `train`. Validation and test images are not used.
 
     Exit code 3: a model could not be had; the others are ranked.
     """
 
     data: Annotated[str, Positional, Arg(metavar="NAME|PATH")] = "digits"
-    """Images: a folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
+    """Name the images: a folder, a table, or a built-in set. Also a zip, or tar shards (FOLDER/*.tar)."""
     _: KW_ONLY
     models: Annotated[tuple[str, ...], Arg(metavar="MODEL")] = ()
-    """Backbones to rank: a run directory, the name of weights that come with the application, or an arm of compare,
+    """Rank these backbones. A run directory, the name of weights that come with the application, or an arm of compare,
     such as vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
     exclude: Path | None = None
-    """CSV file; the images in its `path` column are left out."""
+    """Leave out the images that this CSV file lists. Its column is `path`."""
     split: Path | None = None
-    """Reuse the split in this `split.csv` instead of drawing one."""
+    """Use the split of this `split.csv`. Else one is drawn."""
     allow_seen: bool = False
-    """Also score images that a backbone was trained on, and say so. Default: they are left out."""
+    """Score images that a backbone was trained on, too. The screen says so. Default: they are left out."""
     workers: int | None = None
-    """Loader processes. Default: chosen from the data and the processor."""
+    """Load images with this many processes. Default: chosen from the data and the processor."""
     device: Device = "auto"
     output_dir: Path = Path("runs")
-    """Parent folder of runs/<data>, which gets ranking.csv and the cached features."""
+    """Write ranking.csv and the features below this folder."""
 
 
 def main(options: Options) -> int:

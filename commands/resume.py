@@ -11,22 +11,22 @@ from trainers.config import Device
 
 @dataclass(frozen=True)
 class Options:
-    """Train a stopped run to its end, as if it had never stopped; with --device auto on a device of the kind that it
+    """Train a stopped run to its end, as if it had never stopped. With --device auto on a device of the kind that it
     began on, where there is one.
     """
 
     run: RunName
-    """A run directory, or `latest`."""
+    """Name the run: its directory, or `latest`."""
     epochs: int | float | None = None
-    """Train a finished run further, to this many epochs in all; the learning rate is planned anew."""
+    """Train a finished run to this many epochs in all. The learning rate is planned anew."""
     device: Device = "auto"
     data: Name = None
-    """New place of the run's images, if they moved; images, labels and splits have to be the same."""
+    """Find the run's images here, if they moved. Images, labels and splits have to be the same."""
     data_root: Path | None = None
-    """Folder where built-in sets and unpacked archives are found, and put again if they are gone. Default: where the
-    run found them, and nothing is put there."""
+    """Find built-in sets and unpacked archives in this folder. They are put there again if they are gone. Default:
+    where the run found them, and nothing is put there."""
     output_dir: Path = Path("runs")
-    """Folder in which `latest` is looked for."""
+    """Look for `latest` in this folder."""
 
 
 def main(options: Options) -> int:

@@ -23,9 +23,9 @@ class Options:
     """Print a model's layers with their output shapes, parameters and GFLOPs."""
 
     num_classes: int = 1000
-    """Outputs of the head."""
+    """Give the head this many outputs."""
     depth: int = 2
-    """Levels of modules to show: 1 for the outermost; 4 shows the layers within the blocks of a ViT."""
+    """Show this many levels of modules. 1 shows the outermost; 4 the layers within the blocks of a ViT."""
     model: ModelConfig = field(default_factory=partial(ModelConfig, name="vit_tiny_16", weights="none"))
 
     def __post_init__(self) -> None:

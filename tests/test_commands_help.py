@@ -34,7 +34,7 @@ def test_every_option_stands_in_the_whole_help_with_a_sentence(name, monkeypatch
 def test_the_first_screen_fits_and_says_how_many_options_there_are(name, width, monkeypatch):
     screen = shown(name, monkeypatch, everything=False, width=width)
     assert max(map(len, screen)) <= width
-    assert len(screen) <= (24 if name in ("train", "compare") else 40)
+    assert len(screen) <= 24
     assert f" {len(on_line(CLASSES[name]))} options" in screen[-1]
 
 
