@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from common.errors import CheckpointError, DataError
 from common.shell import command
-from common.tables import read_rows
 from common.text import pluralise, shorten_list
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
@@ -158,7 +158,9 @@ def read_run(run_dir: Path) -> FinishedRun:
         raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
     if not (run_dir / "metrics.csv").is_file():
         raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
-    names = _class_names(run_dir, meta)
+    names = tuple(meta.get("class_names") or ())  # in the order of the model's outputs
+    if not names or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{run_dir}/meta.json is damaged: its class_names are {names!r:.100}")
     history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
     rows = read_split(run_dir / "split.csv")
     groups = {row.path: row.group for row in rows if row.split == "test" and row.group}
@@ -203,40 +205,21 @@ def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
     return replace(run, paths=paths, left_out=gone, **columns)
 
 
-def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """Read the classes, in the order of the model's outputs."""
-    names = meta.get("class_names") or ()
-    if not names:
-        raise CheckpointError(f"{run_dir}/meta.json is damaged: it has no class_names")
-    if not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{run_dir}/meta.json is damaged: not all of its class_names are text")
-    return tuple(names)
-
-
 def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:
     """Raise DataError for runs with different images, classes or labels in these splits."""
     first, *others = runs
-    for other, reasons in zip(others, differences(first, others, splits), strict=True):
-        if reasons:
+    for other in others:
+        if reasons := differences(first, other, splits):
             raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
 
 
-def differences(
-    first: FinishedRun, others: Sequence[FinishedRun], splits: Sequence[str] = SPLITS
-) -> Iterator[list[str]]:
-    """Yield for each other run the differences of its data in these splits, as phrases; A is the first run."""
-    table = _split_table(first, splits) if others else {}
-    return (_differences(first, other, splits, table) for other in others)
-
-
-def _differences(
-    first: FinishedRun, other: FinishedRun, splits: Sequence[str], ours: Mapping[str, SplitRow]
-) -> list[str]:
+def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = SPLITS) -> list[str]:
+    """List how the data of two runs differ in these splits, as phrases; A is the first run."""
     if first.class_names != other.class_names:
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
+    ours, theirs = ({path: row for path, row in split_rows(run) if row.split in splits} for run in (first, other))
     reasons = []
-    theirs = _split_table(other, splits)
     for split in reversed(splits):
         named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
         reasons += _unlike(f"{split} images", *named)
@@ -250,16 +233,16 @@ def _differences(
     return reasons
 
 
+def split_rows(run: FinishedRun) -> Iterator[tuple[str, SplitRow]]:
+    """Yield the images of a run by path, sorted, as its split.csv has them."""
+    rows = sorted(read_split(run.run_dir / "split.csv"))
+    return ((row.path, row) for row in rows if row.path not in run.left_out)
+
+
 def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     only = {"A": ours - theirs, "B": theirs - ours}
     parts = [f"{len(names):,} only in {run}, first {min(names)!r}" for run, names in only.items() if names]
     return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
-
-
-def _split_table(run: FinishedRun, splits: Sequence[str]) -> dict[str, SplitRow]:
-    """Read the images of these splits from split.csv, by path, sorted."""
-    rows = (row for row in sorted(read_split(run.run_dir / "split.csv")) if row.path not in run.left_out)
-    return {row.path: row for row in rows if row.split in splits}
 
 
 def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
@@ -270,9 +253,8 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
     """
     groups: dict[tuple[str, int], dict[int, FinishedRun]] = {}
     for run in runs:
-        text, copy = json.dumps(settings(run.config), sort_keys=True), 1
-        while run.seed in groups.get((text, copy), {}):
-            copy += 1
+        text = json.dumps(settings(run.config), sort_keys=True)
+        copy = next(number for number in count(1) if run.seed not in groups.get((text, number), {}))
         groups.setdefault((text, copy), {})[run.seed] = run
     if len(groups) < 2:
         raise DataError(
@@ -281,34 +263,22 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
         )
     arms = list(groups.values())
     shared = set.intersection(*(set(arm) for arm in arms))
-    names = _numbered(arm_names([next(iter(arm.values())).config for arm in arms], planned=False))
+    names = arm_names([next(iter(arm.values())).config for arm in arms], planned=False)
+    names = [f"{name} ({copy})" if copy > 1 else name for name, (_, copy) in zip(names, groups, strict=True)]
     if not shared:
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
         raise DataError(f"the arms share no seed ({listed}); train each with the same --seed values")
     return tuple(Arm(name, tuple(arm[seed] for seed in sorted(shared))) for name, arm in zip(names, arms, strict=True))
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
-    """Number repeated names: the second is `name (2)`."""
-    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
-    return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
-
-
 def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
-    """Yield what limits a comparison of finished runs: runs left out as their seed is missing in an arm, arms trained
-    on other images than the first, and the accuracy without the test labels that `clean` doubts."""
+    """Yield what limits a comparison of finished runs: runs left out as their seed is missing in an arm, and arms
+    trained on other images than the first."""
     kept = {id(run) for arm in arms for run in arm.runs}
     gone = shorten_list([run.run_dir.name for run in runs if id(run) not in kept], 5)
-    first = arms[0].runs[0]
     if gone:
         seeds = ", ".join(map(str, arms[0].seeds))
         yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
-    for arm, reasons in zip(arms[1:], differences(first, [arm.runs[0] for arm in arms[1:]]), strict=True):
-        if reasons:
+    for arm in arms[1:]:
+        if reasons := differences(arms[0].runs[0], arm.runs[0]):
             yield f"{arms[0].name} (A) and {arm.name} (B) were trained on different images: {'; '.join(reasons)}"
-    table = Path(first.config["data"]["source"]).parent / "test_suspects.csv"
-    if table.is_file():
-        doubted = tuple(f"/{row['path']}{end}" for row in read_rows(table, ("path",)) for end in ("", ".png"))
-        sure = np.array([not f"/{path}".endswith(doubted) for path in first.paths])
-        shares = ", ".join(f"{arm.name} {arm.correct[:, sure].mean():.1%}" for arm in arms)
-        yield f"{(~sure).sum():,} of {len(sure):,} test labels are doubtful ({table}); right of the others: {shares}"
