@@ -38,36 +38,19 @@ def files_of(root: Path) -> Iterator[Path]:
 
 
 def moved(source: str, names: set[str]) -> str:
-    """Put the package's name into each import statement of one of the `names`, from the last line to the first."""
+    """Put the package's name into each `from NAME import ...` of one of the `names`.
+
+    Raises ValueError: `import NAME`, which would bind another name then.
+    """
     lines = source.splitlines(keepends=True)
-    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in sorted(imports, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        if isinstance(node, ast.ImportFrom):
-            ours, statement = not node.level and (node.module or "").partition(".")[0] in names, ""
-        else:
-            ours = any(alias.name.partition(".")[0] in names for alias in node.names)
-            statement = "; ".join(imported(alias, names) for alias in node.names)
-        if not ours:
-            continue
-        line = lines[node.lineno - 1].encode()  # columns count bytes
-        before, after = line[: node.col_offset].decode(), line[node.col_offset :].decode()
-        if statement:
-            assert node.end_col_offset is not None
-            lines[node.lineno - 1] = before + statement + line[node.end_col_offset :].decode()
-        else:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and names & {alias.name.partition(".")[0] for alias in node.names}:
+            raise ValueError(f"line {node.lineno}: write `from ... import ...` for {lines[node.lineno - 1].strip()!r}")
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] in names:
+            line = lines[node.lineno - 1].encode()  # columns count bytes
+            before, after = line[: node.col_offset].decode(), line[node.col_offset :].decode()
             lines[node.lineno - 1] = before + re.sub(r"^from\s+", f"from {PACKAGE}.", after)
     return "".join(lines)
-
-
-def imported(alias: ast.alias, names: set[str]) -> str:
-    """Write an import statement for one name, which binds what the original bound."""
-    name, top = alias.name, alias.name.partition(".")[0]
-    if top not in names:
-        return f"import {ast.unparse(alias)}"
-    if alias.asname:
-        return f"import {PACKAGE}.{name} as {alias.asname}"
-    bound = f"from {PACKAGE} import {top}"
-    return bound if name == top else f"import {PACKAGE}.{name}; {bound}"
 
 
 def move(root: Path, folder: Path) -> None:

@@ -9,9 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-import commands
 from common.errors import Interrupted, exit_code, first_line, out_of_memory
-from common.shell import NAME, PROGRAM, command
+from common.shell import NAME, PREFIX, PROGRAM, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
@@ -123,7 +122,7 @@ def answer(argv: list[str]) -> int:
 
 def module_of(name: str) -> Any:
     """Import the module of a command, when it is asked for: most need torch, the help of others does not."""
-    return import_module(f"{commands.__name__}.{name}")
+    return import_module(f"{PREFIX}commands.{name}")
 
 
 def reason(error: Exception) -> str:

@@ -3,13 +3,13 @@
 import os
 import shlex
 
-INSTALLED = __name__ != "common.shell"
-"""True in the package that pip installs, where every name has `vit_train.` before it."""
+PREFIX = __name__.removesuffix("common.shell")
+"""What stands before the name of each module: `vit_train.` in the package that pip installs, else nothing."""
 NAME = "vit-train"
 """The name of the program and of its package."""
-PROGRAM = NAME if INSTALLED else "python main.py"
+PROGRAM = NAME if PREFIX else "python main.py"
 """Words that start this application."""
-EXTRAS = f"pip install '{NAME}[all]'" if INSTALLED else "pip install -r requirements-extras.txt"
+EXTRAS = f"pip install '{NAME}[all]'" if PREFIX else "pip install -r requirements-extras.txt"
 """Words that install the optional packages."""
 
 

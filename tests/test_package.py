@@ -58,11 +58,8 @@ CASES = {
     "from vit.model import attend": "from vit_train.vit.model import attend",
     "from datasets import DataConfig as D": "from vit_train.datasets import DataConfig as D",
     "from . import parts": "from . import parts",
-    "import vit": "from vit_train import vit",
-    "import os, vit.model": "import os; import vit_train.vit.model; from vit_train import vit",
-    "import vit.model as m": "import vit_train.vit.model as m",
     "import visual": "import visual",
-    "def f():\n    import main; main.main([])": "def f():\n    from vit_train import main; main.main([])",
+    "def f():\n    from main import main": "def f():\n    from vit_train.main import main",
     "é = 'é'; from vit import freeze": "é = 'é'; from vit_train.vit import freeze",
     "from vit import (\n    model,\n    parts,\n)": "from vit_train.vit import (\n    model,\n    parts,\n)",
     'MODELS = {"a": "vit.scratch_models"}': None,
@@ -74,6 +71,11 @@ CASES = {
 @pytest.mark.parametrize("source", CASES)
 def test_an_import_is_moved_and_nothing_else(source):
     assert moved(source, {*packages(ROOT), "main"}) == (CASES[source] or source)
+
+
+def test_an_import_that_would_bind_another_name_is_refused():
+    with pytest.raises(ValueError, match="line 2: write `from"):
+        moved("import os\nimport vit.model\n", {"vit"})
 
 
 def test_requirements_files_are_the_one_list():

@@ -7,7 +7,7 @@ its first use (PEP 562). The rooms below are packages of this one: `vit_train.vi
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from common.shell import INSTALLED
+from common.shell import PREFIX
 from trainers.version import VERSION as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors
@@ -49,7 +49,7 @@ __all__ = [name for names in _EXPORTS.values() for name in names]
 def __getattr__(name: str) -> Any:
     for home, names in _EXPORTS.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{home}" if INSTALLED else home), name)
+            return getattr(import_module(f"{PREFIX}{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,10 +12,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
-import datasets
-import trainers
-import vit
-from common.shell import typed
+from common.shell import PREFIX, typed
 from common.text import pluralise, printable, wrapped
 from datasets.bundle import image_set
 from datasets.description import describe
@@ -32,7 +29,7 @@ LEAST = 20
 """Images below which no share is told from another by its standard error."""
 FOLDS = 5
 """Folds that are advised where validation images are few and each class has images enough."""
-LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(package.__name__) for package in (trainers, datasets, vit))
+LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(f"{PREFIX}{package}") for package in ("trainers", "datasets", "vit"))
 """Logs of the application: `trainers` and so on, or `vit_train.trainers` where it is installed. Records of the first
 have a `label`, such as "note" or "plan", or None."""
 
