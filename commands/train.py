@@ -228,7 +228,7 @@ def score_lines(
         if design is not None and (not design.alone or (few and intervals)):
             low, high = design.interval(metrics["accuracy"])
             of = pluralise(design.images, "image") + ("" if design.alone else f" {design}")
-            below.append(f"{split:>9}  {of}; 95% interval of the accuracy {100 * low:.0f} to {high:.0%}")
+            below.append(f"{split:>9}  {of}; 95% interval {100 * low:.0f} to {high:.0%}")
         balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
         yield (
             f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>6{scores}}"

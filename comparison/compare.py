@@ -17,7 +17,7 @@ from comparison.results import ConditionResult, analyse
 from comparison.runs import Comparison, Condition, cautions, group_into_arms, on_unseen, read_run, require_same_data
 from comparison.table import last_screen, table_frame
 from comparison.train_arms import train_arms, write_commands
-from comparison.verdict import announce_plan, known_problems, not_converged, protocol
+from comparison.verdict import announce_plan, known_problems, protocol
 from datasets.split_csv import write_split
 from trainers.config import OutputConfig, to_dict
 from trainers.engine.handlers import metric_of
@@ -25,7 +25,7 @@ from trainers.reporting import console
 from trainers.run_start import made_whole
 from trainers.storage.data_folder import claimed_folder
 from trainers.storage.finished_run import find_run, open_as_latest, read_result
-from trainers.storage.run_folder import command_line, free_folder, write_json
+from trainers.storage.run_folder import free_folder, write_json
 from trainers.storage.run_result import best_of_several
 from trainers.system import folder_lock
 from trainers.system.signals import signals
@@ -117,7 +117,6 @@ def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Compa
         conditions=tuple(conditions),
         protocol=tuple(protocol(plan)),
         warnings=warnings,
-        command=command(),
         tuning=tuple(tuning),
         scored="held-out validation" if plan.split.halved else "test",
     )
@@ -141,11 +140,12 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
     folders = [find_run(name, output.output_dir) for name in names]
     runs, seen = on_unseen([read_run(folder) for folder in folders])
     require_same_data(runs, splits=("test",))
-    for line in seen:
-        console.say(line, label="warning")
     data, arms = runs[0].config["data"], group_into_arms(runs)
     for arm in arms:
         require_same_data(arm.runs)
+    warnings = (*seen, *cautions(runs, arms))
+    for line in warnings:
+        console.say(line, label="warning")
     comparison = Comparison(
         data=data["source"],
         conditions=(Condition(data["labels_per_class"], arms),),
@@ -154,16 +154,9 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
             "with the weights of the best validation epoch.",
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
         ),
-        warnings=(*seen, *cautions(runs, arms)),
-        command=command(),
+        warnings=warnings,
     )
-    folder = free_folder(output, data["source"], "compare")
-    return show(comparison, folder)
-
-
-def command() -> str:
-    """Return the command line of this process, as one types it."""
-    return typed("python", *command_line())
+    return show(comparison, free_folder(output, data["source"], "compare"))
 
 
 def show(comparison: Comparison, folder: Path) -> ComparisonReport:
@@ -176,8 +169,6 @@ def show(comparison: Comparison, folder: Path) -> ComparisonReport:
     within = comparison.conditions[0].arms[0].runs[0].run_dir.is_relative_to(folder)
     watch = folder if within else folder.parent  # the finished runs are in it, too
     console.say("\n" + "\n".join(last_screen(comparison, results)) + "\n")
-    for line in not_converged(results):
-        console.say(line, label="warning")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(typed("tensorboard", "--logdir", watch), label="watch")
     return ComparisonReport(comparison, results, folder)

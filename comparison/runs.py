@@ -138,7 +138,6 @@ class Comparison:
     conditions: tuple[Condition, ...]
     protocol: tuple[str, ...]
     warnings: tuple[str, ...]
-    command: str
     tuning: tuple[dict[str, Any], ...] = ()
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
     scored: str = "test"

@@ -9,7 +9,7 @@ from common.text import ellipsis, format_table, pluralise, printable
 from comparison.names import short_names
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.runs import Comparison
-from comparison.verdict import headline, images_text, seeds_or_images_needed
+from comparison.verdict import headline, images_text, not_converged, seeds_or_images_needed
 from trainers.reporting.console import duration
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ DETAILS: Columns = {
 
 
 def last_screen(comparison: Comparison, results: Results) -> Iterator[str]:
-    """Yield the answer in lines of at most 80 letters: a line per condition for two arms, else one per arm."""
+    """Yield the answer and its cautions in lines of at most 80 letters: a line per condition for two arms, else one per
+    arm."""
     short = [printable(name) for name in short_names(results[0].condition.names)]
     if len(short) == 2:
         first, second = (ellipsis(name, 14) for name in short)
@@ -160,3 +161,5 @@ def last_screen(comparison: Comparison, results: Results) -> Iterator[str]:
         for result in results:
             if needed := seeds_or_images_needed(result.pairs[0]):
                 yield f"{result.condition.title}: to name a winner {needed}"
+    for line in not_converged(results):
+        yield from textwrap.wrap(printable(line), WIDTH, subsequent_indent="  ")

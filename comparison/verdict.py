@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 
@@ -28,9 +28,8 @@ def announce_plan(plan: ComparisonPlan) -> None:
     request, split = plan.request, plan.split
     held_out = "; half of val was held out as test" if split.halved else ""
     console.say(f"{request.base.data.source}: {sizes(plan)} images{held_out}", label="data")
-    for arm in plan.arms:
-        given = "" if arm.config.train.lr is None else f", lr {_rate(arm.config.train.lr)}"
-        console.say(f"{arm.name}: {arm.parameters:,} parameters{given}", label="arm")
+    for parameters, arms in groupby(plan.arms, key=lambda arm: arm.parameters):
+        console.say(f"{', '.join(arm.name for arm in arms)}: {parameters:,} parameters", label="arms")
     budgets = [
         f"{labels_text(labels)}: {images:,} images x {pluralise(epochs, 'epoch')}"
         for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True)

@@ -116,5 +116,5 @@ def arm_in_memory(name: str, correct: np.ndarray) -> Arm:
 
 
 def comparison_of(*conditions: tuple[int | None, tuple[Arm, ...]], **fields) -> Comparison:
-    defaults = {"data": "ants & bees", "protocol": (), "warnings": (), "command": "python main.py compare"}
+    defaults = {"data": "ants & bees", "protocol": (), "warnings": ()}
     return Comparison(conditions=tuple(Condition(*condition) for condition in conditions), **(defaults | fields))

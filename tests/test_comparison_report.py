@@ -72,9 +72,7 @@ def report(tmp_path_factory):
     tuning = (
         {"labels_per_class": 5, "arm": "scratch", "lr": 0.01, "val_accuracy": 0.5, "val_loss": 1, "chosen": True},
     )
-    comparison = comparison_of(
-        *conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",), command="compare '<i>'"
-    )
+    comparison = comparison_of(*conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",))
     return comparison, folder / "compare", write_report(comparison, folder / "compare")
 
 
@@ -130,7 +128,7 @@ def test_the_page_is_one_file_in_the_promised_order(report):
     ]  # fmt: skip
     text = "".join(outline.texts)
     assert all(headline(comparison, result) in text for result in analyse(comparison))
-    for expected in ("pretrained <b>", "near <copies>", "compare '<i>'", "P <1>"):
+    for expected in ("pretrained <b>", "near <copies>", "the same budget", "P <1>"):
         assert expected in text
     assert source.index('class="verdict"') < source.index('alt="Differences"') < source.index("<h2>Results")
 

@@ -40,9 +40,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
         assert code == 0, err
         said.append(out)
         runs.append(tmp_path / data.name / f"r{run}")
-    worth = (
-        f"test  {PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; 95% interval of the accuracy "
-    )
+    worth = f"test  {PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; 95% interval "
     assert all(worth in out for out in said)
     assert "val  " not in said[0].rpartition("ECE")[2].partition("test  ")[2]  # those all stand alone
     found = json.loads((runs[0] / "summary.json").read_text())["groups"]
@@ -57,7 +55,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
     assert scored["interval"][0] <= scored["metrics"]["accuracy"] <= scored["interval"][1]
     _, elsewhere, _ = call(capsys, "evaluate", runs[0], "--data", data / "test", "--output", tmp_path / "eval")
     assert f"{PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; " in elsewhere
-    of_train, of_evaluate = (re.findall("of the accuracy (.*)", text) for text in (said[0], out))
+    of_train, of_evaluate = (re.findall("95% interval (.*)", text) for text in (said[0], out))
     assert of_train == of_evaluate
 
     code, out, err = call(capsys, "compare", *runs, "--output-dir", tmp_path)
