@@ -149,9 +149,6 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
         "digits --epochs 20",
     )
 
-    images: Annotated[str | None, Positional, Arg(name="data", metavar="NAME|PATH")] = None
-    """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a zip, tar
-    shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub. The same as --data. Default: digits."""
     config: Annotated[str | None, Arg(metavar="FILE")] = None
     """Read options from a TOML or JSON file, or a recipe. A run's config.json is such a file. Recipes: scratch-small,
     finetune-small, finetune-sgd, finetune-adamw-llrd, linear-probe. The command line overrides both."""
@@ -195,10 +192,7 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
             names += set_in(file)
         if options.minutes is not None:
             base = base.changed(train={"epochs": None, "warmup_epochs": None})
-        options = filled(cls, given, cls(**sections(base), given=tuple(names)))
-        if options.images is None:
-            return options
-        return dataclasses.replace(options.changed(data={"source": options.images}), images=None)
+        return filled(cls, given, cls(**sections(base), given=tuple(names)))
 
     @property
     def run(self) -> RunConfig:

@@ -106,8 +106,7 @@ def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Opt
     found = vars(parser_of(options_class, prog=prog).parse_intermixed_args(argv))
     given = {}
     for option in on_line(options_class):
-        keys = (option.flag, option.name) if Positional in option.marks else (option.flag,)
-        values = [found[key] for key in keys if key in found]
+        values = [found[key] for key in (option.flag, option.name) if key in found]
         if len(values) > 1:
             raise UsageError(f"{values[1]} and {option.flag} {values[0]}: name one set of images")
         if values:
@@ -134,9 +133,17 @@ def on_line(options_class: type) -> list[Option]:
     ]
 
 
+def by_place(options_class: type) -> list[Option]:
+    """List the options that are given by their place: where a class has none of its own, the images are."""
+    options = on_line(options_class)
+    own = [option for option in options if Positional in option.marks]
+    return own or [option for option in options if option.flag == "--data"]
+
+
 def named_options(options_class: type) -> list[str]:
-    """List the options that are given by their name; of those with a place of their own `--data` may be."""
-    return [o.flag for o in on_line(options_class) if Positional not in o.marks or o.flag == "--data"]
+    """List the options that are given by their name; of those with a place `--data` may be."""
+    places = by_place(options_class)
+    return [option.flag for option in on_line(options_class) if option not in places or option.flag == "--data"]
 
 
 def elsewhere(name: str, options_class: type, known: Sequence[str], *, prog: str) -> str:
@@ -155,18 +162,16 @@ def elsewhere(name: str, options_class: type, known: Sequence[str], *, prog: str
 def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), everything: bool = False) -> Parser:
     """Make a parser, with help for the options that are shown, in their order."""
     width = min(shutil.get_terminal_size().columns, 100)
-    options = on_line(options_class)
-    places = [
-        metavar_of(option) if option.default is dataclasses.MISSING else f"[{metavar_of(option)}]"
-        for option in options
-        if Positional in option.marks
+    options, places = on_line(options_class), by_place(options_class)
+    words = [
+        metavar_of(place) if place.default is dataclasses.MISSING else f"[{metavar_of(place)}]" for place in places
     ]
     paragraphs = (inspect.getdoc(options_class) or "").split("\n\n")
     if not everything:
         paragraphs = [first_sentence(paragraphs[0]) + "."]
     parser = Parser(
         prog=prog,
-        usage=" ".join([prog, *places, "[OPTIONS]"]),
+        usage=" ".join([prog, *words, "[OPTIONS]"]),
         description="\n\n".join(textwrap.fill(" ".join(text.split()), width) for text in paragraphs),
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=width, max_help_position=26),
         argument_default=argparse.SUPPRESS,
@@ -175,19 +180,20 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
     )
     groups: dict[str, Any] = {}
     listed = [*shown, *(option for option in options if option not in shown)]
-    for option in sorted(listed, key=lambda option: Positional not in option.marks):
+    for option in sorted(listed, key=lambda option: option not in places):
         title = f"{option.section} options".strip() if everything else "options"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        add(groups[title], option, text_of(option, everything=everything) if option in shown else argparse.SUPPRESS)
+        text = text_of(option, everything=everything) if option in shown else argparse.SUPPRESS
+        add(groups[title], option, text, place=option in places)
     return parser
 
 
-def add(group: Any, option: Option, text: str) -> None:
+def add(group: Any, option: Option, text: str, *, place: bool) -> None:
     """Add an option to a group of a parser, by its place or its name; `--data` may be given by both."""
     several = any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
     value = {"type": partial(read, option), "metavar": metavar_of(option)}
-    if Positional in option.marks:
+    if place:
         needed = option.default is dataclasses.MISSING and option.flag != "--data"
         nargs = "*" if several else None if needed else "?"
         group.add_argument(option.name, help=text, nargs=nargs, **value)

@@ -209,7 +209,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
 
 
 def score_lines(
-    rows: Sequence[tuple[str, Mapping[str, float], str, int | Design | None]], *, intervals: bool = True
+    rows: Sequence[tuple[str, Mapping[str, float], str, Design | None]], *, intervals: bool = True
 ) -> Iterator[str]:
     """Yield a table of the scores of some splits, each with a remark; balanced: the mean of the classes' recalls.
 
@@ -217,12 +217,10 @@ def score_lines(
     images in groups have it in any case.
     """
     from trainers.reporting.console import FEW
-    from trainers.statistics import Design
 
     below = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
-    for split, metrics, remark, images in rows:
-        design = (Design(images, images) if images else None) if isinstance(images, int) else images
+    for split, metrics, remark, design in rows:
         few = design is not None and design.worth < FEW
         shares, scores = (".0%", ".2f") if few else (".1%", ".3f")
         if design is not None and (not design.alone or (few and intervals)):
@@ -248,13 +246,11 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 def verdict(result: RunResult) -> str:
     """Say in two sentences how good a run is; the table of scores below them has the rest."""
     from trainers.reporting.console import FEW
-    from trainers.statistics import wilson
 
     split = "val" if result.test is None else "test"
     share, images = (result.test or result.val)["accuracy"], result.images[split]
-    kind = "validation" if split == "val" else split
-    design = result.designs.get(split)
-    low, high = design.interval(share) if design else wilson(share, images)
+    kind, design = "validation" if split == "val" else split, known_design(result, split)
+    low, high = design.interval(share)
     expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95% interval)."
     if split == "val":
         expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."
@@ -262,15 +258,21 @@ def verdict(result: RunResult) -> str:
     return f"The model is right on {right} of {pluralise(images, f'{kind} image')}. {expected}"
 
 
+def known_design(result: RunResult, split: str) -> Design:
+    """Return the design effect of the groups in a split; images that all stand alone have none."""
+    from trainers.statistics import Design
+
+    return result.designs.get(split) or Design(result.images[split], result.images[split])
+
+
 def report(result: RunResult) -> None:
     """Print how good a run is, its scores, and how to use it."""
     from trainers.reporting.console import weights_taken
 
-    known: dict[str, int | Design] = {**result.images, **result.designs}
     chosen = weights_taken(load_config(result.run_dir / "config.json"), result.best_epoch)
-    rows = [("val", result.val, chosen, known.get("val"))]
+    rows = [("val", result.val, chosen, known_design(result, "val"))]
     if result.test is not None:
-        rows.append(("test", result.test, "scored once", known.get("test")))
+        rows.append(("test", result.test, "scored once", known_design(result, "test")))
     print(f"\n{wrapped(verdict(result))}\n")
     print(wrapped("\n".join(score_lines(rows, intervals=False))))
     say_what_was_seen([result])
