@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -59,11 +59,23 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     these options; `jobs` None is then all of them at once. They come out the same. Raises OptionError, DataError,
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same request continues.
     """
-    with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
-        plan = prepared(request, holding, jobs=jobs if slurm is None else jobs or sys.maxsize)
-        comparison = run_plan(plan, slurm)
+    jobs = jobs if slurm is None else jobs or sys.maxsize
+    hint = "give the same command again: it goes on where this one stopped"
+    with signals.hinting(hint), planned(request, jobs) as plan:
+        warnings = tuple(known_problems(plan))
+        for line in warnings:
+            console.say(line, label="warning")
+        conditions, tuning = train_arms(plan, slurm)
         metric = metric_of(plan.select)
-        kept = keep_the_best(comparison.conditions, select=metric)
+        kept = keep_the_best(conditions, select=metric)
+        comparison = Comparison(
+            data=request.base.data.source,
+            conditions=tuple(conditions),
+            protocol=tuple(protocol(plan)),
+            warnings=warnings,
+            tuning=tuple(tuning),
+            scored="held-out validation" if plan.split.halved else "test",
+        )
         report = show(comparison, plan.folder)
         console.say(f"{kept}: best validation {metric.replace('_', ' ')}", label="latest")
         # The report is there: from now on the same command starts another comparison.
@@ -79,15 +91,17 @@ def plan_arms(request: Request) -> tuple[Path, list[str]]:
     The same request to `compare_arms` collects the runs. Raises OptionError, DataError, WeightsError: before anything
     is written.
     """
+    with planned(request, sys.maxsize) as plan:
+        return write_commands(plan)
+
+
+@contextmanager
+def planned(request: Request, jobs: int | None) -> Iterator[ComparisonPlan]:
+    """Plan a comparison, print the plan, and hold its folder in the block."""
     with ExitStack() as holding:
-        return write_commands(prepared(request, holding, jobs=sys.maxsize))
-
-
-def prepared(request: Request, holding: ExitStack, *, jobs: int | None) -> ComparisonPlan:
-    """Plan a comparison, hold its folder until `holding` ends, and print the plan."""
-    plan = take_folder(settle_time(plan_comparison(request, jobs=jobs)), holding)
-    announce_plan(plan)
-    return plan
+        plan = take_folder(settle_time(plan_comparison(request, jobs=jobs)), holding)
+        announce_plan(plan)
+        yield plan
 
 
 def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
@@ -104,22 +118,6 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)
     return plan
-
-
-def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Comparison:
-    """Train all runs of a plan that are not finished, and read their results."""
-    warnings = tuple(known_problems(plan))
-    for line in warnings:
-        console.say(line, label="warning")
-    conditions, tuning = train_arms(plan, slurm)
-    return Comparison(
-        data=plan.request.base.data.source,
-        conditions=tuple(conditions),
-        protocol=tuple(protocol(plan)),
-        warnings=warnings,
-        tuning=tuple(tuning),
-        scored="held-out validation" if plan.split.halved else "test",
-    )
 
 
 def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:

@@ -47,10 +47,9 @@ def disagreement(result: ConditionResult) -> Disagreement:
     first = result.condition.arms[0]
     second = max(result.arms[1:], key=lambda row: row.scores["accuracy"]).arm
     only_first, only_second = only_one_right(first, second)
-    run, rows, problem = first.runs[0], [*only_first, *only_second], ""
-    pictures: dict[int, Image.Image] = {}
+    run, rows, pictures, problem = first.runs[0], [*only_first, *only_second], dict[int, Image.Image](), ""
     try:
-        pictures = dict(zip(rows, open_images(run, rows), strict=True)) if rows else {}
+        pictures = open_images(run, rows) if rows else {}
     except (DataError, OSError, ValueError) as error:
         problem = f"The images are not shown: {error}"
 
@@ -83,8 +82,8 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
     return arm.runs[0].class_names[int(votes.argmax())], int(votes.max())
 
 
-def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
-    """Open the scored images `rows` of a run. Raises DataError: its data set no longer has them."""
+def open_images(run: FinishedRun, rows: Sequence[int]) -> dict[int, Image.Image]:
+    """Open the scored images `rows` of a run, by row. Raises DataError: its data set no longer has them."""
     config = read_run_config(run.run_dir).data
     with untrusted_run():
         samples = read_samples(config)
@@ -92,4 +91,4 @@ def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]
     if missing:
         raise DataError(f"{config.source} no longer has {missing[0]!r}")
-    return [picture_of(samples, place[run.paths[row]]) for row in rows]
+    return {row: picture_of(samples, place[run.paths[row]]) for row in rows}

@@ -26,8 +26,6 @@ _IRRELEVANT = {
 _DERIVED = {"mean", "std", "layer_norm_eps"}
 # Named for finished runs even if their models differ.
 _TELLING = ("image_size", "patch_embedding", "pool", "epochs", "augment")
-# Options that only save time or memory; two arms may differ in these alone.
-_FASTER = ("cache_features", "checkpoint_activations", "compile")
 
 
 def settings(config: Config) -> dict[str, str]:
@@ -62,14 +60,8 @@ def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
     if not planned:
         seen = [{option: plain[option] for option in _TELLING if option in plain} for plain in values]
         names = _with_differences(names, seen, from_all=True)
-    faster = [
-        {option: _text(part[option]) for part in config.values() for option in _FASTER if option in part}
-        for config in configs
-    ]
     telling = [{option: text for option, text in plain.items() if option not in _DERIVED} for plain in values]
-    for options in (telling, values, faster):
-        names = _with_differences(names, options)
-    return names
+    return _with_differences(_with_differences(names, telling), values)
 
 
 def _with_differences(

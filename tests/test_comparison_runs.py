@@ -198,7 +198,6 @@ MIXTURES = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for ru
             [config("mixture", weights=None, networks=each) for each in MIXTURES],
             [f"a@64 + b@32 trained pretrained weights=runs/{run}" for run in "xy"],
         ),
-        ([config("a", compile=flag) for flag in (True, False)], [f"a from scratch compile={x}" for x in (True, False)]),
         ([config("a", mean=mean) for mean in (0, 1)], [f"a from scratch mean={mean}" for mean in (0, 1)]),
         ([config("a"), config("a", pool="mean")], ["a from scratch pool=-", "a from scratch pool=mean"]),
         ([config("a"), config("a")], ["a from scratch"] * 2),
