@@ -141,7 +141,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
     data, arms = runs[0].config["data"], group_into_arms(runs)
     for arm in arms:
         require_same_data(arm.runs)
-    warnings = (*seen, *cautions(runs, arms))
+    warnings = (*seen, *cautions(arms))
     for line in warnings:
         console.say(line, label="warning")
     comparison = Comparison(

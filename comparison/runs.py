@@ -12,7 +12,7 @@ import numpy as np
 
 from common.errors import CheckpointError, DataError
 from common.shell import command
-from common.text import pluralise, shorten_list
+from common.text import pluralise
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
 from datasets.copies import united
@@ -247,8 +247,8 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
 def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
     """Group runs that differ in their seed alone into arms, in the order of first appearance.
 
-    Only the seeds that all arms have are kept (`cautions` says which are not). A second run of the same configuration
-    and seed begins an arm of its own.
+    A second run of the same configuration and seed begins an arm of its own. Raises DataError: one arm, or arms with
+    other seeds.
     """
     groups: dict[tuple[str, int], dict[int, FinishedRun]] = {}
     for run in runs:
@@ -261,23 +261,16 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
             "name runs that differ in more than their seed"
         )
     arms = list(groups.values())
-    shared = set.intersection(*(set(arm) for arm in arms))
     names = arm_names([next(iter(arm.values())).config for arm in arms], planned=False)
     names = [f"{name} ({copy})" if copy > 1 else name for name, (_, copy) in zip(names, groups, strict=True)]
-    if not shared:
+    if any(arm.keys() != arms[0].keys() for arm in arms):
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
-        raise DataError(f"the arms share no seed ({listed}); train each with the same --seed values")
-    return tuple(Arm(name, tuple(arm[seed] for seed in sorted(shared))) for name, arm in zip(names, arms, strict=True))
+        raise DataError(f"the arms have different seeds ({listed}); name runs of the same seeds")
+    return tuple(Arm(name, tuple(arm[seed] for seed in sorted(arm))) for name, arm in zip(names, arms, strict=True))
 
 
-def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
-    """Yield what limits a comparison of finished runs: runs left out as their seed is missing in an arm, and arms
-    trained on other images than the first."""
-    kept = {id(run) for arm in arms for run in arm.runs}
-    gone = shorten_list([run.run_dir.name for run in runs if id(run) not in kept], 5)
-    if gone:
-        seeds = ", ".join(map(str, arms[0].seeds))
-        yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
+def cautions(arms: Sequence[Arm]) -> Iterator[str]:
+    """Yield which arms were trained on other images than the first."""
     for arm in arms[1:]:
         if reasons := differences(arms[0].runs[0], arm.runs[0]):
             yield f"{arms[0].name} (A) and {arm.name} (B) were trained on different images: {'; '.join(reasons)}"

@@ -1,11 +1,9 @@
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from small_comparison import finished_run
-from small_run import CLASSES
 
 from common.errors import CheckpointError, DataError
 from comparison.compare import compare_runs
@@ -36,13 +34,6 @@ def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model
     assert run.probabilities.shape == (6, 3)
     assert (run.probabilities.argmax(axis=1) == run.predicted).all()
     assert (run.seed, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, 0.4, None)
-
-
-def test_the_weights_of_a_run_are_not_read(tmp_path):
-    """343 MB were read for ten words, of each run of a comparison."""
-    folder = run_in(tmp_path / "run")
-    shutil.rmtree(folder / "checkpoints")
-    assert read_run(folder).class_names == CLASSES
 
 
 def change(path, old, new):
@@ -139,20 +130,16 @@ def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_pa
     assert [arm.name for arm in arms] == ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
     assert [arm.seeds for arm in arms] == [(0, 1, 2)] * 2
     assert arms[0].correct.shape == (3, 6)
-    assert list(cautions(runs, arms)) == []
+    assert list(cautions(arms)) == []
 
 
-def test_seeds_that_an_arm_lacks_are_left_out_and_named(tmp_path):
+def test_arms_of_different_seeds_are_refused_with_the_seeds_of_each(tmp_path):
     runs = [
         read_run(run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr}))
-        for lr, seed in ((0.1, 0), (0.1, 1), (0.2, 1), (0.2, 2))
+        for lr, seed in ((0.1, 0), (0.1, 1), (0.2, 1))
     ]
-    arms = group_into_arms(runs)
-    assert [arm.seeds for arm in arms] == [(1,), (1,)]
-    (line,) = cautions(runs, arms)
-    assert "'0.1_0', '0.2_2'" in line
-    with pytest.raises(DataError, match="share no seed"):
-        group_into_arms([runs[0], runs[3]])
+    with pytest.raises(DataError, match=r"lr=0.1: \[0, 1\]; .*lr=0.2: \[1\]"):
+        group_into_arms(runs)
 
 
 def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):

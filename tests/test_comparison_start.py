@@ -97,20 +97,6 @@ def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, mo
     assert f"process {os.getpid()}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", '{"status": "running"}'])
-def test_a_damaged_comparison_is_named_and_passed_over(runs, monkeypatch, capsys, content):
-    monkeypatch.setattr(compare, "train_arms", stop)
-    shutil.rmtree(runs)
-    damaged = runs / "digits" / "20200101-000000_compare" / "compare.json"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text(content)
-    with pytest.raises(Crash):
-        start(runs)
-    assert damaged.read_text() == content
-    assert len(list((runs / "digits").glob("[!.]*"))) == 2
-    assert f"note: {damaged} is damaged" in capsys.readouterr().out
-
-
 WORDS = "compare --data digits --labels-per-class 4 --arms vit_micro_2 vit_micro_4 --epochs 1 --seeds 2"
 WORDS += " --device cpu --workers 0 --tb scalars --output-dir"
 
