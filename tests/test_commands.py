@@ -154,20 +154,6 @@ def test_changed_images_are_noticed_by_evaluate(capsys, tmp_path):
     assert "changed since the run" in err
 
 
-@pytest.mark.slow
-def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
-    data = image_folder(tmp_path / "pets")
-    done = subprocess.run(
-        [sys.executable, "main.py", "train", "--data", data, "--output-dir", tmp_path / "r", "--model", "vit_micro_4",
-         "--image-size", "16", "--epochs", "2", "--batch-size", "4", "--workers", "0", "--device", "cpu",
-         "--tb", "scalars"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert "\r" not in done.stdout + done.stderr
-    assert done.stderr == ""
-    assert "epoch 2/2  train loss" in done.stdout
-
-
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help-all"], ["check", "{}"]], ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["noticed at the end", "noticed at the first line"])
 def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, words, unbuffered):

@@ -99,25 +99,11 @@ class Outline(HTMLParser):
             self.headings.append(data)
 
 
-def test_every_file_is_written_and_named(report):
-    _, folder, written = report
-    assert all(path.is_file() and path.stat().st_size for path in written)
-    names = {str(path.relative_to(folder)) for path in written}
-    assert {"table.csv", "report.html", "figures/accuracy_by_labels.png"} <= names
-    assert "figures/learning_curves_all_labels.png" in names
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "figures",
-        "report.html",
-        "table.csv",
-        "verdict",
-    ]
-    for path in written:
-        if path.suffix == ".png":
-            assert np.asarray(Image.open(path).convert("L")).std() > 5
-
-
-def test_the_page_is_one_file_in_the_promised_order(report):
-    comparison, folder, _ = report
+def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_figures(report):
+    comparison, folder, written = report
+    names = {path.relative_to(folder).as_posix() for path in written}
+    assert {name.partition("/")[0] for name in names} == {"figures", "report.html", "table.csv", "verdict"}
+    assert {"figures/accuracy_by_labels.png", "figures/learning_curves_all_labels.png"} <= names
     source = (folder / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert outline.open == []
@@ -196,17 +182,17 @@ def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_go
 def test_any_number_of_classes_makes_a_report(tmp_path, count):
     classes = tuple(f"class {index}" for index in range(count))
     labels = [row % count for row in range(2 * count)]
-    generator = np.random.default_rng(0)
-    correct = {name: (generator.random((1, len(labels))) < 0.5) | (count == 1) for name in "ab"}
-    arms = tuple(arm_of(tmp_path, name, correct[name], labels, classes=classes) for name in "ab")
+    arms = tuple(
+        arm_of(tmp_path, name, np.random.default_rng(0).random((1, 2 * count)) < share, labels, classes=classes)
+        for name, share in (("a", 0.5), ("b", 0.8))
+    )
     write_report(comparison_of((None, arms)), tmp_path / "compare")
-    _, lines = mistakes_table(analyse(comparison_of((None, arms))))
-    assert {line[1] for line in lines} == ({"a", "b"} if count > 1 else set())
 
 
-def test_the_mistakes_are_counted_over_all_seeds(report):
+def test_the_most_frequent_mistakes_of_each_arm_are_counted_over_all_seeds(report):
     _, lines = mistakes_table(analyse(report[0])[:1])
     assert ["5", "scratch", "ant", "bee", "2"] in lines
+    assert {line[1] for line in lines} == {"scratch", "pretrained <b>", "nano"}
 
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
