@@ -1,9 +1,7 @@
 """The files of a comparison: table.csv, report.html, figures and TensorBoard's events."""
 
-import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from common.files import folder_aside, write_bytes, write_text
+from common.files import write_bytes, write_text
 from common.shell import typed
 from common.tables import frame_text
 from common.text import printable
@@ -31,28 +29,19 @@ MISTAKES = 5
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> None:
-    """Write the report, its figures and TensorBoard's `verdict/`: whole files, which replace earlier ones.
+    """Write the report, its figures and TensorBoard's `verdict/` in place of earlier ones.
 
     Pictures come from the runs' data set; the report says if it is gone.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = list(draw(results))
+    pictures, figures, verdict = list(draw(results)), folder / "figures", folder / "verdict"
+    for earlier in (figures, verdict):
+        shutil.rmtree(earlier, ignore_errors=True)
+    figures.mkdir(parents=True)
+    for picture in pictures:
+        write_bytes(figures / picture.file, picture.png)
+    write_events(verdict, card(comparison, results), pictures, results)
     write_text(folder / "table.csv", frame_text(table_frame(comparison, results)))
     write_text(folder / "report.html", page(comparison, results, pictures))
-    with replacing_folder(folder / "figures") as aside:
-        for picture in pictures:
-            write_bytes(aside / picture.file, picture.png)
-    with replacing_folder(folder / "verdict") as aside:
-        write_events(aside, card(comparison, results), pictures, results)
-
-
-@contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder to fill, which replaces `folder` when it is whole."""
-    with folder_aside(folder) as aside:
-        yield aside
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(aside, folder)
 
 
 def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure]) -> str:
