@@ -204,14 +204,14 @@ def request_of(options: Options) -> Request:
         raise UsageError(f"model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     labels = (None if word == "all" else int(word) for word in options.labels)
-    rates = tuple(rate for rate in options.tune_lr if isinstance(rate, float))
+    first, rates = options.tune_lr[0], tuple(rate for rate in options.tune_lr if isinstance(rate, float))
     return Request(
         base=base,
         arms=arms,
         seeds=options.seeds,
         labels=tuple(dict.fromkeys(labels)) or (None,),
         images_seen=options.images_seen,
-        tune_lr=rates or options.tune_lr[0],
+        tune_lr=first if isinstance(first, str) else rates,
         minutes=options.minutes,
     )
 

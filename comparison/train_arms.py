@@ -216,7 +216,7 @@ class Progress:
         score = "diverged" if result is None else f"{result.val['accuracy']:.1%}"
         took = console.duration(seconds) if trained else "done"
         rest = console.duration(left) if left else ""
-        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {task}")
+        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {task.key}")
         if self.plan.until is not None and left and not self.late:
             over = time.monotonic() + left + REPORT - self.plan.until
             self.late = over > LATE * 60 * (self.plan.request.minutes or 0)

@@ -4,36 +4,34 @@ from types import SimpleNamespace
 
 import pytest
 
-from comparison.plan import epochs_within, fixed_and_passing, tunes
+from comparison.plan import epochs_within, fixed_and_passing, rates_to_try
 from comparison.train_arms import Progress
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig
 
-RATES = (1e-4, 1e-3, 1e-2)
 
-
-def tuned(flops, *, images_seen=200, rates=RATES, wanted="auto", lr=None, trainable="all") -> tuple[bool, str]:
-    config = RunConfig(model=ModelConfig(trainable=trainable), train=TrainConfig(lr=lr))
-    return tunes(wanted, [SimpleNamespace(config=config, flops=flops)], images_seen, rates, "cpu")
+def tried(flops, *, images_seen=200, wanted="auto", lr=None, trainable="all") -> tuple[tuple[float, ...], str]:
+    config = RunConfig(model=ModelConfig("vit_micro_2", trainable=trainable), train=TrainConfig(lr=lr))
+    return rates_to_try(wanted, [SimpleNamespace(config=config, resolved=config, flops=flops)], images_seen, "cpu")
 
 
 def test_rates_are_tuned_while_the_additional_runs_cost_at_most_1e15_operations():
     just = 1e15 / (3 * 200 * 2)  # three forward passes an image, 200 images seen, two more rates
-    assert tuned(0.999 * just)[0]
-    assert not tuned(1.001 * just)[0]
-    assert tuned(1.999 * just, rates=RATES[:2])[0]
-    assert "take 2.4e+15 floating-point operations" in tuned(2.4 * just)[1]
+    assert len(tried(0.999 * just)[0]) == 3
+    assert tried(1.001 * just)[0] == ()
+    assert "take 2.4e+15 floating-point operations" in tried(2.4 * just)[1]
 
 
 @pytest.mark.parametrize("free", [{"lr": 1e-3}, {"trainable": "head"}])
 def test_a_rate_that_is_given_and_a_head_alone_cost_nothing(free):
-    assert tuned(1e30, **free)[0]
+    assert tried(1e30, **free)[0]
 
 
 def test_a_person_may_decide():
-    assert tuned(1e30, wanted="on")[0]
-    assert not tuned(0, wanted="off")[0]
+    assert len(tried(1e30, wanted="on")[0]) == 3
+    assert tried(1e30, wanted=(0.1, 0.01))[0] == (0.01, 0.1)
+    assert tried(0, wanted="off")[0] == ()
 
 
 @pytest.mark.parametrize("seconds", [1, 60, 900, 36_000])
@@ -58,7 +56,7 @@ def test_a_line_says_which_run_ended_its_score_the_time_left_and_that_another_di
     )
     progress, result = Progress(plan), SimpleNamespace(val={"accuracy": 0.5})
     for name, done in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):
-        progress.end(SimpleNamespace(cell=(0, 0), key=f"compare/pretrained/10/{name}"), done)
+        progress.end(SimpleNamespace(cell=(0, 0), key=f"pretrained/10/{name}"), done)
     _, first, second, third = capsys.readouterr().out.splitlines()
     assert first.split() == ["1/3", "50.0%", "60", "s", "2", "min", "pretrained/10/s0"]
     assert "diverged" in second
