@@ -29,7 +29,7 @@ KILLED = "DataLoader worker (pid 7) is killed by signal: "
     ("error", "way_out"),
     [
         *((error, "--batch-size 64") for error in OUT_OF_MEMORY),
-        (RuntimeError(NO_SUCH_ALGORITHM), "--deterministic"),
+        (RuntimeError(NO_SUCH_ALGORITHM), "deterministic = true"),
         (OSError(28, "No space left on device"), "No space left on device"),
         (TrainingError("loss is nan at step 3"), "loss is nan at step 3"),
         (RuntimeError(f"{KILLED}Killed. "), "fewer --workers than 2"),
