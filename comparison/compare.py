@@ -65,6 +65,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         warnings = tuple(known_problems(plan))
         for line in warnings:
             console.say(line, label="warning")
+        console.say()
         conditions, tuning = train_arms(plan, slurm)
         metric = metric_of(plan.select)
         kept = keep_the_best(conditions, select=metric)

@@ -122,6 +122,8 @@ class ComparisonPlan:
     """The folder is that of the same comparison, which was stopped."""
     until: float | None
     """Deadline by `time.monotonic`."""
+    seconds: float | None = None
+    """Expected time of all runs, where it was measured."""
 
     @property
     def seeds(self) -> range:
@@ -292,7 +294,7 @@ def find_folder(request: Request) -> tuple[Path, bool]:
 
 
 def settle_time(plan: ComparisonPlan) -> ComparisonPlan:
-    """Measure the pace of the arms if their runs take a while, fit the epochs to `--minutes`, and print the time."""
+    """Measure the pace of the arms if their runs take a while, and fit the epochs to `--minutes`."""
     if plan.continued or (plan.until is None and plan.all_work < WORTH_MEASURING):
         return plan
     if plan.sharing.threads is not None:
@@ -301,9 +303,7 @@ def settle_time(plan: ComparisonPlan) -> ComparisonPlan:
     if plan.until is not None:
         seconds = plan.until - time.monotonic() - REPORT
         plan = replace(plan, epochs=epochs_within(plan, paces, seconds * plan.sharing.jobs))
-    if (seconds := sum(fixed_and_passing(plan, paces)) / plan.sharing.jobs) >= 90:
-        console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
-    return plan
+    return replace(plan, seconds=sum(fixed_and_passing(plan, paces)) / plan.sharing.jobs)
 
 
 def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:

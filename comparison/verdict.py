@@ -31,19 +31,19 @@ def announce_plan(plan: ComparisonPlan) -> None:
     for parameters, arms in groupby(plan.arms, key=lambda arm: arm.parameters):
         console.say(f"{', '.join(arm.name for arm in arms)}: {parameters:,} parameters", label="arms")
     budgets = [
-        f"{labels_text(labels)}: {images:,} images x {pluralise(epochs, 'epoch')}"
+        f"{'all' if labels is None else f'{labels} a class'}: {images:,} images x {pluralise(epochs, 'epoch')}"
         for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True)
     ]
     console.say("; ".join(budgets), label="budget")
     together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
     tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.grid else ""
-    console.say(f"{plan.number_of_runs}, {together} on {plan.device}{threads}{tuned}", label="runs")
+    time = "" if plan.seconds is None else f" in about {console.duration(plan.seconds)}"
+    console.say(f"{plan.number_of_runs}{time}, {together} on {plan.device}{threads}{tuned}", label="runs")
     clusters = units_of(split.samples, split.samples.indices("test"))
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
     console.say(power_line(len(clusters), request.seeds, assumed(clusters), claims=claims), label="power")
     console.say(f"{plan.folder}{' (continued)' if plan.continued else ''}", label="folder")
-    console.say()
 
 
 def protocol(plan: ComparisonPlan) -> Iterator[str]:
@@ -202,12 +202,10 @@ def assumed(clusters: Clusters) -> Spread:
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int = 1) -> str:
     """Say what difference is found with a power of 80 %, if there is one."""
-    what = f"{images_text(images, spread.groups * images, 'test')} and {pluralise(seeds, 'seed')}"
     points = 100 * spread.smallest_difference(seeds, images, claims=claims)
-    together = f", as one of {claims} comparisons" * (claims > 1)
-    if points > 100:
-        return f"{what} are too few to detect any difference 80% of the time{together}"
-    return f"{what} detect a difference of {points:.1f} points 80% of the time{together}"
+    found = f"80% power for {points:.1f} points" if points <= 100 else "too few to find any difference"
+    sizes = [images_text(images, spread.groups * images, "test"), pluralise(seeds, "seed")]
+    return f"{found}: {', '.join([*sizes, *([f'{claims} comparisons'] if claims > 1 else [])])}"
 
 
 def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterator[str]:

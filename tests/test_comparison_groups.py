@@ -182,5 +182,5 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
 
 
 def test_more_comparisons_see_less_each():
-    points = [float(re.search(r"of ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
+    points = [float(re.search(r"for ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
     assert points[0] < points[1]

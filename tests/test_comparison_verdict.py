@@ -122,10 +122,8 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
 
 
 def test_the_line_before_the_first_step_says_what_can_be_seen():
-    few = power_line(20, 2, claims=20)
-    assert few.startswith("20 test images and 2 seeds are too few to detect any difference 80% of the time")
-    line = power_line(360, 3)
-    assert line.startswith("360 test images and 3 seeds detect a difference of ")
+    assert power_line(20, 2, claims=20) == "too few to find any difference: 20 test images, 2 seeds, 20 comparisons"
+    assert re.fullmatch(r"80% power for [\d.]+ points: 360 test images, 3 seeds", power_line(360, 3))
     assert ASSUMED.smallest_difference(3, 10_000) < ASSUMED.smallest_difference(3, 360)
 
 

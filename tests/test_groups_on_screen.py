@@ -71,4 +71,4 @@ def test_the_power_before_a_comparison_counts_groups(data, tmp_path, capsys):
     code, out, err = call(capsys, "compare", "--data", data, *arms, *rest, "--output-dir", tmp_path)
     assert code == 0, err
     (line,) = [line for line in (out + err).splitlines() if line.lstrip().startswith("power")]
-    assert f"{PICTURES * COPIES} test images in {PICTURES} groups and 1 seed detect" in line
+    assert f"{PICTURES * COPIES} test images in {PICTURES} groups, 1 seed" in line
