@@ -17,6 +17,7 @@ from commands.train import score_lines
 from datasets.opened import OpenedImages
 from trainers.reporting import console
 from trainers.run import train
+from trainers.statistics import Design
 from trainers.system import distributed
 
 
@@ -167,7 +168,9 @@ def test_too_few_validation_images_are_named_with_how_many_would_do(labels, word
 
 def test_scores_of_few_images_have_fewer_digits_and_an_interval():
     scores = {"accuracy": 1.0, "balanced_accuracy": 1.0, "loss": 0.12345, "macro_f1": 1.0, "ece": 0.98765}
-    _, few, many, unknown, below = score_lines([("val", scores, "best epoch 2", n) for n in (1, 100, None)])
+    _, few, many, unknown, below = score_lines(
+        [("val", scores, "best epoch 2", n and Design(n, n)) for n in (1, 100, None)]
+    )
     assert few.split()[1:6] == ["100%", "100%", "0.12", "1.00", "0.99"]
     assert (few.endswith("(best epoch 2)"), "1 image; " in below, "21 to 100%" in below) == (True, True, True)
     assert many == unknown

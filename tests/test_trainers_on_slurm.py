@@ -66,7 +66,7 @@ def what_counts(folder):
 @needs_slurm
 def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_path, node):
     local = start(node, tmp_path / "local", "--jobs", "1")
-    distant = start(node, tmp_path / "slurm", "--on", "slurm", "--slurm", "time=20", "comment=test", "--jobs", "3")
+    distant = start(node, tmp_path / "slurm", "--on", "slurm", "time=20", "comment=test", "--jobs", "3")
     folder = tmp_path / "slurm" / "digits" / "compare"
     wait_until((folder / "jobs" / "jobs.json").is_file, seconds=180)
     jobs = {Path(key): number for key, number in json.loads((folder / "jobs" / "jobs.json").read_text()).items()}
