@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions
@@ -58,7 +60,8 @@ def main(options: TrainOptions) -> int:
     if minutes is not None:
         from trainers.budget.plan import Budget
 
-        return train_planned(config, Budget(minutes, began + 60 * minutes), images, options.with_)
+        budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run)
+        return (rehearse_planned if options.dry_run else train_planned)(config, budget, images, options.with_)
     say_what_trains(config, how)
     if options.dry_run or options.find_lr:
         return rehearse(config, images, find_lr=options.find_lr)
@@ -114,9 +117,8 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if options.with_ and not (planned and options.model.name == "auto" and options.model.weights is None):
         raise UsageError(f"--with {options.with_[0]}: only a plan (--minutes, no --model) uses several networks")
-    if planned and (options.dry_run or options.find_lr):
-        given = "--find-lr" if options.find_lr else "--dry-run"
-        raise UsageError(f"{given} is for one model: name it with --model, or give --epochs; a plan tries its own")
+    if planned and options.find_lr:
+        raise UsageError("--find-lr is for one model: name it with --model, or give --epochs; a plan has its own rates")
 
 
 def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
@@ -135,6 +137,23 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
         kept = best_in(budget, config, start, images=images, more=more)
     open_as_latest(kept.run_dir)
     report(kept)
+    return 0
+
+
+def rehearse_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
+    """Try every run of a plan on two batches, in a folder that is removed again, with their features."""
+    from trainers.budget.plan import best_in
+    from trainers.tools.dry_run import dry_run
+
+    say_untracked(config)
+    numbers = itertools.count(1)
+    with TemporaryDirectory() as folder:
+        config = config.changed(output={"output_dir": Path(folder)})
+
+        def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult:
+            return dry_run(config, images=images, number=next(numbers))
+
+        best_in(budget, config, start, images=images, more=more)
     return 0
 
 
@@ -166,20 +185,26 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
 def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run."""
-    from trainers.reporting import console, trackers
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
     if not distributed.is_main_process():  # one process is enough
         return 0
-    if config.output.tracker is not None:
-        trackers.require(config.output.tracker)
-        console.say(f"--tracker {config.output.tracker}: nothing is sent, for nothing is trained", label="note")
+    say_untracked(config)
     if find_lr:
         lr_finder.find_lr(config)
     else:
         dry_run.dry_run(config, images=images)
     return 0
+
+
+def say_untracked(config: RunConfig) -> None:
+    """Say that a rehearsal sends nothing. Raises MissingPackage: the tracker is not installed."""
+    from trainers.reporting import console, trackers
+
+    if config.output.tracker is not None:
+        trackers.require(config.output.tracker)
+        console.say(f"--tracker {config.output.tracker}: nothing is sent, for nothing is trained", label="note")
 
 
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:

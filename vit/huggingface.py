@@ -126,7 +126,8 @@ def native_size(config: ModelConfig) -> int:
 def image_spec(config: ModelConfig) -> ImageSpec:
     """Return the values of the model's `preprocessor_config.json`; .5 where it has none.
 
-    One thing differs: processors that squash a picture and then crop it (DeiT) keep its proportions here.
+    Two things differ: processors that squash a picture and then crop it (DeiT) keep its proportions here, and filters
+    other than bilinear are bicubic.
     """
     native, cached_file = native_size(config), _transformers().utils.cached_file
     with _refusals_of_the_hub(config):

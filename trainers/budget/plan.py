@@ -61,8 +61,8 @@ LEAST = 1.0
 ROUNDED = 1e-12
 """Probability that stands for those that the file of predictions has rounded to 0."""
 
-Start = Callable[[RunConfig, Sequence[Handler]], RunResult | None]
-"""Trains one run and returns its result; None where the run is only rehearsed and leaves nothing."""
+Start = Callable[[RunConfig, Sequence[Handler]], RunResult]
+"""Trains one run and returns its result."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Budget:
 
 def best_in(
     budget: Budget, config: RunConfig, start: Start, *, images: OpenedImages | None = None, more: Sequence[str] = ()
-) -> RunResult | None:
+) -> RunResult:
     """Train what makes the most of the time; return the run to keep.
 
     `more`: networks to use besides those on this machine, as `--with` names them. Raises OptionError: epochs are given
@@ -104,7 +104,7 @@ def best_in(
 
 def mixture(
     config: RunConfig, start: Start, budget: Budget, images: OpenedImages, more: Sequence[Network]
-) -> RunResult | None:
+) -> RunResult:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
     useful = networks.quick()[:1]
@@ -145,10 +145,10 @@ def mixture(
 
 def fitted(
     config: RunConfig, start: Start, networks: Priced, used: Sequence[Network], kind: str = "", *, pictures: bool = True
-) -> tuple[RunResult | None, Scores]:
+) -> tuple[RunResult, Scores]:
     """Fit one head to all of some networks; return the run, and the scores of its parts."""
     result = start(as_begun(part(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
-    return result, read_json(result.run_dir / "heads.json") if result else {}
+    return result, read_json(result.run_dir / "heads.json")
 
 
 def compute_features(
@@ -199,10 +199,10 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
     if budget.left > IDLE:
         why = "more passes over the images gain no more" if results else "no network can gain on the best frozen one"
         console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
-    return [result for result in results if result]
+    return results
 
 
-def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedImages) -> RunResult | None:
+def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedImages) -> RunResult:
     """Judge a model with weights frozen, if that takes a moment; then train it, and keep the better.
 
     Where there is no time for a pass over the images, it stays frozen; without weights it has part of a pass."""
@@ -224,8 +224,8 @@ def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedIma
             console.say(f"{setup.config.model.name} stays frozen: a pass over the images takes too long", label="plan")
             return answer
     result = start(*with_deadline(config, (budget.left - FILES) / a_pass, budget.until))
-    if answer is None or result is None:
-        return result or answer
+    if answer is None:
+        return result
     say_result("trained", result)
     return result if calibrated_loss(result) <= calibrated_loss(answer) else answer
 
@@ -332,10 +332,8 @@ def say_left_out(networks: Priced, used: Collection[Network]) -> None:
         console.say(f"no time for the features of {', '.join(left_out)}", label="plan")
 
 
-def say_result(label: str, result: RunResult | None, more: Iterable[str] = ()) -> None:
+def say_result(label: str, result: RunResult, more: Iterable[str] = ()) -> None:
     """Say what a run of the plan gave, and more lines about it."""
-    if result is None:
-        return
     for line in more:
         console.say(line, label="")
     accuracy, loss = console.percent(result.val["accuracy"]), result.val["loss"]

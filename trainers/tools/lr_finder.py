@@ -21,10 +21,8 @@ LOWEST, HIGHEST = 1e-7, 1.0
 STEPS = 100
 
 
-def find_lr(config: RunConfig, *, number: int = 1) -> Path:
+def find_lr(config: RunConfig) -> Path:
     """Raise the rate from step to step until the loss diverges; return the figure of the losses.
-
-    `number` counts the runs of one command; from the second on it is in the figure's name.
 
     Raises OptionError: the run takes no steps, or the loss falls at no rate.
     """
@@ -39,8 +37,7 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
     except RuntimeError:
         raise OptionError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
     suggestion = suggestion[0] if isinstance(suggestion, list) else suggestion
-    name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
-    path = claimed_folder(config.output, config.data.source) / name
+    path = claimed_folder(config.output, config.data.source) / "lr_finder.png"
     draw(rates, history["loss"], suggestion, path)
     console.say(f"steepest fall of the loss at --lr {suggestion:.2g}, of {len(rates)} rates tried")
     console.say(f"curve: {path}")
