@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from commands.parser import UsageError
+from common.errors import DataError
 from common.options import Arg, Positional, require, require_counts
 from common.shell import command
 from common.text import pluralise, printable
@@ -68,6 +69,11 @@ def main(options: Options) -> int:
     folder, listed = options.folder, options.folder / "picks.csv"
     pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
     picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
+    labels = folder / "labels.csv"
+    if labels.is_file() and (not listed.is_file() or (folder / "skipped.csv").is_file()):  # to write it loses labels
+        raise DataError(
+            f"{labels} has labels that {listed} lacks: move {folder} away, and add --labelled {labels.name}"
+        )
     if picks:
         table.save_picks(folder, pool, picks)
     waiting = sum(not pick.decision for pick in picks)

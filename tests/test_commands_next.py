@@ -230,6 +230,22 @@ def test_from_no_label_to_a_table_that_train_reads_in_rounds_that_never_ask_twic
     assert set(read_labels(folder / "labels.csv")) == {pick.path for pick in picks[1:] if pick.label}
 
 
+@pytest.mark.parametrize("change", ["picks.csv is gone", "skipped.csv, as earlier versions wrote it"])
+def test_labels_that_the_picks_do_not_hold_are_not_written_over(photos, capsys, change):
+    folder = Path("runs/photos/next")
+    call(capsys, "next", "photos", "-n", "4")
+    fill(folder / "picks.csv")
+    call(capsys, "next", "photos", "-n", "4")
+    before = (folder / "labels.csv").read_bytes()
+    if change.startswith("picks"):
+        (folder / "picks.csv").unlink()
+    else:
+        (folder / "skipped.csv").write_text("path\n")
+    code, _, err = call(capsys, "next", "photos")
+    assert (code, "--labelled" in err) == (3, True)
+    assert (folder / "labels.csv").read_bytes() == before
+
+
 def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and_never_asked(
     photos, tmp_path, capsys, monkeypatch
 ):
