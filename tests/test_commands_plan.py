@@ -47,7 +47,7 @@ def began(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "options.toml").write_text("log-every = 7\n")
     monkeypatch.setattr(train, "with_weights", lambda config, *_: config)
-    for name in ("train", "train_several", "rehearse", "train_planned"):
+    for name in ("train", "train_several", "rehearse", "train_planned", "rehearse_planned"):
         what = "plan" if name.endswith("planned") else name
         monkeypatch.setattr(train, name, lambda config, *_, what=what, **__: done.append((what, config)) or 0)
     return done
