@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += [f"note: {note}" for note in report.notes]
     if not report.findings:
         return [*lines, next_step(config, report)]
-    room = shutil.get_terminal_size().columns - 44
+    room = shutil.get_terminal_size().columns - 44 if sys.stdout.isatty() else 1000
     rows = [(first.kind, first.severity, f"{count:,}", _example(first, room)) for count, first in report.kinds()]
     lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     lines += ["", f"all of them: {printable(str(config.csv_path))}"]

@@ -205,7 +205,7 @@ def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, cap
         content[:at] + bytes(len(damaged.read_bytes())) + content[at + len(damaged.read_bytes()) :]
     )
     code, out, _ = call(capsys, "check", shards, "--output", tmp_path / "check.csv")
-    assert (code, "zero bytes" in " ".join(out.split())) == (3, True)
+    assert (code, "zero bytes" in out) == (3, True)
     assert "set-train-0.tar/cat00.jpg" in (tmp_path / "check.csv").read_text()
     bundle = build_dataloaders(DataConfig(source=str(shards), cache="off", workers=0, on_bad_image="skip"), SPEC)
     assert bundle.samples.skipped[0].startswith(f"cannot read image {shards}/set-train-0.tar/cat00.jpg: not an image")
