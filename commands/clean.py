@@ -49,7 +49,7 @@ def main(options: Options) -> int:
     from datasets.loaders import split_samples
     from datasets.shared_split import PRETRAINED_ON, have_seen
     from inference.labels import clean
-    from inference.labels.features import extract_features, pretrained
+    from inference.labels.features import extract_features
     from inference.labels.label_issues import cleanlab_filter
     from inference.labels.suspects import SuspectsPage, read_suspects, save_suspects, write_cleaned, write_suspects
     from trainers.reporting.console import say
@@ -60,7 +60,7 @@ def main(options: Options) -> int:
     if not again:
         cleanlab_filter()  # where it is missing, that is said now
     samples = split_samples(config)
-    networks = pretrained(clean.IMAGENET)
+    networks = clean.networks_for(samples)
     if options.review or not again:
         place = (options.output or folder.parent) / "features"
         found = extract_features(samples, networks, place, components=clean.COMPONENTS)

@@ -11,21 +11,32 @@ from common.shell import command, quoted
 from common.text import format_table, pluralise, printable
 from datasets.bundle import TEST, Samples
 from datasets.copies import united, units_of
-from inference.labels.features import ExtractedFeatures
+from inference.labels.features import ExtractedFeatures, pretrained
 from inference.labels.label_issues import COPY, DOUBTED, OUTLIER, fold_of_each, issues_found, label_issues, out_of_fold
 from inference.labels.suspects import DROP, KEEP, Suspect
 from trainers.config import OutputConfig
 from trainers.reporting.console import say
 from trainers.storage.data_folder import data_folder
+from vit import ModelConfig
+from vit.factory import local_pretrained_models
 
 IMAGENET, COMPONENTS = "efficientnet_lite2", 256
 """Network that looks beside the embedded one, and principal components that are kept of each one's features."""
+FOR_FEW, EMBEDDED = "efficientnet_lite0", "vit_stem_16"
+"""Network of few images, at its larger input; and where it is not installed."""
 LISTED = 10
 """Suspects on the terminal."""
 SURE = 0.9
 """Accuracy of the models below which half of the suspects are hard images and more (docs/labels.md)."""
 DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
 """Probability of a class from which dropping an image is proposed; below it hard images are many (docs/labels.md)."""
+
+
+def networks_for(samples: Samples) -> list[ModelConfig]:
+    """Name the networks that look at a set: two, or of fewer images than their features one at a large input."""
+    if np.count_nonzero(samples.splits >= 0) > 2 * COMPONENTS:
+        return pretrained(IMAGENET)
+    return [config for config in local_pretrained_models() if config.name in (FOR_FEW, EMBEDDED)][-1:]
 
 
 def cross_validate(samples: Samples, found: ExtractedFeatures, *, folds: int) -> NDArray[np.float64]:
