@@ -46,17 +46,19 @@ def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
     """Join a text, the options that were given, and commands as a block of code."""
     asked = asked_for(config, run_dir).items()
     words = ", ".join(literal(flag if value is True else f"{flag} {value}") for flag, value in asked)
-    given = f"Options that were given: {words}." if words else "Every option has its default."
+    given = f"Its options, where they differ from the defaults: {words}." if words else "Every option has its default."
     return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
 
 
 def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:
-    """Return the given options by their flags; if meta.json is damaged, all that differ from the defaults."""
+    """Return the given options by their flags, but a mixture's networks, which its name has; if meta.json is damaged,
+    all that differ from the defaults."""
     usual, meta = RunConfig(), read_if_whole(run_dir / "meta.json", requested=dict)
     with suppress(OptionError):
         config = from_dict(RunConfig, meta["requested"]) if meta else config
-    told = [option for option in run_options() if option.section != "output" and option not in run_options(Incidental)]
-    return {option.flag: option.of(config) for option in told if option.of(config) != option.of(usual)}
+    unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
+    shown = [option for option in run_options() if option not in unsaid and option.name != "networks"]
+    return {option.flag: option.of(config) for option in shown if option.of(config) != option.of(usual)}
 
 
 def hparams(config: RunConfig, run_dir: Path) -> dict[str, Any]:
