@@ -4,6 +4,7 @@ A file in it names the set, so that another set of that name gets a folder of it
 """
 
 import hashlib
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,5 +35,5 @@ def claimed_folder(output: OutputConfig, source: str) -> Path:
 def owner(folder: Path) -> str:
     """Return the place of the set whose folder this is; empty where nothing says so."""
     with suppress(OSError):
-        return (folder / MARKER).read_text("utf-8", "surrogateescape")
+        return os.fsdecode((folder / MARKER).read_bytes())  # as the place is decoded, also in a locale without UTF-8
     return ""
