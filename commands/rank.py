@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainers.budget.local_weights import Ranked
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
-"""Options that must be given beside a model's name for the weights of a run to fit."""
+"""Options that must be given with a model's name for the weights of a run to fit."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def table(rows: Sequence[Ranked]) -> Iterator[str]:
     behind = [paired_difference(first.right[None], other.right[None], first.units) for other in others]
     adjusted = zip(rows[1:], behind, holm([each.p for each in behind]), strict=True)
     level = [row.name for row, difference, p in adjusted if not is_claim(difference, p)]
-    yield f"worth fine-tuning: {', or '.join([rows[0].name, *level])}"
+    yield f"to fine-tune: {', or '.join([rows[0].name, *level])}"
 
 
 def write(path: Path, rows: Sequence[Ranked]) -> None:

@@ -246,7 +246,7 @@ def score_lines(
     below = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
     for split, metrics, remark, design in rows:
-        few = design is not None and design.worth < FEW
+        few = design is not None and design.effective < FEW
         shares, scores = (".0%", ".2f") if few else (".1%", ".3f")
         if design is not None and (not design.alone or (few and intervals)):
             low, high = design.interval(metrics["accuracy"])

@@ -132,7 +132,7 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     return {
         "images": len(runs[0].labels),
         "groups": design.groups,  # an image that stands alone is one
-        "effective_images": design.worth,
+        "effective_images": design.effective,
         "seeds": len(runs),
         "accuracy": float(accuracies.mean()),
         "accuracy_sd": float(accuracies.std(ddof=1)) if len(runs) > 1 else None,

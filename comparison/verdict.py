@@ -76,7 +76,7 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
     if any(have_seen(arm.resolved.model.weights, data.source) for arm in plan.arms):
-        yield f"{PRETRAINED_ON[data.source]}: a pretrained arm may have seen the test images"
+        yield f"{PRETRAINED_ON[data.source]}: a pretrained arm may have been trained on the test images"
     yield from plan.seen
     if not plan.grid:
         yield "learning rates were not tuned; --tune-lr on tries several"

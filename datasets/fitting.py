@@ -140,5 +140,5 @@ def never_seen(sizes: Sequence[Size], labels: Sequence[str]) -> str:
     most = ", ".join(f"{label!r} ({1 - share:.0%})" for share, label in hit[:3])
     worst = f", most of {most}{f' and {len(hit) - 3} more' if len(hit) > 3 else ''}" if hit else ""
     fit = choose(table)
-    line = f"{1 - cropped.mean():.0%} of the pixels are never seen with --fit crop{worst}; `train` chooses {fit}"
+    line = f"--fit crop cuts off {1 - cropped.mean():.0%} of the pixels{worst}; `train` chooses {fit}"
     return line + ("" if fit == "crop" else ", which shows whole pictures")

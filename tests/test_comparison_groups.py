@@ -126,7 +126,7 @@ def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
     assert (np.array(widths[1]) > 1.3 * np.array(widths[0])).all()
     assert [results[0].arms[0].scores["groups"] for results in (alone, grouped)] == [100, 20]
     assert "20 groups" in pair_sentence(grouped[0].pairs[0])
-    assert "in 20 groups, worth about 2" in " ".join(notes(both[1], grouped))
+    assert "in 20 groups, effectively about 2" in " ".join(notes(both[1], grouped))
     assert "group" not in " ".join(notes(both[0], alone))
 
 

@@ -132,7 +132,7 @@ def another_class_in_val(root):
         ),
         (an_unread_class, DataError, "/set: 'c': a class without one training image .*fill or remove it"),
         (another_class_in_val, DataError, r"'dgos': a class .* \(6 images in val; train has cats, dogs\)"),
-        (splits("val", "test"), DataError, r"'train': nothing to train on: .*\(beside test, val\)"),
+        (splits("val", "test"), DataError, r"'train': nothing to train on: .*\(next to test, val\)"),
         (splits("train", "val", "valid"), DataError, r"'valid': two folders for .* \(val is val too; keep one\)"),
         (lambda root: save(root / "x.png"), DataError, r"x\.png is no data set; expected a folder of class folders"),
         (lambda root: root, FileNotFoundError, "no data at .*/set; expected a folder"),

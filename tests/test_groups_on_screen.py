@@ -40,7 +40,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
         assert code == 0, err
         said.append(out)
         runs.append(tmp_path / data.name / f"r{run}")
-    worth = f"test  {PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; 95% interval "
+    worth = f"test  {PICTURES * COPIES} images in {PICTURES} groups, effectively about {PICTURES}; 95% interval "
     assert all(worth in out for out in said)
     assert "val  " not in said[0].rpartition("ECE")[2].partition("test  ")[2]  # those all stand alone
     found = json.loads((runs[0] / "summary.json").read_text())["groups"]
@@ -54,7 +54,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
     assert (scored["images"], scored["design"]["groups"]) == (PICTURES * COPIES, PICTURES)
     assert scored["interval"][0] <= scored["metrics"]["accuracy"] <= scored["interval"][1]
     _, elsewhere, _ = call(capsys, "evaluate", runs[0], "--data", data / "test", "--output", tmp_path / "eval")
-    assert f"{PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; " in elsewhere
+    assert f"{PICTURES * COPIES} images in {PICTURES} groups, effectively about {PICTURES}; " in elsewhere
     of_train, of_evaluate = (re.findall("95% interval (.*)", text) for text in (said[0], out))
     assert of_train == of_evaluate
 
@@ -62,7 +62,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
     assert code == 0, err
     assert f"{PICTURES * COPIES} test images in {PICTURES} groups" in out
     (report,) = tmp_path.rglob("report.html")
-    assert f"come in {PICTURES} groups, worth about {PICTURES} that" in report.read_text(encoding="utf-8")
+    assert f"come in {PICTURES} groups, effectively about {PICTURES} that" in report.read_text(encoding="utf-8")
 
 
 def test_the_power_before_a_comparison_counts_groups(data, tmp_path, capsys):

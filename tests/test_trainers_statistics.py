@@ -26,7 +26,7 @@ def test_images_that_stand_alone_have_wilsons_interval():
     right = np.random.default_rng(0).random(150) < 0.7
     for clusters in (None, np.arange(150), np.random.default_rng(1).permutation(150) + 7):
         design = design_of(right, clusters)
-        assert (design, design.worth, str(design)) == (Design(150, 150), 150, "")
+        assert (design, design.effective, str(design)) == (Design(150, 150), 150, "")
         assert design.interval(right.mean()) == wilson(right.mean(), 150)
 
 
@@ -44,10 +44,10 @@ def test_the_variance_is_the_sum_over_all_pairs_of_images_of_one_group(kind):
 def test_exact_copies_are_worth_one_image_each():
     right = np.repeat(np.random.default_rng(0).random(60) < 0.8, 5)
     design = design_of(right, np.repeat(np.arange(60), 5))
-    assert (design.effect, design.worth, str(design)) == (
+    assert (design.effect, design.effective, str(design)) == (
         pytest.approx(5),
         pytest.approx(60),
-        "in 60 groups, worth about 60",
+        "in 60 groups, effectively about 60",
     )
 
 

@@ -117,7 +117,7 @@ def kept_features(
 ) -> Tensor:
     """Compute features once: later calls read the file that was left in `folder`; without one they are computed anew.
 
-    `about`, what the features depend on beside the numbers of the model before its head, or its `end`: its images, and
+    `about`, what the features depend on besides the numbers of the model before its head, or its `end`: its images, and
     how it computes.
     """
 

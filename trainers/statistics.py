@@ -64,13 +64,13 @@ class Design:
         return self.groups == self.images
 
     @property
-    def worth(self) -> float:
+    def effective(self) -> float:
         """Effective number of images."""
         return self.images / self.effect
 
     def __str__(self) -> str:
-        """Text such as `in 60 groups, worth about 75`; empty if every image stands alone."""
-        return "" if self.alone else f"in {self.groups:,} groups, worth about {max(1, round(self.worth)):,}"
+        """Text such as `in 60 groups, effectively about 75`; empty if every image stands alone."""
+        return "" if self.alone else f"in {self.groups:,} groups, effectively about {max(1, round(self.effective)):,}"
 
     def interval(self, share: float) -> tuple[float, float]:
         """Return the 95 % interval of a share of these images."""

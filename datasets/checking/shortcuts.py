@@ -25,7 +25,7 @@ LEAST_GAIN = 1.3
 SURE = 3.5
 """Standard errors above chance from which it is named."""
 MOST_VALUES, LEAST_EACH = 16, 10
-"""Values of a fact that are told apart, the most frequent ones, or as many ranges of about so many images at least."""
+"""Values of a fact that count apart, the most frequent ones, or as many ranges of about so many images at least."""
 LEAST_SHARE = 0.05
 """Share of the images that a folder must hold to count as where they come from."""
 FOLDS = 5

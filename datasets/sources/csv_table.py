@@ -26,7 +26,7 @@ USUAL = {
     "label": ("label", "breed", "class", "class_name", "species", "category", "target", "ground_truth"),
 }  # fmt: skip
 """Usual names of the columns, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
-table lies beside class folders."""
+table lies next to class folders."""
 WITH_YES_OR_NO = frozenset(("is", "in", "for", "set", "split", "data", "flag", "or", "and"))
 """Words around that of a split in the name of a column of yes and no."""
 YES_OR_NO = frozenset(("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n"))

@@ -118,7 +118,7 @@ def _scan(root: str, path: str = "") -> _Folder:
 def _split_folders(folders: dict[str, _Folder]) -> dict[str, str]:
     """Return the folders that are splits, and which, "" where that is not sure; none where all are classes.
 
-    One of an exact name is a split, unless it holds pictures beside folders of pictures: then it is a class. One with
+    One of an exact name is a split, unless it holds pictures next to folders of pictures: then it is a class. One with
     such a word in its name is, if another one, and one of them train, has the rest of its name or its folders.
     """
     words = {name: found for name in folders if (found := split_word(name))}
@@ -151,7 +151,7 @@ class _Tree(Rows):
         if not named:
             self._add_split(top, "")
             return
-        beside, names = f"beside {', '.join(named)}", dict[str, str]()
+        beside, names = f"next to {', '.join(named)}", dict[str, str]()
         for name in top.folders:
             split = named.get(name)
             if split in names:
@@ -218,7 +218,7 @@ class _Tree(Rows):
             few = sum(others.values()) <= BESIDE_CLASSES * sum(inside.values())
             if others and few and not any("/" in path for path in others):
                 detail = (
-                    f"the classes seem to be {shorten_list(names)}, in {place}; beside it: {shorten_list([*others])}"
+                    f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list([*others])}"
                 )
                 self.problems.append(Problem("above_the_classes", label, "", label, place, detail))
             else:

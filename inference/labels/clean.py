@@ -21,7 +21,7 @@ from vit import ModelConfig
 from vit.factory import local_pretrained_models
 
 IMAGENET, COMPONENTS = "efficientnet_lite2", 256
-"""Network that looks beside the embedded one, and principal components that are kept of each one's features."""
+"""Network that looks besides the embedded one, and principal components that are kept of each one's features."""
 FOR_FEW, EMBEDDED = "efficientnet_lite0", "vit_stem_16"
 """Network of few images, at its larger input; and where it is not installed."""
 LISTED = 10

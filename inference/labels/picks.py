@@ -26,7 +26,7 @@ from inference.labels.features import ExtractedFeatures, unit_length
 from inference.labels.review import Review, write_utf8
 
 IMAGENET, COMPONENTS = "efficientnet_lite0", 128
-"""Network that looks beside the embedded one, and principal components that are kept of each one's features."""
+"""Network that looks besides the embedded one, and principal components that are kept of each one's features."""
 LABEL, SKIP = "label:", "skip"
 LONGEST = 200
 """Characters of a class name."""

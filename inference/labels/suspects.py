@@ -74,7 +74,7 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
     """Write the table of all images that are not dropped: path, label, split, what was changed and why; and the group
     where there are groups.
 
-    Test images stay as they are. Pictures of a set without files are written beside the table, once."""
+    Test images stay as they are. Pictures of a set without files are written next to the table, once."""
     for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
         file = path.parent / "images" / f"{samples.paths[row]}.png"
         if not file.exists():

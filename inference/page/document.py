@@ -100,7 +100,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) 
         "every_head": every_head,
         "runs": runs,
     }
-    return document(data, title=" beside ".join(run["name"] for run in runs))
+    return document(data, title=" and ".join(run["name"] for run in runs))
 
 
 def names_of(classifiers: Sequence[Classifier]) -> list[str]:

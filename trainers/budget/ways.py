@@ -28,7 +28,7 @@ STEP, LAST_STAGES = 3.5, 2.0
 PASSES = 400
 """Forward passes of each network for the heat maps of a mixture and their faithfulness."""
 FILES = 6.0
-"""Seconds that a run takes beside its passes."""
+"""Seconds that a run takes besides its passes."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> 
 
 
 def vit(name: str, networks: Priced, *, seconds: float) -> Way:
-    """All of an embedded ViT: many images are mixed where they pass often, few large ones are seen larger."""
+    """All of an embedded ViT: many images are mixed where they pass often, few large ones are shown larger."""
     recipe = RECIPES["finetune-small"].options
     model = {"name": name, "weights": default_weights(name), "trainable": "all"}
     train = recipe["train"] | {"schedule": "cooldown"}

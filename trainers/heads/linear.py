@@ -27,7 +27,7 @@ from trainers.heads.temperature import Floats, Ints, losses, sharpness
 from trainers.statistics import design_of
 
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
-"""Penalties on half the squared weights, beside the mean cross-entropy; the strongest first."""
+"""Penalties on half the squared weights, added to the mean cross-entropy; the strongest first."""
 FEW_PENALTY = 0.01
 """The penalty where there are too few images to choose one by; the temperature is then 1."""
 FOLDS = 5

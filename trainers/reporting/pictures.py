@@ -1,6 +1,6 @@
 """Pictures of a run, in TensorBoard and in `figures/` alike.
 
-At its start: its first batch beside what the model sees of it, and heat maps of eight validation images. At its end,
+At its start: its first batch next to what the model sees of it, and heat maps of eight validation images. At its end,
 with its best weights: these heat maps again, its worst mistakes, its confusion matrix, its calibration; with `--tb
 full` also PR curves, the projector and the position embeddings.
 Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
@@ -62,7 +62,7 @@ MISTAKES = 16
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
 THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
-READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
+READ_BATCH = "from the first batch: each picture, next to what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
 READ_HEAT = "Below each image: the brighter a place, the more it is evidence for the class that the model says."

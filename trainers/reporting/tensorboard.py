@@ -68,7 +68,7 @@ class RunLoggers(ExitStack):
             logger.flush()
 
     def add_picture(self, tag: str, png: bytes, step: int) -> Path:
-        """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` beside `tb/`."""
+        """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` next to `tb/`."""
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, png)

@@ -51,7 +51,7 @@ def cells(side: int) -> int:
 
 
 def on_cells(values: Tensor) -> Tensor:
-    """Average over each cell what its pixels are worth, (B, S, S) -> (B, N, N): single ones are too noisy."""
+    """Average over each cell the relevance of its pixels, (B, S, S) -> (B, N, N): single ones are too noisy."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
 
 
