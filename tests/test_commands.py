@@ -5,10 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from scipy.stats import binomtest
 from small_images import image_folder
 from small_run import call
+
+from commands.train import verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -169,3 +173,10 @@ def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, wo
     assert process.returncode == 141
     assert "Traceback" not in err
     assert "error" not in err
+
+
+@pytest.mark.parametrize(("right", "images"), [(54, 60), (0, 3), (1_999, 2_000)])
+def test_what_to_expect_of_new_images_is_wilsons_interval(right, images):
+    result = SimpleNamespace(test={"accuracy": right / images}, images={"test": images}, designs={})
+    interval = binomtest(right, images).proportion_ci(method="wilson")
+    assert f"expect {100 * interval.low:.0f} to {100 * interval.high:.0f}%" in verdict(result)
