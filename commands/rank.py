@@ -20,7 +20,7 @@ from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
 
 if TYPE_CHECKING:
-    from trainers.budget.local_weights import Ranked
+    from trainers.budget.ranking import Ranked
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 """Options that must be given with a model's name for the weights of a run to fit."""
@@ -54,7 +54,7 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    from trainers.budget.local_weights import MOST_IMAGES, rank
+    from trainers.budget.ranking import MOST_IMAGES, rank
     from trainers.storage.data_folder import claimed_folder
     from vit.factory import local_pretrained_models
 
@@ -83,7 +83,7 @@ def main(options: Options) -> int:
 
 def table(rows: Sequence[Ranked]) -> Iterator[str]:
     """Yield the table, and which backbones a test cannot tell from the first."""
-    from trainers.budget.local_weights import scores_by_name
+    from trainers.budget.ranking import scores_by_name
     from trainers.heads.fit import ranking
     from trainers.statistics import design_of, holm, is_claim, paired_difference
 

@@ -17,8 +17,8 @@ from common.shell import PROGRAM
 from common.tables import read_rows
 from datasets.config import DataConfig
 from trainers import features
-from trainers.budget.local_weights import probes
-from trainers.budget.local_weights import rank as rank_models
+from trainers.budget.ranking import probes
+from trainers.budget.ranking import rank as rank_models
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import features_of
 

@@ -243,7 +243,7 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
 def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
     from commands.compare import parse_arm
-    from trainers.budget.local_weights import rank
+    from trainers.budget.ranking import rank
     from trainers.config import OutputConfig, RunConfig, TrainConfig
 
     generator = np.random.default_rng(0)

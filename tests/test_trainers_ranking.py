@@ -10,7 +10,7 @@ from small_run import few_digits
 from commands.train import with_weights
 from common.errors import OptionError
 from datasets.opened import OpenedImages
-from trainers.budget import local_weights
+from trainers.budget import ranking
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit import factory
@@ -53,7 +53,7 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
     damaged = tmp_path / "cut.safetensors"
     damaged.write_bytes(b"cut")
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
-    (row,) = local_weights.rank(config_of(tmp_path), {model: local_weights.name_of(model) for model in models})
+    (row,) = ranking.rank(config_of(tmp_path), {model: ranking.name_of(model) for model in models})
     assert row.model.weights == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out
 
@@ -63,8 +63,8 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
 def test_of_many_images_a_sample_is_judged_and_the_least_log_loss_comes_first(
     tmp_path, monkeypatch, most, looked_at
 ) -> None:
-    monkeypatch.setattr(local_weights, "MOST_IMAGES", most)
-    rows = local_weights.rank(config_of(tmp_path), {model: model.name for model in local_pretrained_models()})
+    monkeypatch.setattr(ranking, "MOST_IMAGES", most)
+    rows = ranking.rank(config_of(tmp_path), {model: model.name for model in local_pretrained_models()})
     assert {len(row.judged.labels) for row in rows} == {looked_at}
     assert rows[0].judged.loss <= rows[1].judged.loss
 
