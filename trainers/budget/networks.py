@@ -53,6 +53,8 @@ class Price(NamedTuple):
     seconds: float
     """On a processor those that it would take alone: its processor time over the threads."""
     operations: float
+    features: int
+    """Values by which a head knows the image."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Priced:
         """Estimate the seconds of the features of so many images, by default of all."""
         count = sum(self.sizes.values()) if images is None else images
         return count * sum(self.prices[network].seconds for network in networks)
+
+    def features(self, networks: Collection[Network]) -> int:
+        """Count the features of one image by these networks."""
+        return sum(self.prices[network].features for network in networks)
 
     def compute(self, network: Network) -> None:
         """Compute the features of all images with one of the networks; they stay on disk for the runs that follow."""
@@ -159,7 +165,7 @@ def price(setup: RunSetup, view: View) -> Price:
         seconds, processed = time.perf_counter() - started, time.process_time() - processed
     if setup.device.type == "cpu":
         seconds = min(seconds, processed / torch.get_num_threads())
-    return Price(seconds / (2 * count), float(counter.get_total_flops()))
+    return Price(seconds / (2 * count), float(counter.get_total_flops()), view.width)
 
 
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:

@@ -42,15 +42,15 @@ from vit.factory import image_spec
 from vit.parts import parts
 
 FIRST = 0.4
-"""Share of the time that all images may take with the quick networks; and of what is left then, with slower ones."""
+"""Share of the time that all images may take with the quick networks; and of what is left then, with the others."""
 MOST = 0.8
 """Share that they may take where other programs use the processors, too."""
 LATE = 0.9
 """Share that the most useful network may take where nothing can follow it: without it the answer is much worse."""
 SHORT = 30.0
 """Seconds that are too few for anything to be trained after the first answer."""
-ANSWER = 4.0
-"""Seconds expected for the fit and the scores of a head, for each network."""
+ANSWER = 0.004
+"""Seconds expected for the fit and the scores of a head, for each feature."""
 PICTURES = 8.0
 """Seconds of the pictures of a mixture without its heat maps."""
 IDLE = 20.0
@@ -109,7 +109,7 @@ def mixture(
     networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
     useful = networks.quick()[:1]
     alone = networks.cost(useful, sum(networks.sizes.values()) + PASSES)
-    if alone <= LATE * budget.left and budget.left - alone - 2 * ANSWER - PICTURES < SHORT:
+    if alone <= LATE * budget.left and budget.left - alone - 2 * ANSWER * networks.features(useful) - PICTURES < SHORT:
         first, slower = compute_features(networks, useful, budget, share=LATE)  # nothing can follow it
     else:
         first, slower = compute_features(networks, networks.quick(), budget)
@@ -118,10 +118,9 @@ def mixture(
         recipe = RECIPES["finetune-small"].options
         options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
         return one_model(filled_in(config, options), start, budget, images)
-    expected = slower * ANSWER
+    expected, order = slower * ANSWER, [*networks.quick(), *networks.slow()]
     mixing = to_mix(networks, first, expected, slower)
-    if budget.left - expected * len(first) - mixing < SHORT:
-        order = [*networks.quick(), *networks.slow()]
+    if budget.left - expected * networks.features(first) - mixing < SHORT:
         first += compute_features(networks, order, budget.less(mixing), known=first, share=MOST)[0]
         only, scores = fitted(config, start, networks, first)
         say_result("frozen", only, ranking(scores))
@@ -129,13 +128,13 @@ def mixture(
         return only
     before = budget.left
     answer, scores = fitted(config, start, networks, first, "frozen", pictures=False)
-    a_fit = (before - budget.left) / len(first)
+    a_feature = (before - budget.left) / networks.features(first)
     say_result("frozen", answer, ranking(scores))
-    time_for_more = budget.less(to_mix(networks, first, a_fit, slower))
-    rest, _ = compute_features(networks, networks.slow(), time_for_more, known=first)
+    time_for_more = budget.less(to_mix(networks, first, a_feature, slower))
+    rest, _ = compute_features(networks, order, time_for_more, known=first)
     together = [*first, *rest]
     say_left_out(networks, together)
-    for_training = budget.less(to_mix(networks, together, a_fit, slower))
+    for_training = budget.less(to_mix(networks, together, a_feature, slower))
     found = ways(frozen_accuracy(scores, first), networks, seconds=for_training.left)
     together += map(network_of, train_each(config, start, found, for_training))
     mixed, scores = fitted(config, start, networks, together, "mixed")
@@ -178,9 +177,9 @@ def compute_features(
     return chosen, slower()
 
 
-def to_mix(networks: Priced, used: Sequence[Network], a_fit: float, slower: float) -> float:
-    """Estimate the seconds of a fit and scores, `a_fit` for each network, and of pictures with heat maps."""
-    return a_fit * len(used) + slower * (PICTURES + networks.cost(used, PASSES))
+def to_mix(networks: Priced, used: Sequence[Network], a_feature: float, slower: float) -> float:
+    """Estimate the seconds of a fit and scores, `a_feature` for each feature, and of pictures with heat maps."""
+    return a_feature * networks.features(used) + slower * (PICTURES + networks.cost(used, PASSES))
 
 
 def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:
