@@ -54,9 +54,7 @@ ANSWER = 0.004
 PICTURES = 8.0
 """Seconds of the pictures of a mixture without its heat maps."""
 IDLE = 20.0
-"""Seconds that may stay unused without a word."""
-LEAST = 1.0
-"""Passes over the images below which a network is not trained: in fewer it would not come near its frozen answer."""
+"""Seconds that may stay unused without a word; fewer are not enough to train a network."""
 
 ROUNDED = 1e-12
 """Probability that stands for those that the file of predictions has rounded to 0."""
@@ -118,9 +116,10 @@ def mixture(
         recipe = RECIPES["finetune-small"].options
         options = recipe | {"train": recipe["train"] | {"schedule": "cooldown"}}
         return one_model(filled_in(config, options), start, budget, images)
-    expected, order = slower * ANSWER, [*networks.quick(), *networks.slow()]
+    expected = slower * ANSWER
     mixing = to_mix(networks, first, expected, slower)
     if budget.left - expected * networks.features(first) - mixing < SHORT:
+        order = [*networks.quick(), *networks.slow()]
         first += compute_features(networks, order, budget.less(mixing), known=first, share=MOST)[0]
         only, scores = fitted(config, start, networks, first)
         say_result("frozen", only, ranking(scores))
@@ -131,7 +130,8 @@ def mixture(
     a_feature = (before - budget.left) / networks.features(first)
     say_result("frozen", answer, ranking(scores))
     time_for_more = budget.less(to_mix(networks, first, a_feature, slower))
-    rest, _ = compute_features(networks, order, time_for_more, known=first)
+    cheapest = [*reversed(networks.quick()), *networks.slow()]
+    rest, _ = compute_features(networks, cheapest, time_for_more, known=first)
     together = [*first, *rest]
     say_left_out(networks, together)
     for_training = budget.less(to_mix(networks, together, a_feature, slower))
@@ -187,15 +187,16 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
     turns, results = list(shares(found, budget.left)), []
     for place, (way, _) in enumerate(turns):
         own = budget.less(sum(seconds for _, seconds in turns[place + 1 :]))
-        passes = min(way.most, way.passes(own.left))
-        if passes < LEAST:
-            console.say(f"{way.name} is not trained: time is left for {max(0.0, passes):.2f} passes", label="plan")
+        training = own.less(way.mixing)
+        if training.left < IDLE:
+            console.say(f"{way.name} is not trained: less than {console.duration(IDLE)} are left for it", label="plan")
             continue
         options = part(filled_in(config, way.options), way.name, pictures=False)
-        result = start(*with_deadline(options, passes, own.less(way.mixing).until, most=way.most))
+        passes = min(way.most, way.passes(own.left))
+        result = start(*with_deadline(options, passes, training.until, most=way.most))
         say_result("trained", result)
         results.append(result)
-    if budget.left > IDLE:
+    if budget.left > IDLE and (results or not turns):
         why = "more passes over the images gain no more" if results else "no network can gain on the best frozen one"
         console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
     return results
