@@ -225,6 +225,16 @@ def test_a_quick_network_that_the_first_answer_had_no_time_for_joins_later(monke
     assert (answer.model.networks, mixed.model.networks[:2]) == ((LITE0,), (LITE0, VIT))
 
 
+@pytest.mark.parametrize(("seconds", "trained"), [(60, True), (30, False)])  # a quarter of a pass; 18 s without mixing
+def test_part_of_a_pass_is_trained_where_there_is_no_time_for_more(monkeypatch, seconds, trained):
+    """Two minutes of CIFAR-10 left 37 s unused, for 0.91 passes."""
+    networks = priced([VIT], train=2_500)
+    machine = Machine(monkeypatch, networks, seconds=seconds)
+    found = ways({"vit_stem_16": 0.8}, networks, seconds=seconds)
+    assert bool(plan.train_each(RunConfig(), machine.start, found, machine.budget)) == trained
+    assert sum("is not trained" in line or "stay unused" in line for line in machine.said) == (not trained)
+
+
 @pytest.mark.parametrize(("images", "frozen"), [(2_000, [VIT]), (2_700, [VIT]), (10_000, [])])
 def test_where_time_is_short_the_quickest_network_answers_all_the_same(monkeypatch, images, frozen):
     """44 s of 60, and 58: a little late with its pictures, but an answer."""
