@@ -105,7 +105,7 @@ def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, s
 
 
 def mark_of(*files: Path) -> str:
-    """Return a mark that tells files of one name apart: by size, start, and end, where a zip lists its members."""
+    """Return a mark that tells files of one name apart: by size, time, start and end, where a zip lists its members."""
     digest = hashlib.blake2b(digest_size=4)
     for path in files:
         with open(path, "rb") as file:
@@ -113,5 +113,6 @@ def mark_of(*files: Path) -> str:
             file.seek(max(0, size - 2**20))
             end = file.read()
             file.seek(0)
-            digest.update(b"%d|" % size + file.read(2**16) + end)
+            time = os.fstat(file.fileno()).st_mtime_ns  # in the middle of a tar a picture may change
+            digest.update(b"%d|%d|" % (size, time) + file.read(2**16) + end)
     return digest.hexdigest()

@@ -3,6 +3,7 @@ and one of labels."""
 
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +24,13 @@ Read = Callable[[list[str]], Iterable[dict[str, Any]]]
 
 
 def read_parquet(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
-    """Write the tables as tar shards below `root`/unpacked, once, and read these: parquet has no single pictures."""
+    """Write the tables as tar shards below `root`/unpacked, and read these: parquet has no single pictures.
+
+    Once for each choice of columns, and for each set of names of files, which may say the split.
+    """
     group = column_of(columns.group)
-    folder = root / "unpacked" / f"{name}-{mark_of(*files)}{f'-{group}' if group else ''}"
+    how = repr((columns.label, group, [file.parts[-2:] for file in files]))
+    folder = root / "unpacked" / f"{name}-{mark_of(*files)}-{zlib.crc32(how.encode()):08x}"
     if not folder.is_dir():
         _unpack(files, folder, columns)
     return read_tar_shards(shards_in(folder), name, root, **({"grouped_by": by_column(group)} if group else {}))
