@@ -4,6 +4,7 @@ import glob
 import io
 import mimetypes
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
@@ -11,10 +12,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from common.errors import DataError
-from datasets.images import is_image_name, read_image
+from common.text import pluralise, printable, wrapped
+from datasets.images import read_image
+from datasets.sources.walk import walk
 from datasets.transforms import Pipeline
 
 STDIN = "-"
+NAMED, OTHERS = ("unreadable_folder", "unread_picture"), ("unsupported_file", "broken_link")
+"""Kinds of what lies in a folder and cannot be read: to be named, and to be named if it is a picture by its name."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class Unreadable(NamedTuple):
 def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[ImageFile]:
     """Yield files as they are; folders with all below them, sorted; globs; `-`: the names in `stdin`, one a line.
 
-    In a folder only images count, also those in formats that cannot be read: they are to be named, not passed over.
+    In a folder only images count, as training finds them, also those in formats that cannot be read: they are to be
+    named, not passed over. A line on standard error says how many hidden ones are left out.
     """
     for path in paths:
         if path == STDIN and stdin is not None:
@@ -57,21 +63,27 @@ def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator
 
 
 def _below(folder: str) -> Iterator[ImageFile]:
-    visited = set()
-    empty = True
-    for here, folders, files in os.walk(folder, followlinks=True):
-        identity = os.stat(here)
-        if (identity.st_dev, identity.st_ino) in visited:  # a link back up
-            folders.clear()
-            continue
-        visited.add((identity.st_dev, identity.st_ino))
-        folders.sort()
-        for name in sorted(files):
-            if is_image_name(name) or (mimetypes.guess_type(name)[0] or "").startswith("image/"):
-                empty = False
-                yield ImageFile(os.path.join(here, name))
+    """Yield the pictures that training would find below a folder, and what lies there and cannot be read."""
+    empty, hidden = True, list[str]()
+    try:
+        for found in walk(folder):
+            hidden += found.hidden
+            names = [os.path.join(found.path, name) for name in found.images]
+            names += [path for kind, path, _ in found.odd if kind in NAMED or (kind in OTHERS and _is_picture(path))]
+            empty = empty and not names
+            yield from (ImageFile(os.path.join(folder, name)) for name in sorted(names))
+    except OSError:
+        pass  # it cannot be listed: reading it says so
+    if hidden:
+        count, first = pluralise(len(hidden), "picture"), printable(os.path.join(folder, hidden[0]))
+        line = f"note: {count} with hidden names, or in folders of other programs, left out, such as {first}"
+        print(wrapped(line), file=sys.stderr)
     if empty:
         yield ImageFile(folder)
+
+
+def _is_picture(path: str) -> bool:
+    return (mimetypes.guess_type(path)[0] or "").startswith("image/")
 
 
 def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
@@ -79,7 +91,10 @@ def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
 
     A large JPEG is decoded scaled down to about twice what the model needs."""
     if file.content is None and os.path.exists(file.path) and not os.path.isfile(file.path):
-        kind = "a folder without images" if os.path.isdir(file.path) else "not a regular file"  # a pipe would block
+        kind = "not a regular file"  # a pipe would block
+        if os.path.isdir(file.path):
+            readable = os.access(file.path, os.R_OK | os.X_OK)
+            kind = "a folder without images" if readable else "a folder that cannot be listed"
         return Unreadable(file.path, f"cannot read image {file.path}: {kind}")
     try:
         image = read_image(file.source, channels=pipeline.channels, name=file.path, least=pipeline.least, alone=True)

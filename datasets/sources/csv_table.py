@@ -13,8 +13,8 @@ from common.text import decode_text, normal, plain_path, shorten_list
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns, by_column, column_of
 from datasets.images import is_image_name
-from datasets.sources.image_folder import leads_back, list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
+from datasets.sources.walk import list_folder, walk
 from datasets.suspect import suspect_column
 
 TABLE_SUFFIXES = (".csv", ".tsv")
@@ -221,10 +221,9 @@ class _Files:
     def _by_name(self) -> dict[str, list[str]]:
         """Return the files below the folder by their names in NFC, and images by those without an extension."""
         names = defaultdict(list)
-        for folder, folders, files in os.walk(self._root, followlinks=True):
-            folders[:] = sorted(name for name in folders if not leads_back(os.path.join(folder, name)))
-            for file in sorted(files):
-                path = os.path.join(folder, file).removeprefix(os.path.join(self._root, ""))
+        for folder in walk(self._root):
+            others = [path for kind, path, _ in folder.odd if kind in ("unread_picture", "unsupported_file")]
+            for path in [*(os.path.join(folder.path, image) for image in folder.images), *others]:
                 name = plain_path(path)
                 stem = os.path.splitext(name)[0]
                 names[name].append(path)

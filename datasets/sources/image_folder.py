@@ -3,24 +3,17 @@
 import os
 from itertools import permutations
 from pathlib import Path
-from typing import NamedTuple
 
 from common.errors import DataError
-from common.files import list_entries
 from common.text import shorten_list
 from datasets.bundle import SPLITS
-from datasets.images import is_image_name
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word, training_notes
+from datasets.sources.walk import Folder, list_folder, walk
 
 BESIDE_CLASSES = 0.25
 """Images outside the folder of the classes, at most, as a share of those in it."""
-_SYSTEM_FOLDERS = (
-    "__macosx", "@eadir", "#recycle", "@recycle", "$recycle.bin", "system volume information", "lost+found",
-)  # fmt: skip
 _ABOUT = ("README", "LICENSE", "LICENCE", "CITATION")
-_SYSTEM_FILES = ("thumbs.db", "desktop.ini")
-_UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
 
 def read_image_folder(root: Path, name: str | None = None) -> Reading:
@@ -30,7 +23,7 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     """
     name = name or root.name
     try:
-        top = _scan(str(root))
+        top, *_ = walk(str(root))
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
     tree = _Tree(root)
@@ -55,67 +48,7 @@ def innermost(root: Path) -> Path:
         root = root / folders[0]
 
 
-def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the visible sub-folders and of the visible files."""
-    entries = [entry for entry in list_entries(folder) if not _is_hidden(entry.name)]
-    return [entry.name for entry in entries if _is_dir(entry)], [entry.name for entry in entries if not _is_dir(entry)]
-
-
-class _Folder(NamedTuple):
-    """Contents of a folder, without hidden and system files."""
-
-    path: str
-    """Relative to the root, which is empty."""
-    images: list[str]
-    """Names of images."""
-    folders: dict[str, "_Folder"]
-    """Folders in it, by name."""
-    odd: list[tuple[str, str, str]]
-    """Kind of problem, path and detail of all else."""
-
-    def filled(self) -> dict[str, int]:
-        """Return the number of images in this folder and in those below it, of each that has some."""
-        own = {self.path: len(self.images)} if self.images else {}
-        return own | {path: count for folder in self.folders.values() for path, count in folder.filled().items()}
-
-
-def _scan(root: str, path: str = "") -> _Folder:
-    """Read a folder and those below it, links followed. Raises OSError: the root cannot be listed."""
-    folder = _Folder(path, [], {}, [])
-    try:
-        entries = list_entries(os.path.join(root, path))
-    except OSError as error:
-        if not path:
-            raise
-        folder.odd.append(("unreadable_folder", path, error.strerror or str(error)))
-        return folder
-    for entry in entries:
-        name, place = entry.name.lower(), f"{path}/{entry.name}" if path else entry.name
-        if _is_dir(entry):
-            if leads_back(entry.path):
-                folder.odd.append(("broken_link", place, "leads back to a folder above it"))
-            elif not _is_hidden(name):
-                folder.folders[entry.name] = _scan(root, place)
-            elif name != ".git" and any(is_image_name(file) for _, _, files in os.walk(entry.path) for file in files):
-                detail = "images in it are left out; other programs take it for a class"
-                folder.odd.append(("hidden_folder", place, detail))
-        elif name.startswith(".") or name in _SYSTEM_FILES:
-            continue
-        elif is_image_name(name) and (entry.is_symlink() or entry.is_file()):
-            folder.images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
-        elif entry.is_symlink() and not os.path.exists(entry.path):
-            folder.odd.append(("broken_link", place, f"-> {os.readlink(entry.path)}"))
-        elif (suffix := os.path.splitext(name)[1]) in _UNREAD_PICTURES:
-            target = "png" if suffix == ".gif" else "jpg"
-            detail = f"{suffix}; to convert: magick mogrify -format {target} *{suffix}"
-            folder.odd.append(("unread_picture", place, detail))
-        else:
-            suffix = suffix if entry.is_file() else "such"
-            folder.odd.append(("unsupported_file", place, f"{suffix or 'no extension: such'} files are not read"))
-    return folder
-
-
-def _split_folders(folders: dict[str, _Folder]) -> dict[str, str]:
+def _split_folders(folders: dict[str, Folder]) -> dict[str, str]:
     """Return the folders that are splits, and which, "" where that is not sure; none where all are classes.
 
     One of an exact name is a split, unless it holds pictures next to folders of pictures: then it is a class. One with
@@ -146,7 +79,7 @@ class _Tree(Rows):
         super().__init__()
         self.root = root
 
-    def add_all(self, top: _Folder) -> None:
+    def add_all(self, top: Folder) -> None:
         named = _split_folders(top.folders)
         if not named:
             self._add_split(top, "")
@@ -172,7 +105,7 @@ class _Tree(Rows):
             if split in names:
                 self._add_split(top.folders[names[split]], split)
 
-    def _add_split(self, folder: _Folder, split: str) -> None:
+    def _add_split(self, folder: Folder, split: str) -> None:
         """Add the class folders in a split folder, or in the root (split ""); report all else in there."""
         if not folder.folders and split:
             kind = "empty_split" if split == "train" else "split_without_classes"
@@ -186,7 +119,7 @@ class _Tree(Rows):
         self._report_classes_below(folder, split)
         self._report_loose(folder, split)
 
-    def _add_class(self, folder: _Folder, split: str, label: str) -> None:
+    def _add_class(self, folder: Folder, split: str, label: str) -> None:
         for kind, path, detail in folder.odd:
             self.problem(kind, path, split, label, detail)
         for image in folder.images:
@@ -194,7 +127,7 @@ class _Tree(Rows):
         for below in folder.folders.values():
             self._add_class(below, split, label)
 
-    def _report_loose(self, folder: _Folder, split: str) -> None:
+    def _report_loose(self, folder: Folder, split: str) -> None:
         """Report what lies outside every class folder, where notes and tables belong."""
         pictures = [f"{folder.path}/{image}".lstrip("/") for image in folder.images]
         pictures += [path for kind, path, _ in folder.odd if kind == "unread_picture"]
@@ -204,7 +137,7 @@ class _Tree(Rows):
             if kind not in ("unread_picture", "unsupported_file"):
                 self.problem(kind, path, split, detail=detail)
 
-    def _report_classes_below(self, folder: _Folder, split: str) -> None:
+    def _report_classes_below(self, folder: Folder, split: str) -> None:
         """Report class folders that hold folders of images, but no image: their folders may be the classes. They are
         where the other folders hold a few images, such as plots and examples."""
         filled = {label: below.filled() for label, below in folder.folders.items()}
@@ -225,7 +158,7 @@ class _Tree(Rows):
                 detail = f"{len(names)} folders of images ({shorten_list(names)}); if these are the classes: {place}"
                 self.problem("folder_of_folders", folder.folders[label].path, split, label, detail)
 
-    def _report_splits_below(self, folder: _Folder) -> None:
+    def _report_splits_below(self, folder: Folder) -> None:
         """Report the classes that hold train and another split, where several do."""
         of_classes = {}
         for label, below in folder.folders.items():
@@ -236,20 +169,3 @@ class _Tree(Rows):
         for label, splits in of_classes.items() if len(of_classes) > 1 else ():
             detail = f"{shorten_list(sorted(splits.values()))}; expected {self.root}/{splits['train']}/{label}"
             self.problem("splits_below_classes", label, "", label, detail)
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
-
-
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a folder, or a link to one; of a link to itself `entry.is_dir()` raises an error."""
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-def leads_back(folder: str) -> bool:
-    """Return whether a path is a link to a folder above it."""
-    if not os.path.islink(folder):
-        return False
-    above = Path(os.path.realpath(os.path.dirname(folder)))
-    return above.is_relative_to(os.path.realpath(folder))

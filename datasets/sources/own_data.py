@@ -13,10 +13,11 @@ from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_n
 from datasets.sources.archives import is_archive, unpacked
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.hub import obtain_from_hub
-from datasets.sources.image_folder import innermost, list_folder, read_image_folder
+from datasets.sources.image_folder import innermost, read_image_folder
 from datasets.sources.parquet import read_parquet
 from datasets.sources.reading import Reading, split_word
 from datasets.sources.shards import TABLES, read_tar_shards, shards_at, shards_in
+from datasets.sources.walk import list_folder
 
 EXPECTED = (
     "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"

@@ -26,9 +26,9 @@ from common.text import decode_text, normal, pluralise, read_text, shorten_list
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.remembered import remembered
-from datasets.sources.image_folder import list_folder
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
+from datasets.sources.walk import list_folder
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"

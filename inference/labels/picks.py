@@ -105,7 +105,10 @@ def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_col
         raise OptionError(f"path_column={path_column} names a column, and {source} is no table: leave it out")
     elif path.is_dir() or is_archive(path):
         folder = path if path.is_dir() else unpacked(path, root)
-        paths = [os.path.abspath(file.path) for file in find_images([str(folder)]) if os.path.isfile(file.path)]
+        found = [os.path.abspath(file.path) for file in find_images([str(folder)])]
+        paths = [path for path in found if os.path.isfile(path)]
+        if closed := [path for path in found if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)]:
+            raise DataError(f"{closed[0]!r}: a folder that cannot be listed")
     else:
         if source not in DATASETS:
             read_source(source, root)  # says what is expected
