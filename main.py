@@ -3,8 +3,10 @@
 import errno
 import io
 import os
+import select
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -62,27 +64,45 @@ commands:
 def main(argv: list[str]) -> int:
     """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 128 + its number
     interrupted by a signal, 141 whoever read the output has stopped."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
-    debug = "--debug" in argv
+    with process.usable_streams():
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
+        return ended([word for word in argv if word != "--debug"], debug="--debug" in argv)
+
+
+def ended(argv: list[str], *, debug: bool) -> int:
+    """Run one command and return its exit code; what it raises becomes one line."""
     try:
         with signals.heeded():
-            code = answer([word for word in argv if word != "--debug"])
+            code = answer(argv)
             sys.stdout.flush()  # here, where a reader who has left is known by his exit code
         return code
     except KeyboardInterrupt:
         return complain("interrupted", 130)
     except Interrupted as stop:
         return complain(str(stop), stop.exit_code)
-    except BrokenPipeError:  # `| head` has read enough; nothing more can be printed, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and reader_has_left():
+            with suppress(OSError):  # `2>&1 | head`
+                for hint in getattr(error, "__notes__", ()):
+                    print(f"nobody reads the output any more; {hint}", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing can be printed at exit either
+            return 141
         code = exit_code(error)
         if debug or code == 1:
             traceback.print_exc()
         return complain(reason(error), code)
+
+
+def reader_has_left() -> bool:
+    """Return whether whoever read the output has stopped, such as `| head`; True where the system cannot tell."""
+    try:
+        looking = select.poll()
+        looking.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always reported
+        return bool(looking.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return True
 
 
 def answer(argv: list[str]) -> int:

@@ -27,7 +27,7 @@ from trainers.storage.data_folder import claimed_folder
 from trainers.storage.finished_run import find_run, open_as_latest, read_result
 from trainers.storage.run_folder import free_folder, write_json
 from trainers.storage.run_result import best_of_several
-from trainers.system import folder_lock
+from trainers.system import folder_lock, process_state
 from trainers.system.signals import signals
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class ComparisonReport(NamedTuple):
 
 
 @signals.heeded()
+@process_state.restored()
 @console.model_log()
 def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> ComparisonReport:
     """Train all arms, seed by seed, and report who wins. The same request continues a comparison that was stopped.

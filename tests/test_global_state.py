@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import multiprocessing
 import os
+import random
+import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
-from small_run import few_digits
+import torch
+from small_run import few_digits, make_run, photo, tiny_run
 
 import main
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import slurm
+from trainers.resume import resume
 from trainers.run import train
 from trainers.system.signals import Signals
 from vit.config import ModelConfig
@@ -99,3 +107,63 @@ def test_signals_are_heeded_again_after_a_call_into_c_that_failed():
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
             raise RuntimeError
         assert signal.getsignal(signal.SIGTERM) == signals._receive
+
+
+def state_of_the_process() -> dict[str, object]:
+    return {
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "filling": torch.utils.deterministic.fill_uninitialized_memory,
+        "precision": torch.get_float32_matmul_precision(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "filters": list(warnings.filters),
+        "streams": (sys.stdout, sys.stderr),
+        "draws": (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()),
+    }
+
+
+def test_a_run_leaves_threads_generators_and_determinism_as_they_were_and_the_next_run_begins_like_the_first(tmp_path):
+    multiprocessing.set_start_method(None, force=True)
+    torch.set_num_threads(2)
+    plain = RunConfig(
+        ModelConfig(name="vit_micro_2"), few_digits(), TrainConfig(epochs=1), OutputConfig(tmp_path, tb="scalars")
+    )
+    before = state_of_the_process()
+    try:
+        alone = train(plain)
+        set_otherwise = train(plain.changed(train={"threads": 1, "deterministic": True}, data={"workers": 2}))
+        assert state_of_the_process() == before
+        resume(set_otherwise.run_dir, epochs=2)
+        assert state_of_the_process() == before
+        assert train(plain).val == alone.val
+    finally:
+        torch.set_num_threads(1)
+
+
+class Tee:
+    def __init__(self):
+        self.written = []
+        self.write = self.written.append
+
+
+@pytest.mark.parametrize("kind", ["absent", "closed", "tee"])
+def test_a_program_without_standard_output_or_with_its_own_trains(tmp_path, monkeypatch, kind):
+    closed = io.StringIO()
+    closed.close()
+    stream = {"absent": None, "closed": closed, "tee": Tee()}[kind]
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    run_dir = train(tiny_run(tmp_path)).run_dir
+    assert main.main(["evaluate", str(run_dir), "--device", "cpu"]) == 0
+    assert (sys.stdout, sys.stderr) == (stream, stream)
+    assert kind != "tee" or "accuracy" in "".join(stream.written)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_whose_streams_are_closed_does_its_work(tmp_path, closed):
+    photo(picture := tmp_path / "a.png")
+    words = [sys.executable, "main.py", "predict", make_run(tmp_path / "run"), picture, "--output", tmp_path / "c.csv"]
+    done = subprocess.run(["sh", "-c", f"{shlex.join(map(str, words))} {closed}"], cwd=ROOT, capture_output=True)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert (tmp_path / "c.csv").read_text().count("\n") == 2

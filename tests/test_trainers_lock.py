@@ -16,6 +16,8 @@ from killed_runs import ROOT
 from small_run import tiny_run
 
 from common.errors import OptionError
+from comparison.compare import compare_arms
+from comparison.plan import Request
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import folder_lock
@@ -91,7 +93,7 @@ def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
         assert 1 <= sum(pool.map(try_to_hold, range(200))) <= 200
 
 
-def test_a_folder_that_goes_meanwhile_is_looked_for_again(tmp_path):
+def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, monkeypatch):
     folder = tmp_path / "r"
     held = folder_lock.held
     folder.mkdir()
@@ -100,5 +102,17 @@ def test_a_folder_that_goes_meanwhile_is_looked_for_again(tmp_path):
     with held(folder), ExitStack() as holding, pytest.raises(OptionError, match="in use by"):
         folder_lock.hold(folder, holding)
     folder.rmdir()
+    monkeypatch.setattr(folder_lock, "held", lambda path: path.mkdir() or held(path))
     with held(folder), ExitStack() as holding:
         assert not folder_lock.hold(folder, holding)
+
+
+def compare_it_with_itself(config):
+    return compare_arms(Request(config, (config, config.changed(train={"lr": 0.1})), tune_lr="off"))
+
+
+@pytest.mark.parametrize("start", [train, compare_it_with_itself])
+def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(folder_lock, "PATIENCE", 0.1)
+    with folder_lock.held(tmp_path / "digits" / "r"), pytest.raises(OptionError, match=f"process {os.getpid()}"):
+        start(tiny_run(tmp_path))

@@ -17,7 +17,7 @@ from datasets import DataConfig
 from trainers.budget import plan
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import seeds_and_folds
-from trainers.storage.finished_run import find_run, read_result
+from trainers.storage.finished_run import find_run, open_as_latest, read_result
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import best_of_several
 from trainers.system import process
@@ -39,7 +39,7 @@ def empty_run(folder: Path, *, started: int) -> Path:
     folder.mkdir(parents=True)
     for name in ("config.json", "summary.json"):
         write_json(folder / name, {})
-    os.utime(folder / "config.json", ns=(started, started))
+    write_json(folder / "meta.json", {"started": f"2026-11-28T05:00:0{started}.000000+00:00"})
     return folder
 
 
@@ -58,6 +58,16 @@ def test_latest_finds_a_run_of_any_name(tmp_path, name):
     assert find_run("latest", tmp_path) == run
     called_tuning = empty_run(tmp_path / "tuning" / "r", started=5)
     assert find_run("latest", tmp_path) == called_tuning
+
+
+def test_latest_is_the_same_run_in_a_copy_whose_files_have_other_times(tmp_path):
+    for number, name in enumerate("bca", 1):
+        empty_run(tmp_path / "runs" / "pets" / name, started=number)
+    for kept in ("a", "b"):
+        for number, path in enumerate(sorted(tmp_path.rglob("*.json"), reverse=True)):
+            os.utime(path, (number, number))
+        assert find_run("latest", tmp_path / "runs").name == kept
+        open_as_latest(tmp_path / "runs" / "pets" / "b")
 
 
 @pytest.mark.parametrize("kept", ["probe", "all"])

@@ -1,6 +1,8 @@
 """How runs start: no stop at any moment of it costs what was there before, or is in the way of the same command."""
 
+import io
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from every_state import every_state
 from killed_runs import Crash, assert_same_content, crash, crash_after, run_content
 from small_run import tiny_run
 
+import main
 from common.errors import CheckpointError, OptionError
 from trainers.auto_resume import train_or_resume
 from trainers.resume import resume
@@ -71,6 +74,41 @@ def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_pat
     with pytest.raises(Crash):
         train(tiny_run(tmp_path).changed(**changes), handlers=[stop])
     assert not (tmp_path / "digits" / "r").exists()
+
+
+class BrokenPipe(io.StringIO):
+    """Output whose reader leaves at a word."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word, self.gone = word, False
+
+    def write(self, text: str) -> int:
+        self.gone |= self.word in text
+        self.flush()
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.gone:
+            raise BrokenPipeError
+
+
+@pytest.mark.parametrize(("word", "kept"), [("digits: 10 classes", False), ("epoch 2/2", True)])
+def test_a_run_whose_output_nobody_reads_leaves_nothing_before_its_first_checkpoint_and_says_how_it_goes_on(
+    tmp_path, monkeypatch, capsys, word, kept
+):
+    monkeypatch.setattr(sys, "stdout", BrokenPipe(word))
+    monkeypatch.setattr(main, "reader_has_left", lambda: True)
+    monkeypatch.setattr(main.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    words = ["--model", "vit_micro_2", "--labels-per-class", "3", "--epochs", "2", "--device", "cpu", "--workers", "0"]
+    code = main.main(["train", "digits", *words, "--tb", "scalars", "--run-name", "r", "--output-dir", str(tmp_path)])
+    assert code == 141
+    assert (tmp_path / "digits" / "r").exists() is kept
+    assert ("resume" in capsys.readouterr().err) is kept
+    if kept:
+        monkeypatch.undo()
+        assert resume(tmp_path / "digits" / "r").epochs[-1]["epoch"] == 2
 
 
 def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished):

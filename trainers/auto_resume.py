@@ -9,7 +9,7 @@ from trainers.reporting.console import say
 from trainers.run import train
 from trainers.storage.data_folder import data_folder
 from trainers.storage.places import same_source
-from trainers.storage.run_folder import command_line, read_if_whole
+from trainers.storage.run_folder import command_line, moment, read_if_whole
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
@@ -40,8 +40,8 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | Non
     folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
     if output.run_name is not None:  # which may lie deeper, in a comparison
         folders.append(data_folder(output, config.data.source) / output.run_name)
-    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder, planned=planned)]
-    return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
+    same = [folder for folder in folders if was_asked_for(config, folder, planned=planned)]
+    return max(same, key=moment, default=None)
 
 
 def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:

@@ -12,7 +12,7 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
-from trainers.reporting.console import announce, say
+from trainers.reporting.console import say
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, images_of, require_same_images, write_inputs
 from trainers.setup import RunSetup, UserObjects, prepare
@@ -21,12 +21,13 @@ from trainers.storage.finished_run import read_result, read_run_config, refuse_l
 from trainers.storage.places import moved_to, require_images, with_present_places
 from trainers.storage.run_folder import META, read_if_whole, read_json, write_json, write_run_config
 from trainers.storage.run_result import RunResult
-from trainers.system import distributed, folder_lock
+from trainers.system import distributed, folder_lock, process_state
 from trainers.system.signals import signals
 from vit import ImageSpec
 
 
 @signals.heeded()
+@process_state.restored()
 def resume(
     run_dir: Path | str,
     *,
@@ -74,8 +75,7 @@ def resume(
         setup, checkpoint = open_run(run_dir, config, epochs, objects, images)
         if data is not None:
             distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
-        announce(setup, run_dir, images=images, resumed=checkpoint is not None)
-        return execute(setup, run_dir, checkpoint, handlers=handlers)
+        return execute(setup, run_dir, checkpoint, handlers=handlers, images=images)
 
 
 def remove_begun(run_dir: Path) -> None:

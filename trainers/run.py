@@ -1,7 +1,7 @@
 """Train one model: options in, a run directory and its result out; read from top to bottom."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import write_json
 from trainers.storage.run_result import RunResult
-from trainers.system import distributed
+from trainers.system import distributed, process_state
 from trainers.system.signals import signals
 from vit import ImageSpec
 from vit.parts import count_parameters
@@ -37,6 +37,7 @@ Handler = Callable[[Engine], object]
 
 
 @signals.heeded()
+@process_state.restored()
 def train(
     config: RunConfig,
     *,
@@ -71,8 +72,7 @@ def train(
     with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
-            console.announce(setup, run_dir, images=images)
-            return execute(setup, run_dir, created=True, handlers=handlers)
+            return execute(setup, run_dir, created=True, handlers=handlers, images=images)
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
@@ -93,6 +93,7 @@ def execute(
     *,
     created: bool = False,
     handlers: Sequence[Handler] = (),
+    images: OpenedImages | None = None,
 ) -> RunResult:
     """Train to the end, from the start or from a checkpoint, and conclude.
 
@@ -100,10 +101,10 @@ def execute(
     """
     reset_peak_memory(setup.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
-    with (
-        track_status(setup, run_dir, created=created) as status,
-        opened_loggers(setup, run_dir, start_step=start_step) as loggers,
-    ):
+    with ExitStack() as held:
+        status = held.enter_context(track_status(setup, run_dir, created=created))
+        console.announce(setup, run_dir, images=images, resumed=checkpoint is not None)
+        loggers = held.enter_context(opened_loggers(setup, run_dir, start_step=start_step))
         make_head_ready(setup, run_dir, begins=checkpoint is None)
         run = Run(setup, run_dir, loggers=loggers, record=status)
         for attach in handlers:

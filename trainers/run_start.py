@@ -5,7 +5,6 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from trainers.storage.places import require_images
 from trainers.storage.run_folder import (
     META,
     command_line,
+    now,
     plan_run_directory,
     read_json,
     working_directory,
@@ -78,7 +78,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
     versions = {NAME: VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": now(),
         "argv": command_line(),
         "directory": working_directory(),
         "versions": versions,

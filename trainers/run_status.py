@@ -110,6 +110,8 @@ def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[R
         if isinstance(error, Exception):
             fault = diagnose_failure(error, batch_size=setup.config.data.batch_size, workers=setup.config.data.workers)
         if fault is None:
+            if hint:
+                error.add_note(hint)
             raise
         raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
 

@@ -19,7 +19,7 @@ from trainers.engine.metrics import SCALARS
 from trainers.statistics import Design
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.places import with_present_places
-from trainers.storage.run_folder import read_if_whole, read_json
+from trainers.storage.run_folder import moment, now, read_if_whole, read_json, write_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
@@ -38,7 +38,7 @@ def find_run(name: str, output_dir: Path | str = "runs") -> Path:
         runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
         if not runs:
             raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
-        return max(runs, key=lambda run: (run / "config.json").stat().st_mtime_ns)
+        return max(runs, key=moment)
     folder = Path(name)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
@@ -62,7 +62,8 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 def open_as_latest(run_dir: Path) -> None:
     """Let `latest` mean this run, the one that a command kept of several."""
-    os.utime(run_dir / "config.json")
+    path = run_dir / "meta.json"
+    write_json(path, read_json(path) | {"kept": now()})
 
 
 def refuse_links_out(run_dir: Path) -> None:

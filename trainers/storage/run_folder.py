@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,17 @@ def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
 
 def write_run_config(folder: Path, config: RunConfig) -> None:
     write_json(folder / "config.json", to_dict(config))
+
+
+def now() -> str:
+    """Return the time in UTC as text that sorts like it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def moment(run_dir: Path) -> str:
+    """Read when a run was started, or kept by a command of several; copies of its files keep that. Empty: unknown."""
+    meta = read_if_whole(run_dir / "meta.json") or {}
+    return str(meta.get("kept") or meta.get("started") or "")
 
 
 def command_line() -> list[str]:

@@ -17,6 +17,9 @@ from filelock import FileLock, Timeout
 
 from common.errors import OptionError
 
+PATIENCE = 2.0
+"""Seconds to wait for a folder that another process is about to make."""
+
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
@@ -45,18 +48,27 @@ def held(folder: Path) -> Iterator[None]:
 def hold(folder: Path, holding: ExitStack) -> bool:
     """Hold a folder until `holding` is closed; False where it came or went meanwhile: then look for it again.
 
-    Raises OptionError: another process works in it."""
+    Raises OptionError: another process works in it, or did before somebody removed it."""
     there = folder.exists()
     try:
         holding.enter_context(held(folder))
     except OptionError:
-        if there:
+        if there or not came_or_went(folder):
             raise
-        time.sleep(0.1)  # the other process is about to make it
         return False
     if folder.exists() != there:
         holding.close()
         return False
+    return True
+
+
+def came_or_went(folder: Path) -> bool:
+    """Wait until the holder of a folder makes it or lets go of it; False where it does neither."""
+    patience = time.monotonic() + PATIENCE
+    while not folder.exists() and path_of(folder).exists():
+        if time.monotonic() > patience:
+            return False
+        time.sleep(0.05)
     return True
 
 

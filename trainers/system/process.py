@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -115,6 +116,36 @@ def give_back_freed_memory() -> None:
 def of_glibc(name: str) -> Any:
     """Return a function of malloc.h, or None in other C libraries."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+@contextmanager
+def usable_streams() -> Iterator[None]:
+    """Replace output streams that are absent, closed, or have only `write`, such as a Tee, inside the block."""
+    with ExitStack() as held:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is None or getattr(stream, "closed", False):
+                stand_in: Any = held.enter_context(open(os.devnull, "w"))
+            elif not (hasattr(stream, "isatty") and hasattr(stream, "flush")):
+                stand_in = Plain(stream)
+            else:
+                continue
+            setattr(sys, name, stand_in)
+            held.callback(setattr, sys, name, stream)
+        yield
+
+
+class Plain:
+    """Output stream that passes text on and is no terminal."""
+
+    encoding, closed = "utf-8", False
+
+    def __init__(self, stream: Any) -> None:
+        self.write = stream.write
+        self.flush = getattr(stream, "flush", lambda: None)
+
+    def isatty(self) -> bool:
+        return False
 
 
 def leave(code: int) -> NoReturn:
