@@ -13,14 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from datasets import cgroups
 from datasets.processes import processes_here
 
 SHARE_OF_FREE_MEMORY = 1 / 3
-_CGROUP = {
-    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-}
-"""Files with the limit of a container's memory and with what is used of it, in bytes: of versions 2 and 1."""
 
 
 class ImageCache:
@@ -62,15 +58,7 @@ class ImageCache:
 
 def available_memory() -> int:
     """Return this process's share of the bytes that can still be used, of the machine or within a container's limit."""
-    left = [_number_in(limit, 2**62) - _number_in(used, 0) for limit, used in _CGROUP.items()]
-    return max(0, min(_available(), *left)) // processes_here()
-
-
-def _number_in(path: str, default: int) -> int:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):  # no such controller, or "max"
-        return default
+    return int(min(_available(), cgroups.free_memory())) // processes_here()
 
 
 def _available() -> int:

@@ -222,6 +222,9 @@ def loader_of(
         size, balanced = min(batch_size, len(dataset)), config.balance == "sampler"
         sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, share=share)
     workers = _workers(dataset, device) if config.workers is None else config.workers
+    if workers > (most := max(MOST_WORKERS, 4 * cpu_count())):
+        _warn_once(f"note: {workers} loader processes are too many for this machine: {most} are used")
+        workers = most
     workers = workers and workers_with_room(dataset, min(batch_size, len(dataset)), workers)
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train", device=device)
 

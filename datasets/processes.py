@@ -1,12 +1,15 @@
 """Rules between the processes of one command: signals are the parent's business, and no child outlives it."""
 
 import ctypes
+import math
 import multiprocessing.queues
 import os
 import signal
 import sys
 import warnings
 from typing import Any
+
+from datasets import cgroups
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
@@ -24,7 +27,12 @@ def processes_here() -> int:
 def cpu_count() -> int:
     """Return this process's share of the processors that it may use, in a container fewer than the machine has."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, count // processes_here())
+    return max(1, min(count, cpu_quota()) // processes_here())
+
+
+def cpu_quota() -> int:
+    """Return the whole processors that a container's or a job's quota allows; very many without one."""
+    return max(1, math.ceil(min(cgroups.processors(), 2**16)))
 
 
 def begin_loader(worker: int = 0) -> None:

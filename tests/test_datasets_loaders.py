@@ -242,6 +242,12 @@ def test_there_are_as_many_loader_processes_as_shared_memory_has_room_for(
     assert same(batches(bundle), batches(build(folder)))
 
 
+def test_a_run_of_somebody_else_starts_no_more_loader_processes_than_the_machine_can_carry(folder, monkeypatch, caplog):
+    monkeypatch.setattr("datasets.loaders.cpu_count", lambda: 5)
+    assert build(folder, workers=100_000).dataloaders["train"].num_workers == 20
+    assert "100000" in caplog.text
+
+
 def test_a_batch_that_cannot_be_handed_over_is_an_error_and_no_endless_wait(folder):
     program = f"""
 import torch

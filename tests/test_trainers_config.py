@@ -54,6 +54,7 @@ def test_what_few_people_set_is_set_in_files_alone(tmp_path):
         ({"train": 3}, r"train must be a table of options, not 3"),
         ({"train": {"lr": -1}}, r"lr=-1.0 must be greater than 0"),
         ({"train": {"lr": math.inf}}, r"lr=inf must be finite"),
+        ({"train": {"threads": 2**31}}, r"threads=2147483648 must be at most 1024"),
         ({"train": {"seed": 2**70}}, r"train.seed=\d+ in the config is too large"),
     ],
 )

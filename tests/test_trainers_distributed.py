@@ -12,8 +12,10 @@ import pytest
 from child_processes import ROOT, environment, wait_until
 from distributed_run import config
 from killed_runs import assert_same_content, bits, rows_of, run_content
+from PIL import Image
 from small_images import image_folder
 
+import main
 from common.errors import OptionError
 from inference.evaluate import evaluate_run
 from trainers.run import train
@@ -36,12 +38,12 @@ def start(processes, *argv, **environment):
     return start_ranks(range(processes), meeting_place(processes) | environment, *argv)
 
 
-def start_ranks(ranks, place, *argv):
+def start_ranks(ranks, place, *argv, cwd=ROOT):
     return [
         subprocess.Popen(
             [sys.executable, "-m", "tests.distributed_run", *map(str, argv)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(**place, RANK=str(rank), LOCAL_RANK=str(rank)),
+            cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(**place, RANK=str(rank), LOCAL_RANK=str(rank), PYTHONPATH=str(ROOT)),
         )
         for rank in ranks
     ]  # fmt: skip
@@ -96,6 +98,57 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, ca
     # The first process alone speaks and writes.
     assert "epoch 2/2" in first
     assert "epoch" not in out
+
+
+@pytest.mark.slow
+def test_processes_that_hold_different_images_are_refused(tmp_path):
+    """The class folders of the second are exchanged, as on a machine with an old copy."""
+    for rank, names in enumerate(("ab", "ba")):
+        for name, grey in zip(names, (40, 200), strict=True):
+            for number in range(8):
+                picture = tmp_path / str(rank) / "photos" / name / f"{number}.png"
+                picture.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (grey, number, 0)).save(picture)
+    place, words = meeting_place(2), ["train", "photos", "--model", "vit_micro_2", "--image-size", 8, "--epochs", 1]
+    words = [*words, "--device", "cpu", "--batch-size", 4]
+    ranks = [start_ranks([rank], place, "main", *words, cwd=tmp_path / str(rank)) for rank in range(2)]
+    for code, _out, err in finish([process for (process,) in ranks]):
+        assert code == 3
+        assert "photos" in err.splitlines()[-1]
+    assert not [*tmp_path.glob("*/runs/*/*")]
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK"),
+        ({"WORLD_SIZE": "2"}, "RANK"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "two"}, "two"),
+        ({"WORLD_SIZE": "0"}, "0"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK"),
+        ({"LOCAL_WORLD_SIZE": "-1"}, "-1"),
+        ({"MASTER_PORT": "port"}, "port"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR"),
+    ],
+)
+def test_what_a_launcher_left_in_the_environment_is_named(tmp_path, monkeypatch, capsys, said, fault):
+    whole = {**meeting_place(2), "RANK": "0", "LOCAL_RANK": "0"}
+    for name, value in said.items() if "WORLD_SIZE" in said else (whole | said).items():
+        monkeypatch.setenv(name, value)
+    for words in (["train", "digits", "--epochs", "1"], ["compare", "--data", "digits", "--epochs", "1"]):
+        assert main.main([*words, "--device", "cpu", "--output-dir", str(tmp_path / "runs")]) == 2
+        assert fault in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_process_that_waits_for_others_says_for_whom(monkeypatch, capsys):
+    monkeypatch.setattr(distributed, "SILENT", 0.01)
+    for name, value in {**meeting_place(2), "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with distributed.slowness_said():
+        time.sleep(0.2)
+    assert f"2 processes at 127.0.0.1:{os.environ['MASTER_PORT']}" in capsys.readouterr().err
 
 
 ON_A_MACHINE_WITH_A_GPU = """

@@ -115,6 +115,7 @@ class TrainConfig:
         require_finite(self)
         positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "threads")
         require(self, "be greater than 0", lambda value: value > 0, *positive)
+        require(self, "be at most 1024", lambda threads: threads <= 1024, "threads")
         not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")
         require(self, "be 0 or greater", lambda value: value >= 0, *not_negative)
         require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "layer_decay")

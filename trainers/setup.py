@@ -20,6 +20,7 @@ from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, on_device, with_table
 from datasets.opened import OpenedImages
 from datasets.sampling import Share, batch_sampler
+from datasets.split_csv import fingerprint
 from trainers.config import RunConfig, from_dict
 from trainers.engine.arithmetic import AMP_DTYPES, compute_deterministically, set_precision
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
@@ -176,6 +177,7 @@ def prepare(
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
     begun = run_dir if checkpoint is not None else None
     data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun, device))
+    distributed.require_equal(partial(fingerprint, data), f"the images of {config.data.source}")
     config = defaults.resolve_for(config, data)
     if given.model is not None:
         require_outputs(given.model.to(device), data, device, config.model.name)

@@ -8,7 +8,6 @@ A model that is named, or without weights, is trained alone; with weights it is 
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from trainers.storage.finished_run import read_run_config
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import command_line, read_if_whole, read_json
 from trainers.storage.run_result import RunResult
+from trainers.system.launcher import launched
 from vit.config import Network, embedded_weights
 from vit.factory import image_spec
 from vit.parts import parts
@@ -259,7 +259,7 @@ def require_one_run(config: RunConfig) -> None:
     """Raises OptionError: the epochs are given, or there are several runs or processes."""
     if config.train.epochs is not None:
         raise OptionError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launched() > 1:
         raise OptionError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
         raise OptionError("--minutes plans one run; with --folds give --epochs, or one --fold")

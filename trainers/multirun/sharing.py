@@ -7,6 +7,7 @@ import torch
 
 from datasets.processes import cpu_count
 from trainers.options.defaults import resolve_device
+from trainers.system.launcher import launched, require_whole
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ def sharing(device: str, runs: int, *, jobs: int | None = None, threads: int | N
     """Plan one run for each processor or GPU, each with an equal part of the processors; `jobs` and `threads` are
     the user's own. Raises OptionError: no such device.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # started by torchrun: each run has all processes
+    require_whole()
+    if launched() > 1:  # started by torchrun: each run has all processes
         return Sharing(1, threads)
     kind, _, number = resolve_device(device).partition(":")
     cores = cpu_count()

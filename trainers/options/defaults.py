@@ -20,6 +20,7 @@ from common.errors import OptionError
 from datasets.augmentation import PRESETS
 from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
+from datasets.processes import cpu_quota
 from trainers.config import RunConfig
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX
@@ -93,7 +94,7 @@ def resolve(config: RunConfig) -> RunConfig:
     augment = chosen.augment if config.data.augment == "auto" else config.data.augment
     mixup, cutmix = PRESETS[augment]
     values = {name: getattr(chosen, name) for name in ("lr", "weight_decay", "label_smoothing", "start_head")}
-    values |= {"mixup": mixup, "cutmix": cutmix, "threads": torch.get_num_threads()}
+    values |= {"mixup": mixup, "cutmix": cutmix, "threads": default_threads()}
     if train.optimizer == "muon":
         values["lr"] = MUON_LR
     device = resolve_device(train.device)
@@ -104,6 +105,12 @@ def resolve(config: RunConfig) -> RunConfig:
         train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **values),
     )
     return config.changed(train={"cache_features": resolve_cache(config)})
+
+
+def default_threads() -> int:
+    """Return torch's number of threads, or that of the processors of a container's quota if that is lower."""
+    threads = torch.get_num_threads()
+    return threads if "OMP_NUM_THREADS" in os.environ else min(threads, cpu_quota())
 
 
 def resolve_cache(config: RunConfig) -> str:

@@ -7,6 +7,8 @@ processor, on GPUs too: tensors and plain data, never pickled objects. In a sing
 
 import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +23,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from common.errors import FailedElsewhere, Interrupted, OptionError, exit_code
+from common.errors import DataError, FailedElsewhere, Interrupted, OptionError, exit_code
+from trainers.system.launcher import is_main_process, launched, require_whole
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
 STEP_TIMEOUT = timedelta(minutes=10)
 """Time that a process waits for one that stands still, such as on a machine that is gone."""
+SILENT = 10.0
+"""Seconds of waiting for the other processes to start, after which that is said."""
 PREPARE_TIMEOUT = timedelta(hours=12)
 """Time that the others wait while rank 0 downloads, reads or hashes images."""
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -39,7 +44,8 @@ rank, world_size = idist.get_rank, idist.get_world_size
 @contextmanager
 def joined(device: str) -> Iterator[None]:
     """Connect the processes that torchrun started. Raises OptionError: they cannot compute on this device."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or world_size() > 1:
+    require_whole()
+    if launched() == 1 or world_size() > 1:
         yield
         return
     kind, gpus, local_rank = device.split(":")[0], torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
@@ -51,7 +57,7 @@ def joined(device: str) -> Iterator[None]:
         raise OptionError(f"{processes} processes on {gpus} GPUs: start one for each GPU, or use --device cpu")
     if on_gpus:
         torch.cuda.set_device(local_rank)
-    with signals.left_to_the_system():  # the others may never come
+    with signals.left_to_the_system(), slowness_said():  # the others may never come
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=STEP_TIMEOUT)
         # Ignite's own initialize would take a GPU for gloo, too. In a job of Slurm, Ignite would take the local rank of
         # its task, torchrun itself, for that of this process.
@@ -63,9 +69,18 @@ def joined(device: str) -> Iterator[None]:
     idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 
 
-def is_main_process() -> bool:
-    """Return whether this process writes and speaks for all, also once the processes have parted."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ["RANK"] == "0"
+@contextmanager
+def slowness_said() -> Iterator[None]:
+    """Say on standard error what a process waits for, if the others let it wait."""
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    line = f"process {os.environ['RANK']}: waiting for {launched()} processes at {place}"
+    timer = threading.Timer(SILENT, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def own_device(name: str) -> torch.device:
@@ -101,6 +116,17 @@ def all_gather(value: T) -> list[T]:
     if world_size() == 1:
         return [value]
     return [sent({"value": value}, source=source)["value"] for source in range(world_size())]
+
+
+def require_equal(make: Callable[[], str], what: str) -> None:
+    """Raise DataError where processes make different text of `what` they hold, such as its hash."""
+    if world_size() == 1:
+        return
+    text = make()
+    with waiting_for(PREPARE_TIMEOUT):
+        different = len({*all_gather(text)}) > 1
+    if different:
+        raise DataError(f"{what} are not the same for all processes of this run: copy one set to every machine")
 
 
 def main_process_first(make: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from datasets.processes import end_with_parent, ignore_odd_pictures
+from trainers.system.launcher import launched
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -159,7 +160,7 @@ def leave(code: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.kill()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launched() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
