@@ -68,14 +68,14 @@ def test_a_model_is_compiled_only_where_there_is_a_compiler(monkeypatch, device,
 def test_deterministic_algorithms_are_asked_for_before_cuda_starts(monkeypatch, tmp_path):
     asked = []
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr("torch.use_deterministic_algorithms", lambda mode: asked.append(mode))
+    monkeypatch.setattr("torch.use_deterministic_algorithms", lambda mode, **_: asked.append(mode))
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.setattr(
         defaults, "resolve_device", lambda name, **_: asked.append(os.environ["CUBLAS_WORKSPACE_CONFIG"]) or "cpu"
     )
     config = tiny_run(tmp_path).changed(train={"deterministic": True, "epochs": 1})
     assert read_json(train(config).run_dir / "config.json")["train"]["deterministic"] is True
-    assert asked == [True, ":4096:8"]
+    assert asked == [True, ":4096:8", False]
 
 
 def test_the_precision_of_a_gpu_is_left_alone_on_a_processor_and_full_where_asked_for(monkeypatch):
