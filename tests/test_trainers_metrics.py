@@ -12,7 +12,7 @@ def score(logits, labels, batch_size=7):
     evaluator = Engine(lambda _, batch: batch)
     attach_metrics(evaluator)
     evaluator.run(list(zip(logits.split(batch_size), labels.split(batch_size), strict=True)))
-    return evaluator.state.metrics
+    return evaluator.state.metrics | {"predictions": evaluator.state.predictions}
 
 
 @pytest.fixture

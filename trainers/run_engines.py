@@ -229,7 +229,7 @@ class RunCheckpoints:
             trained = [name for name, parameter in setup.network.named_parameters() if parameter.requires_grad]
             weights |= {name: weights[name].clone() for name in trained}
         self.best = {"model": weights, "epoch": state.epoch}
-        self.best_scores = {state.epoch: scores_of(self.run.evaluator.state.metrics)}
+        self.best_scores = {state.epoch: scores_of(self.run.evaluator.state)}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Load all states but the model's, which `prepare` has loaded, as features are cached from it."""

@@ -1,6 +1,6 @@
 """Score a model on one split, and keep every single prediction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
 
     With several processes each scores its share; the metrics and all predictions are known to all of them.
     """
-    return scores_of(create_evaluator(model, device, amp_dtype=amp_dtype).run(loader).metrics)
+    return scores_of(create_evaluator(model, device, amp_dtype=amp_dtype).run(loader))
 
 
-def scores_of(metrics: Mapping[str, Any]) -> Scores:
-    return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["predictions"])
+def scores_of(state: Any) -> Scores:
+    """Return what the state of an evaluator holds after a pass."""
+    return Scores({name: float(state.metrics[name]) for name in SCALARS}, state.predictions)
 
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:

@@ -20,8 +20,9 @@ MOST_SHOWN, SHOWN_CLASSES = 40, 30
 
 
 def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> None:
-    """Let `evaluator.state.metrics` hold after each pass `SCALARS`, the `predictions` of all images, and the `recall`
-    (classes,) of each class, NaN without images. None depends on the number of processes or of batches."""
+    """Let `evaluator.state.metrics` hold `SCALARS` after each pass, and next to them, for loggers show whatever is in
+    there, `state.predictions` of all images and `state.recall` (classes,) of each class, NaN without images. None
+    depends on the number of processes or of batches."""
     # Ignite's other metrics do not compute the same: the last bits of its Loss depend on batches and processes, its
     # ConfusionMatrix takes 800 MB of 10,000 classes, its EpochMetric fails where shares are unequal, and it has no
     # calibration error. scikit-learn's metrics take a second to import.
@@ -31,11 +32,11 @@ def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> Non
 
     @evaluator.on(Events.EPOCH_COMPLETED)
     def compute(engine: Engine) -> None:
-        metrics, outputs = engine.state.metrics, engine.state.metrics["predictions"]
+        metrics, outputs = engine.state.metrics, engine.state.predictions
         scores = class_scores(outputs.labels, outputs.predicted, engine.state.output[0].size(1))
         metrics["loss"] = outputs.losses.double().mean().item()
         metrics["ece"] = expected_calibration_error(confidence_bins(outputs.confidence, outputs.correct))
-        metrics["recall"] = scores.recall
+        engine.state.recall = scores.recall
         metrics["balanced_accuracy"], metrics["macro_f1"] = mean_of(scores.recall), mean_of(scores.f1)
 
 

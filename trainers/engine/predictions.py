@@ -55,7 +55,7 @@ def predictions_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Pre
 
 
 class PassPredictions(Metric):
-    """Ignite metric: the `Predictions` of a whole pass, on the CPU, in every process.
+    """Ignite metric: the `Predictions` of a whole pass, on the CPU, in every process, kept in the engine's state.
 
     Images gather on the device, in one preallocated tensor per column, for the first batch is the largest: small
     tensors that stay among the passing ones of a million images would fragment the memory.
@@ -80,6 +80,9 @@ class PassPredictions(Metric):
         for column, part in zip(self.columns, batch, strict=True):
             column[self.images : self.images + len(part)] = part
         self.images += len(labels)
+
+    def completed(self, engine: Engine, name: str) -> None:
+        setattr(engine.state, name, self.compute())
 
     def compute(self) -> Predictions:
         assert self.columns is not None

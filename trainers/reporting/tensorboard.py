@@ -118,7 +118,7 @@ def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, c
     loggers.val.attach_output_handler(*validated, learning, metric_names=scores(len(class_names)), **at)
     loggers.val.attach_output_handler(*validated, numbered("calibration"), metric_names=["ece"], **at)
     loggers.val.attach_output_handler(
-        *validated, "recall", output_transform=lambda _: recall(evaluator.state.metrics["recall"], class_names), **at
+        *validated, "recall", output_transform=lambda _: recall(evaluator.state.recall, class_names), **at
     )
     loggers.train.attach_output_handler(
         trainer, Events.EPOCH_COMPLETED, learning, output_transform=lambda _: training_scores(trainer), **at
