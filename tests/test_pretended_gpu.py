@@ -36,17 +36,17 @@ def batches(count=4):
     return [(torch.randn(8, 3, 32, 32), torch.randint(10, (8,))) for _ in range(count)]
 
 
-def losses(device, name="adamw", mix=None):
+def losses(device, name="adamw", mix=None, *, look_every=1):
     torch.manual_seed(0)
     model = small().to(device)
     matrices, rest = ([p for p in model.parameters() if (p.dim() == 2) is two] for two in (True, False))
     groups = [{"params": matrices, "matrices": name == "muon"}, {"params": rest}]
-    optimizer, options = build_optimizer(groups, name=name, lr=1e-3), StepOptions(mix=mix)
+    optimizer, options = build_optimizer(groups, name=name, lr=1e-3), StepOptions(mix=mix, look_every=look_every)
     trainer = create_trainer(model, optimizer, torch.nn.CrossEntropyLoss(), torch.device(device), options=options)
     seen = []
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: seen.append(engine.state.output["loss"]))
     trainer.run(batches(), max_epochs=1)
-    return [float(loss) for loss in seen]
+    return [float(loss) for loss in seen[-1:]] if look_every > 1 else seen
 
 
 MIX = BatchMix(10, 0.8, 1.0)
@@ -63,6 +63,13 @@ def test_a_step_waits_for_the_gpu_once_at_most():
     with pretended_gpu() as gpu:
         losses("cuda")
     assert sum(gpu.waits.values()) / 4 <= 1, gpu.waits
+
+
+def test_steps_between_two_looks_do_not_wait_for_the_gpu_though_a_handler_keeps_their_outputs():
+    expected = losses("cpu")[-1:]
+    with pretended_gpu() as gpu:
+        assert losses("cuda", look_every=4) == pytest.approx(expected, rel=1e-4)
+    assert sum(gpu.waits.values()) <= 1, gpu.waits
 
 
 def test_what_is_evaluated_is_fetched_once_a_pass():

@@ -18,7 +18,7 @@ from trainers.engine.handlers import (
     attach_validation,
     best_row,
 )
-from trainers.engine.step_sums import StepOutput, StepSums
+from trainers.engine.step_sums import Step, StepSums
 from trainers.options import defaults
 from trainers.reporting import console
 
@@ -32,8 +32,8 @@ class Measured:
 
     def __call__(self, engine, batch):
         loss, correct, n, norm = batch
-        self.sums.unread.append(StepOutput(engine.state.iteration, n, 0.1, torch.tensor([loss * n, correct, norm])))
-        return self.sums.unread[-1]
+        self.sums.unread.append(Step(engine.state.iteration, n, 0.1, torch.tensor([loss, correct, norm])))
+        return self.sums.unread[-1].output()
 
 
 def summed(outputs, *, epochs=1, stop_at=None, state=None):

@@ -21,7 +21,7 @@ from common.errors import OptionError
 from datasets.sampling import batch_sampler
 from trainers.engine.metrics import attach_metrics
 from trainers.engine.randomness import seed_step, step_generator
-from trainers.engine.step_sums import StepOutput, StepSums
+from trainers.engine.step_sums import Step, StepSums
 from trainers.system import distributed
 
 Batch = tuple[Tensor, ...]
@@ -80,7 +80,7 @@ class TrainStep:
         self.exact = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
         self.rank, self.processes = distributed.rank(), distributed.world_size()
 
-    def __call__(self, engine: Engine, batch: Batch) -> StepOutput:
+    def __call__(self, engine: Engine, batch: Batch) -> dict[str, Any]:
         state, optimizer = engine.state, self.optimizer
         if not self.model.training:  # a validation pass came between
             self.model.train()
@@ -90,12 +90,13 @@ class TrainStep:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.options.clip_norm or math.inf, foreach=True)
         rate = max(group["lr"] for group in optimizer.param_groups)
-        output = StepOutput(state.iteration, n, rate, torch.stack([loss, hits, norm]))
-        self.sums.unread.append(output)
+        step = Step(state.iteration, n, rate, torch.stack([loss / n, hits, norm]))
+        self.sums.unread.append(step)
         if state.iteration % self.look_every == 0 or state.iteration % state.epoch_length == 0:
-            self.sums.read()  # before the step: one that is not finite is not taken
+            output = self.sums.read()  # before the step: one that is not finite is not taken
         else:
-            optimizer.found_inf = self.sums.failed_by(output)  # type: ignore[attr-defined]  # as torch's GradScaler has it
+            output = step.output()
+            optimizer.found_inf = self.sums.failed_by(step)  # type: ignore[attr-defined]  # as torch's GradScaler has it
         if self.scaled:
             self.scaler.step(optimizer)
             self.scaler.update()
@@ -174,10 +175,11 @@ def create_trainer(
 ) -> Trainer:
     """Create an engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,), *extra).
 
-    `engine.state.output` has plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
-    clipping), `lr`. `loss_fn(logits, labels, *extra)` is a mean over images. `forward` computes the logits where that
-    is not the model itself: the model compiled, or wrapped for several processes. Raises Diverged: the loss or gradient
-    of a step is not finite; it is not taken, so the weights stay finite.
+    `engine.state.output` is a dict of numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
+    clipping), `lr`; between two looks (`StepOptions.look_every`) the measured ones are 0-d tensors. `loss_fn(logits,
+    labels, *extra)` is a mean over images. `forward` computes the logits where that is not the model itself: the model
+    compiled, or wrapped for several processes. Raises Diverged: the loss or gradient of a step is not finite; it is not
+    taken, so the weights stay finite.
     """
     # Ignite's create_supervised_trainer cannot clip, autocasts on CUDA only, and drops the last window of an
     # accumulation.

@@ -2,8 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from ignite.engine import Engine, Events
@@ -14,34 +14,19 @@ from torch.amp import GradScaler
 from common.errors import Diverged
 
 
-class StepOutput(Mapping[str, float]):
-    """Plain numbers of a step: `loss`, `correct`, `n`, `grad_norm`, `lr`. They stay on the device until one is read."""
+class Step(NamedTuple):
+    """A training step as measured, on the device until `StepSums.read` looks."""
 
-    def __init__(self, step: int, n: int, lr: float, measured: Tensor) -> None:
-        """`measured` (3,): the sum of the loss over `n` images, the number of hits, the norm of the gradient."""
-        self.step, self.measured = step, measured
-        self.numbers = {"loss": math.nan, "correct": 0, "n": n, "grad_norm": math.nan, "lr": lr}
-        self.on_device = True
+    number: int
+    n: int
+    lr: float
+    measured: Tensor  # (3,): mean of the loss over `n` images, the number of hits, the norm of the gradient
 
-    def __getitem__(self, name: str) -> float:
-        fetch([self])
-        return self.numbers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.numbers)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-def fetch(outputs: list[StepOutput]) -> None:
-    """Copy what is still on the device from there, all at once: this waits for the device."""
-    outputs = [output for output in outputs if output.on_device]
-    tensors = [output.measured for output in outputs]
-    rows = torch.stack(tensors).tolist() if len(tensors) > 1 else [tensor.tolist() for tensor in tensors]
-    for output, (loss, correct, norm) in zip(outputs, rows, strict=True):
-        output.numbers |= {"loss": loss / output.numbers["n"], "correct": int(correct), "grad_norm": norm}
-        output.on_device = False
+    def output(self, measured: Sequence[Any] | None = None) -> dict[str, Any]:
+        """Return `loss`, `correct`, `n`, `grad_norm`, `lr`: 0-d tensors on the device of what is not `measured` yet."""
+        # A plain dict: Ignite and programs rebuild, print and save the output of an engine.
+        loss, correct, norm = self.measured.unbind() if measured is None else measured
+        return {"loss": loss, "correct": correct, "n": self.n, "grad_norm": norm, "lr": self.lr}
 
 
 class StepSums:
@@ -52,7 +37,7 @@ class StepSums:
     """
 
     def __init__(self, device: torch.device, scaler: GradScaler) -> None:
-        self.scaler, self.unread, self.last_loss = scaler, list[StepOutput](), math.nan
+        self.scaler, self.unread, self.last_loss = scaler, list[Step](), math.nan
         self.failed = torch.zeros((), device=device)
         self.epoch, self.window = defaultdict[str, float](float), defaultdict[str, float](float)
         self.seconds, self.lr = 0.0, 0.0
@@ -76,23 +61,27 @@ class StepSums:
         if engine.state.iteration % engine.state.epoch_length == 0:  # else: resumed in mid-epoch
             self.epoch.clear()
 
-    def failed_by(self, output: StepOutput) -> Tensor:
+    def failed_by(self, step: Step) -> Tensor:
         """Return float32 () on the device: 1 if this step, or one before it that nobody has read, is not finite."""
-        return self.failed.masked_fill_(~output.measured.isfinite().all(), 1.0)
+        return self.failed.masked_fill_(~step.measured.isfinite().all(), 1.0)
 
-    def read(self) -> None:
-        """Add up the steps since the last call, which waits for the device. Raises Diverged: one was not finite."""
+    def read(self) -> dict[str, Any]:
+        """Add up the steps since the last call, which waits for the device, and return the output of the last.
+
+        Raises Diverged: one was not finite."""
         steps, self.unread = self.unread, []
-        fetch(steps)
-        for output in steps:
-            loss, correct, n, norm, lr = output.numbers.values()
+        measured, output = [step.measured for step in steps], dict[str, Any]()
+        rows = torch.stack(measured).tolist() if len(steps) > 1 else [row.tolist() for row in measured]
+        for step, (mean, hits, gradient) in zip(steps, rows, strict=True):
+            output = step.output((mean, int(hits), gradient))
+            loss, correct, n, norm, lr = output.values()
             # A scaler leaves out such a step and halves its scale; below 1 it is not the scale that overflows.
             skipped = not math.isfinite(norm) and self.scaler.is_enabled() and self.scaler.get_scale() > 1
             if not (math.isfinite(loss) and (math.isfinite(norm) or skipped)):
                 name, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
                 self.failed.zero_()
                 raise Diverged(
-                    f"{name} is {value} at step {output.step} (lr {lr:.3g}, last finite loss {self.last_loss:.4g});"
+                    f"{name} is {value} at step {step.number} (lr {lr:.3g}, last finite loss {self.last_loss:.4g});"
                     " this step was not taken, the weights are as before it. Try a lower --lr, a longer"
                     " --warmup-epochs or --amp off"
                 )
@@ -104,6 +93,7 @@ class StepSums:
                 if not skipped:
                     totals["grad_norm"] += norm
                     totals["steps"] += 1
+        return output
 
     def epoch_means(self) -> dict[str, float]:
         self.read()
