@@ -122,13 +122,13 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     intervals = (design_of(run.correct, clusters).interval(run.accuracy) for run in runs)
     lows, highs = zip(*intervals, strict=True)
     errors = [expected_calibration_error(calibration_bins(run)) for run in runs]
-    confusion = np.sum([run.confusion for run in runs], axis=0) / len(runs)
-    sizes = confusion.sum(axis=1)
-    recalls = np.divide(confusion.diagonal(), sizes, out=np.full(len(sizes), np.inf), where=sizes > 0)
+    of_each = np.bincount(runs[0].labels, minlength=len(runs[0].class_names)) * len(runs)
+    hits = np.sum([run.confusion.diagonal() for run in runs], axis=0)
+    recalls = np.divide(hits, of_each, out=np.full(len(hits), np.inf), where=of_each > 0)
     worst = int(recalls.argmin())
     of_worst = runs[0].labels == worst
     groups_of_worst = design_of(arm.correct[:, of_worst], clusters[of_worst])
-    worst_low, worst_high = groups_of_worst.interval(round(confusion[worst, worst]) / int(sizes[worst]))
+    worst_low, worst_high = groups_of_worst.interval(float(recalls[worst]))
     return {
         "images": len(runs[0].labels),
         "groups": design.groups,  # an image that stands alone is one

@@ -1,13 +1,15 @@
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
-from small_comparison import arm_of, comparison_of
+from small_comparison import arm_in_memory, arm_of, comparison_of
 
 from common.tables import frame_text
 from comparison import results, table
+from comparison.runs import Arm
 from trainers.statistics import wilson
 
 LABELS = [row % 3 for row in range(60)]
@@ -107,3 +109,20 @@ def test_identical_arms_are_called_the_same(tmp_path):
     assert rows(comparison)[1]["verdict"] == "same"
     assert rows(comparison)[1]["p"] == 1
     assert "no clear winner" in last_screen(comparison)[1]
+
+
+@pytest.mark.parametrize("seeds", range(1, 9))
+def test_the_interval_of_the_worst_class_is_of_all_its_images_however_many_seeds(seeds):
+    of_class, wrong = 10, {0: 1, seeds - 1: 2}  # the mistakes of a run fall on several classes
+    runs = []
+    for run in arm_in_memory("arm", np.ones((seeds, 3 * of_class), bool)).runs:
+        predicted = np.repeat([0, 1, 2], of_class)
+        predicted[: wrong.get(run.seed, 0)] = [1, 2][: wrong.get(run.seed, 0)]
+        shares = np.full((3 * of_class, 3), 1 / 3)
+        names = ("a", "b", "c")
+        of_three = {"labels": np.repeat([0, 1, 2], of_class), "probabilities": shares, "class_names": names}
+        runs.append(replace(run, predicted=predicted, **of_three))
+    scores = results.score(Arm("arm", tuple(runs)), np.arange(3 * of_class))
+    share = 1 - sum(wrong.values()) / (seeds * of_class)
+    assert (scores["worst_class"], scores["worst_recall"]) == ("a", pytest.approx(share))
+    assert (scores["worst_low"], scores["worst_high"]) == pytest.approx(wilson(share, of_class))
