@@ -111,7 +111,7 @@ def answer(argv: list[str]) -> int:
         print(usage())
         return 0
     if find_spec("torch") is None:
-        return complain(f"{sys.executable} has no torch; try .venv/bin/{PROGRAM}, which `make run` sets up", 2)
+        return complain(f"{sys.executable} has no torch; try .venv/bin/python main.py, which `make run` sets up", 2)
     if argv in (["--version"], ["-V"]):
         from importlib.metadata import version
 

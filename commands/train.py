@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions
 from commands.parser import UsageError
 from common.options import InPlans
-from common.shell import command, typed
+from common.shell import command, watch
 from common.text import pluralise, wrapped
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
@@ -307,5 +307,5 @@ def report(result: RunResult) -> None:
 
 def say_what_next(run_dir: Path) -> None:
     """Print how to watch a run, and how to use it."""
-    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', run_dir.parent)}")
+    print(f"{'watch':>9}  {watch(run_dir.parent)}")
     print(f"{'use':>9}  {command('predict', run_dir, 'path/to/images')}")

@@ -2,20 +2,17 @@
 
 import os
 import shlex
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 PREFIX = __name__.removesuffix("common.shell")
 """What stands before the name of each module: `vit_train.` in the package that pip installs, else nothing."""
 NAME = "vit-train"
 """The name of the program and of its package."""
-PROGRAM = NAME if PREFIX else "python main.py"
-"""Words that start this application."""
 EXTRAS = f"pip install '{NAME}[all]'" if PREFIX else "pip install -r requirements-extras.txt"
 """Words that install the optional packages."""
-
-
-def command(*words: object) -> str:
-    """Return a command of this application that can be pasted: `PROGRAM` and these words."""
-    return f"{PROGRAM} {typed(*words)}"
 
 
 def typed(*words: object) -> str:
@@ -27,3 +24,47 @@ def quoted(word: object) -> str:
     text = str(word)
     is_option = isinstance(word, os.PathLike) and text.startswith("-")
     return shlex.quote(os.path.join(os.curdir, text) if is_option else text)
+
+
+def started(name: str) -> str:
+    """Return what starts a program of this interpreter's folder: its name where PATH leads to it, else its path."""
+    folder = os.path.dirname(sys.executable)
+    beside, found = shutil.which(name, path=folder), shutil.which(name)
+    if beside is None or (found and os.path.normcase(os.path.dirname(found)) == os.path.normcase(folder)):
+        return name
+    with suppress(OSError):  # a working directory that was removed
+        beside = beside.removeprefix(os.path.join(os.getcwd(), ""))
+    return quoted(beside if os.path.dirname(beside) else os.path.join(os.curdir, beside))
+
+
+def started_here() -> str:
+    """Return the words that start this application as it was started now."""
+    if PREFIX:
+        return started(NAME)
+    ours = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "main.py")
+    script = sys.argv[0] if os.path.realpath(sys.argv[0]) == os.path.realpath(ours) else "main.py"
+    names = ("python", os.path.basename(sys.executable))
+    python = next((name for name in names if shutil.which(name, path=os.path.dirname(sys.executable))), "python")
+    return f"{started(python)} {quoted(script)}"
+
+
+PROGRAM = started_here()
+"""Words that start this application."""
+TENSORBOARD = started("tensorboard")
+
+
+def command(*words: object) -> str:
+    """Return a command of this application that can be pasted: `PROGRAM` and these words."""
+    return f"{PROGRAM} {typed(*words)}"
+
+
+def command_given() -> str:
+    """Return the command that started this process, this application's or that of a script which calls it."""
+    script, *words = sys.argv
+    ours = os.path.basename(script) in ("main.py", NAME)
+    return command(*words) if ours else f"{started('python')} {typed(Path(script), *words)}"
+
+
+def watch(folder: object) -> str:
+    """Return the command that shows the runs of a folder."""
+    return f"{TENSORBOARD} --logdir {quoted(folder)}"

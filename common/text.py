@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.errors import DataError
-from common.shell import PROGRAM
+from common.shell import PROGRAM, TENSORBOARD
 
 WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NOT_SURELY_WESTERN = re.compile(rb"[\x80-\xbf\xd7\xf7]|[\x80-\xff]{3}")
@@ -105,7 +105,7 @@ def wrapped(text: str, *, indent: int = 0) -> str:
     for line in text.splitlines():
         start = max(indent, len(line) - len(line.lstrip()))
         body = line[start:]
-        if "  " in body.strip() or body.startswith((PROGRAM, "tensorboard ")):
+        if "  " in body.strip() or body.startswith((PROGRAM, TENSORBOARD)):
             lines.append(line)
         else:
             parts = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False) or [""]

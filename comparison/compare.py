@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from common.shell import typed
+from common.shell import watch
 from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle_time
 from comparison.results import ConditionResult, analyse
 from comparison.runs import Comparison, Condition, cautions, group_into_arms, on_unseen, read_run, require_same_data
@@ -167,8 +167,8 @@ def show(comparison: Comparison, folder: Path) -> ComparisonReport:
     results = analyse(comparison)
     write_report(comparison, results, folder)
     within = comparison.conditions[0].arms[0].runs[0].run_dir.is_relative_to(folder)
-    watch = folder if within else folder.parent  # the finished runs are in it, too
+    shown = folder if within else folder.parent  # the finished runs are in it, too
     console.say("\n" + "\n".join(last_screen(comparison, results)) + "\n")
     console.say(f"{folder / 'report.html'}", label="report")
-    console.say(typed("tensorboard", "--logdir", watch), label="watch")
+    console.say(watch(shown), label="watch")
     return ComparisonReport(comparison, results, folder)

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from common.files import write_bytes, write_text
-from common.shell import typed
+from common.shell import command_given
 from common.tables import frame_text
 from common.text import printable
 from comparison.drawing import TITLES, ReportFigure, colour, draw
@@ -22,7 +22,6 @@ from comparison.table import DETAILS, VERDICTS, Table, table_frame, table_of
 from comparison.tensorboard import write_events
 from comparison.verdict import card, headline, not_converged, notes, pair_sentence
 from trainers.reporting.figures.thumbnails import data_uri
-from trainers.storage.run_folder import command_line
 
 MISTAKES = 5
 """Mistakes that are listed of each arm."""
@@ -57,7 +56,7 @@ def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: S
     )
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
-        command=typed("python", *command_line()),
+        command=command_given(),
         results=results,
         headline=headline,
         pair_sentence=pair_sentence,

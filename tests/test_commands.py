@@ -13,6 +13,7 @@ from small_images import image_folder
 from small_run import call
 
 from commands.train import verdict
+from common.shell import PROGRAM, TENSORBOARD
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,11 +37,11 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         "12 train, 12 val images",
         "vit_micro_4 at 16 px, 1,198,722 parameters, all trained, random weights",
         "1 epoch x 3 steps of 4 images, adamw lr 0.002 (cosine), on cpu",
-        f"run  {tmp_path / 'runs' / 'pets' / 'vit_micro_4_s0'}; live: tensorboard --logdir ",
+        f"run  {tmp_path / 'runs' / 'pets' / 'vit_micro_4_s0'}; live: {TENSORBOARD} --logdir ",
     ):
         assert said in screen
     assert screen.count("\n") <= 12
-    assert f"watch  tensorboard --logdir {tmp_path / 'runs' / 'pets'}" in out
+    assert f"watch  {TENSORBOARD} --logdir {tmp_path / 'runs' / 'pets'}" in out
     code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert "as logged" in out
@@ -62,7 +63,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["pack", "out", "--data=digit"], 2, "did you mean digits?"),
         (["rank", "--data", "digit"], 2, "did you mean digits?"),
         (["check", "--data"], 2, "--data: expected one"),
-        (["check"], 2, "name the images: python main.py check path/to/images"),
+        (["check"], 2, f"name the images: {PROGRAM} check path/to/images"),
         (["train", "--model", "xyzzy"], 2, "unknown model 'xyzzy'. Known: vit_micro_2"),
         (["train", "--epoch", "3"], 2, "unknown option --epoch; did you mean --epochs?"),
         (["train", "--learning-rate", "3"], 2, "unknown option --learning-rate; here it is --lr."),

@@ -10,6 +10,7 @@ import pytest
 import main
 from commands.parser import UsageError, help_of, named_options, on_line, parse
 from common.options import Positional
+from common.shell import PROGRAM
 
 CLASSES = {name: importlib.import_module(f"commands.{name}").Options for name in main.COMMANDS}
 EACH = pytest.mark.parametrize("name", CLASSES)
@@ -58,7 +59,7 @@ def test_help_goes_to_standard_output_with_exit_code_0(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main.main(words)
     assert not stop.value.code
-    assert capsys.readouterr().out.startswith("usage: python main.py")
+    assert capsys.readouterr().out.startswith(f"usage: {PROGRAM}")
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not here")

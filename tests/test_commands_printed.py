@@ -1,11 +1,20 @@
 """Commands that screens print can be typed as they are, on odd names too: they are run here, one after the other."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from fake_sets import class_folders
 from small_run import call
+
+from common import shell
+
+ROOT = Path(__file__).resolve().parent.parent
 
 QUICK = ["--model", "vit_nano_8", "--weights", "none", "--image-size", "32", "--epochs", "1", "--workers", "0"]
 
@@ -55,3 +64,41 @@ def test_the_command_of_a_damaged_set_is_the_check_that_names_its_faults(tmp_pat
     code, _, error = call(capsys, "train", str(table), *QUICK)
     assert code == 3
     assert call(capsys, *printed(error, "check"))[0] == 3
+
+
+@pytest.mark.parametrize("activated", [True, False], ids=["on PATH", "not on PATH"])
+@pytest.mark.parametrize("inside", [True, False], ids=["in the project", "elsewhere"])
+def test_a_printed_command_starts_in_the_shell_that_it_was_printed_in(tmp_path, activated, inside):
+    """`python` need not be the interpreter that runs, nor is a printed `main.py` everywhere that of the project."""
+    cwd, script = (ROOT, "main.py") if inside else (tmp_path, str(ROOT / "main.py"))
+    folder = os.path.dirname(sys.executable)
+    env = os.environ | {"PATH": os.pathsep.join([folder] * activated + ["/usr/bin", "/bin"])}
+    words = {"cwd": cwd, "env": env, "capture_output": True, "text": True, "check": False}
+    said = subprocess.run([sys.executable, script, "summary", "--qwert"], **words).stderr
+    (printed,) = re.findall(r"See (.* --help)", said)
+    assert subprocess.run(printed, shell=True, **words).stdout.startswith("usage: ")
+
+
+def test_a_program_of_the_environment_is_named_by_its_path_where_the_shell_would_not_find_it(monkeypatch, tmp_path):
+    here, elsewhere = tmp_path / "a b" / "bin", tmp_path / "bin"
+    for folder in (here, elsewhere):
+        folder.mkdir(parents=True)
+        shutil.copy(shutil.which("true"), folder / "tensorboard")
+    monkeypatch.setattr(sys, "executable", str(here / "python"))
+    monkeypatch.chdir(tmp_path)
+    for path, expected in ((here, "tensorboard"), (elsewhere, "'a b/bin/tensorboard'"), (tmp_path, None)):
+        monkeypatch.setenv("PATH", str(path))
+        assert shell.started("tensorboard") == (expected or "'a b/bin/tensorboard'")
+    assert shell.started("unknown") == "unknown"
+    monkeypatch.chdir(here)
+    assert shell.started("tensorboard") == "./tensorboard"
+
+
+def test_the_command_of_a_report_is_the_one_that_was_given(monkeypatch):
+    for argv, expected in (
+        (["/x/bin/vit-train", "compare", "a b"], f"{shell.PROGRAM} compare 'a b'"),
+        (["main.py", "compare"], f"{shell.PROGRAM} compare"),
+        (["my script.py", "--fast"], f"{shell.started('python')} 'my script.py' --fast"),
+    ):
+        monkeypatch.setattr(sys, "argv", argv)
+        assert shell.command_given() == expected

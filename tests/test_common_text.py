@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.shell import command, typed
+from common.shell import PROGRAM, command, typed
 from common.tables import csv_text
 from common.text import printable, wrapped
 
@@ -33,8 +33,8 @@ def test_the_shell_reads_a_quoted_word_back_as_it_was(name):
 
 
 def test_a_path_that_begins_like_an_option_is_none():
-    assert command("check", Path("-rf")) == "python main.py check ./-rf"
-    assert command("train", "--data", Path("my photos")) == "python main.py train --data 'my photos'"
+    assert command("check", Path("-rf")) == f"{PROGRAM} check ./-rf"
+    assert command("train", "--data", Path("my photos")) == f"{PROGRAM} train --data 'my photos'"
 
 
 def test_a_narrow_terminal_breaks_sentences_and_leaves_tables_commands_and_pipes(monkeypatch):

@@ -7,6 +7,7 @@ from fake_sets import Spec, class_folders, save, write_table
 
 from commands.check import Options, main
 from commands.parser import parse
+from common.shell import PROGRAM
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 
@@ -161,7 +162,7 @@ def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_
         assert main(parse(Options, [str(tmp_path / name), "--output", str(tmp_path / "c.csv")], prog="check")) == 3
         out = capsys.readouterr().out
         assert "above_the_classes" in out
-        assert out.splitlines()[-1] == f"next: python main.py check {tmp_path / name / inner}"
+        assert out.splitlines()[-1] == f"next: {PROGRAM} check {tmp_path / name / inner}"
         assert not check_source(str(tmp_path / name / inner)).errors
     class_folders(tmp_path / "cats and dogs" / "cats", classes)
     class_folders(tmp_path / "cats and dogs", {"dogs": 12})

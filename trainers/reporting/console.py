@@ -12,7 +12,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
-from common.shell import PREFIX, typed
+from common.shell import PREFIX, watch
 from common.text import pluralise, printable, wrapped
 from datasets.bundle import image_set
 from datasets.description import describe
@@ -123,7 +123,7 @@ def announce(
     rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
     if run_dir is not None:
-        rows.append(("run", f"{printable(str(run_dir))}; live: {typed('tensorboard', '--logdir', run_dir.parent)}"))
+        rows.append(("run", f"{printable(str(run_dir))}; live: {watch(run_dir.parent)}"))
     say_new(rows, images)
     say()
 
