@@ -264,15 +264,15 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
     if len(request.arms) < 2:
         raise OptionError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
     if request.base.data.folds is not None:
-        raise OptionError("compare scores all arms on one test split; leave out --folds")
+        raise OptionError("compare scores all arms on one test split; leave out folds")
     if labels != (None,) and request.base.data.fraction is not None:
-        raise OptionError("--fraction and --labels-per-class both choose the training images; give one of them")
+        raise OptionError("fraction and --labels-per-class both choose the training images; give one of them")
     if len(request.images_seen) not in (0, 1, len(labels)):
         raise OptionError(
             f"--images-seen has {len(request.images_seen)} numbers, --labels-per-class {len(labels)}: give one for all "
             "of them, or one for each"
         )
-    if unequal := "--max-minutes" * (train.max_minutes is not None) or "--patience" * (train.patience > 0):
+    if unequal := "max_minutes" * (train.max_minutes is not None) or "patience" * (train.patience > 0):
         raise OptionError(f"compare gives every arm the same images to see, in ordinary runs; leave out {unequal}")
     if world_size() > 1:
         raise OptionError("compare starts the processes that it needs (--jobs); start it without torchrun")

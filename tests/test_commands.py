@@ -77,7 +77,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["train", "--device", "gpu"], 2, "unknown device 'gpu'; known: auto, cpu, cuda, cuda:N, mps"),
         (["train", "--device", "cpu", "--amp", "fp16"], 2, "--amp fp16 needs a GPU; on this device use bf16 or off"),
         (["train", "--split", "split.csv", "--folds", "3"], 2, "folds draw their own split; leave out split"),
-        (["train", "--minutes", "5", "--folds", "3"], 2, "with --folds give --epochs, or one --fold"),
+        (["train", "--minutes", "5", "--folds", "3"], 2, "with --folds give --epochs, or one fold"),
         (["train", "--minutes", "5", "--seeds", "2"], 2, "with --seeds give --epochs"),
         (["train", "--mean", "0.5"], 2, "--config FILE with the line model.mean = VALUE"),
         (["compare", "--pool", "mean"], 2, "--arms MODEL,pool=VALUE"),

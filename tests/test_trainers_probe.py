@@ -63,7 +63,7 @@ def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused
     batch = torch.zeros(2, 1).expand(2, 10**6)  # 4 MB an image, and none of it is there
     monkeypatch.setattr(features, "available_memory", lambda: 5 * 10**9)
     require_memory(batch, 1000)
-    with pytest.raises(OptionError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use --cache-features")):
+    with pytest.raises(OptionError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use cache_features")):
         require_memory(batch, 1250)
 
 

@@ -181,5 +181,5 @@ def require_memory(batch: Tensor, images: int) -> None:
     if need > 0.8 * free:
         raise OptionError(
             f"the features of {images:,} images need {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
-            "use --cache-features off"
+            'use cache_features = "off", in a file'
         )

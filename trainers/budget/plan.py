@@ -262,7 +262,7 @@ def require_one_run(config: RunConfig) -> None:
     if launched() > 1:
         raise OptionError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
-        raise OptionError("--minutes plans one run; with --folds give --epochs, or one --fold")
+        raise OptionError("--minutes plans one run; with --folds give --epochs, or one fold in a file, fold = 0")
 
 
 def with_embedded_weights(config: RunConfig) -> RunConfig:

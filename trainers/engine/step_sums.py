@@ -82,8 +82,8 @@ class StepSums:
                 self.failed.zero_()
                 raise Diverged(
                     f"{name} is {value} at step {step.number} (lr {lr:.3g}, last finite loss {self.last_loss:.4g});"
-                    " this step was not taken, the weights are as before it. Try a lower --lr, a longer"
-                    " --warmup-epochs or --amp off"
+                    " this step was not taken, the weights are as before it. Try a lower --lr, --amp off, or a"
+                    " longer warm-up, in a file: warmup_epochs"
                 )
             self.last_loss, self.lr = loss, lr
             for totals in (self.epoch, self.window):

@@ -44,7 +44,7 @@ def fit_to_features(setup: RunSetup) -> Scores:
     Nothing is chosen by the test images. Raises OptionError: its head is more than one layer."""
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
-        raise OptionError("--start-head fit: this model has more than one layer in its head; leave it out")
+        raise OptionError("start_head fit: this model has more than one layer in its head; leave it out")
     images = {split: images_of(setup, split) for split in setup.data.dataloaders}
     network, columns = setup.network, images["train"].columns
     networks, trained = (network.networks, network.trained) if isinstance(network, SideBySide) else ((), {})

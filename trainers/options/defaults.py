@@ -119,12 +119,12 @@ def resolve_cache(config: RunConfig) -> str:
     obstacles = {
         "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
         f"--augment {augment} changes the images from epoch to epoch; add --augment none": augment != "none",
-        "MixUp and CutMix blend images, not features; add --mixup 0 --cutmix 0": train.mixup or train.cutmix,
+        "MixUp and CutMix blend images, not features; in a file: mixup = 0, cutmix = 0": train.mixup or train.cutmix,
         "a head on cached features trains in one process, without torchrun": world_size() > 1,
     }
     reasons = [reason for reason, holds in obstacles.items() if holds]
     if train.cache_features == "on" and reasons:
-        raise OptionError(f"--cache-features on is not possible: {reasons[0]}")
+        raise OptionError(f"cache_features on is not possible: {reasons[0]}")
     cached = train.cache_features != "off" and not reasons
     if train.start_head == "fit" and not cached:
         raise OptionError("start_head fit needs features that stay: --trainable head --augment none, without MixUp")
