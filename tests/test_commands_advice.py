@@ -11,7 +11,10 @@ from test_architecture import FILES, imported
 
 import main
 from commands.parser import ASKED, ELSEWHERE, docstrings, named_options
+from common.errors import OptionError
 from common.options import options_of
+from trainers.config import OutputConfig
+from trainers.storage.run_folder import free_folder
 
 CLASSES = {name: import_module(f"commands.{name}").Options for name in main.COMMANDS}
 LINES = {name: {*named_options(options_class), *ASKED, "--debug"} for name, options_class in CLASSES.items()}
@@ -57,7 +60,8 @@ def texts(module: str) -> Iterator[tuple[str, list[str]]]:
         if id(node) in left_out:
             continue
         if isinstance(node, ast.JoinedStr):
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)}}}" for part in node.values)
+            parts = (getattr(part, "value", part) for part in node.values)
+            text = "".join(part if isinstance(part, str) else f"{{{ast.unparse(part)}}}" for part in parts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
         else:
@@ -98,3 +102,14 @@ def test_the_option_that_is_named_in_place_of_a_foreign_one_is_taken_where_it_is
         if foreign not in line and main.main([name, foreign, "x"]):
             here = re.findall(r"here it is (--[a-z-]+)", capsys.readouterr().err)
             assert {*here} <= line
+
+
+def test_who_gives_auto_resume_is_not_advised_to_give_it(tmp_path):
+    options = OutputConfig(output_dir=tmp_path, run_name="r", auto_resume=True)
+    with pytest.raises(OptionError) as refused:
+        for _ in range(2):
+            folder = free_folder(options, "digits", "r")
+            folder.mkdir(parents=True)
+            (folder / "config.json").touch()
+    assert "--auto-resume" not in str(refused.value)
+    assert "--run-name" in str(refused.value)

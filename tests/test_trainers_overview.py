@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 from small_run import few_digits
 
-from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.reporting.overview import after, asked_for, hparams
+from commands.arguments import TrainOptions
+from commands.parser import parse
+from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
+from trainers.reporting.overview import after, asked_for, hparams, page
 from trainers.setup import prepare
 from vit.config import ModelConfig
 
@@ -71,3 +74,19 @@ def test_a_finished_run_names_its_score_and_its_weakest_class(setup, tmp_path, m
 def test_a_run_that_kept_its_last_epoch_does_not_call_it_the_best(setup, tmp_path):
     last = dataclasses.replace(setup[0], config=setup[0].config.changed(train={"select": "last"}))
     assert "last epoch, 3 of 3" in after(last, tmp_path, epoch=3, scores=scores_with(1))
+
+
+def test_the_options_that_are_shown_can_be_typed_or_written_into_a_file(setup, tmp_path):
+    """Each word with two dashes is taken on the line; the others are lines of a file."""
+    prepared, config = setup
+    changed = config.changed(
+        train={"mixup": 0.0, "start_head": "plain", "compile": True}, model={"mean": (0.5, 0.5, 0.5)}
+    )
+    (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(changed)}))
+    shown = re.findall(r"`(.+?)`", page(prepared.config, tmp_path, "").split("\n\n")[1])
+    lines = [text.removesuffix(", in a file") for text in shown if text.endswith(", in a file")]
+    (tmp_path / "given.toml").write_text("\n".join(lines))
+    words = [word for text in shown if text.startswith("--") for word in text.split()]
+    given = parse(TrainOptions, [*words, "--config", str(tmp_path / "given.toml")], prog="train").run
+    assert {"mixup = 0.0", 'start_head = "plain"'} < {*lines}
+    assert given == changed.changed(train={"threads": None})

@@ -10,7 +10,7 @@ from small_run import few_digits
 from commands.train import with_weights
 from common.errors import OptionError
 from datasets.opened import OpenedImages
-from trainers.budget import ranking
+from trainers.budget import networks, ranking
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit import factory
@@ -41,6 +41,9 @@ def test_auto_weights_are_all_local_networks_side_by_side_and_their_features_are
     assert config.model.in_words == "vit_nano_8@32 + vit_stem_16@64"
     assert (config.model.trainable, config.train.start_head) == ("head", "fit")
     assert "pip install timm" in capsys.readouterr().out
+    monkeypatch.setattr(networks, "PACKAGED_MODELS", ["vit_nano_8"])
+    with_weights(config_of(tmp_path), OpenedImages())
+    assert "--with" not in capsys.readouterr().out  # of a plan alone
     result = train(config)
     assert result.val["accuracy"] > 0.2
     shown = capsys.readouterr().out

@@ -140,7 +140,9 @@ def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages,
     console.announce_data(setup, images=images)
     if not any(network.name in PACKAGED_MODELS for network in networks):
         console.say(HINT, label="note")
-    elif not any(network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks):
+    elif config.model.weights != "auto" and not any(
+        network.name.startswith((HF_PREFIX, TIMM_PREFIX)) for network in networks
+    ):
         console.say(STRONGER, label="note")
     prices = {
         network: price(setup, cast("View", view)) for network, view in zip(networks, setup.model.views, strict=True)
@@ -179,6 +181,5 @@ def all_local(config: RunConfig, images: OpenedImages) -> RunConfig:
     named, too."""
     if config.model.name != "auto":
         raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
-    config = config.changed(model={"weights": None})
     networks = priced(config, local_networks(), images)
     return frozen(config, [*networks.prices], networks.canvas)

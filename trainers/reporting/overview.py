@@ -1,12 +1,13 @@
 """The page *start here* of TensorBoard's text tab, in markdown, and the row of a run in its HPARAMS tab."""
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.errors import OptionError
-from common.options import Hparam, Incidental
+from common.options import Hparam, Incidental, InFiles
 from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import named_set
@@ -44,10 +45,16 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
 
 def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
     """Join a text, the options that were given, and commands as a block of code."""
-    asked = asked_for(config, run_dir).items()
-    words = ", ".join(literal(flag if value is True else f"{flag} {value}") for flag, value in asked)
+    words = ", ".join(literal(as_given(flag, value)) for flag, value in asked_for(config, run_dir).items())
     given = f"Its options, where they differ from the defaults: {words}." if words else "Every option has its default."
     return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
+
+
+def as_given(flag: str, value: Any) -> str:
+    """Write an option as on the command line; one of a file alone as a line of the file."""
+    if option := next((option for option in run_options(InFiles) if option.flag == flag), None):
+        return f"{option.name} = {json.dumps(value, default=str)}, in a file"
+    return flag if value is True else f"{flag} {value}"
 
 
 def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:

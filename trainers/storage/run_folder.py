@@ -38,6 +38,8 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
         folder = parent / output.run_name
         if folder.exists():
             going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
+            if going_on and output.auto_resume:
+                going_on = " it was begun with other options, with which the same command goes on with it,"
             raise OptionError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
         return folder
     taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
