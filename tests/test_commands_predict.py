@@ -17,6 +17,7 @@ from fake_sets import write_table
 from PIL import Image
 from small_run import CLASSES, call, labelled_photos, make_run, photo
 
+from common.shell import PROGRAM
 from datasets.config import DataConfig
 from datasets.identity import file_digest
 from datasets.loaders import evaluation_loader
@@ -116,7 +117,7 @@ def test_a_run_that_was_interrupted_is_opened_with_a_note(capsys, tmp_path, comm
     write_json(run / "summary.json", {"status": "interrupted", "epochs": 2, "planned_epochs": 40})
     code, _, err = call(capsys, command, run, *[picture] * (command != "export"))
     assert code == 0
-    assert f"note: {run} was interrupted after epoch 2 of 40; main.py resume {run} goes on" in err
+    assert f"note: {run} was interrupted after epoch 2 of 40; {command('resume', run)} goes on" in err
 
 
 def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_path, monkeypatch):
@@ -206,7 +207,7 @@ def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, caps
     picture = photo(tmp_path / "a.png")
     code, _out, err = call(capsys, "predict", run, picture, "--calibrated")
     assert code == 2
-    assert "no fitted temperature; this fits it: python main.py evaluate" in err
+    assert f"no fitted temperature; this fits it: {PROGRAM} evaluate" in err
     classifier = open_classifier(str(run), device="cpu")
     plain, cooled = (
         next(predict(classifier, [ImageFile(str(picture))], top=3, temperature=temperature))
