@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
@@ -191,13 +191,23 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
             base = load_config(file)
             names += set_in(file)
         if options.minutes is not None:
-            base = base.changed(train={"epochs": None, "warmup_epochs": None})
+            base = left_out(base, ("epochs", "warmup_epochs"), options.config, by="--minutes")
         return filled(cls, given, cls(**sections(base), given=tuple(names)))
 
     @property
     def run(self) -> RunConfig:
         """The options of the run itself."""
         return RunConfig(**sections(self))
+
+
+def left_out(base: RunConfig, names: Sequence[str], file: object, *, by: str) -> RunConfig:
+    """Return the options of a file without those that an option of the command line sets, and say which they are."""
+    lengths = [name for name in names if getattr(base.train, name) is not None]
+    if lengths:
+        print(
+            f"note: {by} sets the length of the training: no effect has {', '.join(lengths)} of {file}", file=sys.stderr
+        )
+    return base.changed(train=dict.fromkeys(lengths))
 
 
 def sections(config: RunConfig) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from commands.arguments import SeveralRuns, sections
+from commands.arguments import SeveralRuns, left_out, sections
 from commands.json_output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, filled, read
 from common.errors import OptionError
@@ -101,6 +101,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
         if not one_word and not all(isinstance(rate, float) and rate > 0 for rate in self.tune_lr):
             raise UsageError(f"tune_lr={self.tune_lr} must be auto, on, off, or rates greater than 0")
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
+        if self.images_seen and self.train.epochs is not None:
+            raise UsageError("--epochs and --images-seen both set the length of the training: give one of them")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise UsageError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
@@ -119,7 +121,11 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
             raise UsageError(f"runs that are there are compared as they are: leave out {', '.join(idle)}")
         if options.config is None:
             return options
-        return filled(cls, given, cls(**sections(load_config(options.config))))
+        base = load_config(options.config)
+        for by in ("minutes", "images_seen"):
+            if getattr(options, by):
+                base = left_out(base, ["epochs"], options.config, by=f"--{by.replace('_', '-')}")
+        return filled(cls, given, cls(**sections(base)))
 
 
 def names_images(word: str) -> bool:
@@ -202,6 +208,8 @@ def request_of(options: Options) -> Request:
     base = RunConfig(**sections(options))
     if base.model.name != "auto":
         raise UsageError(f"model {base.model.name}: compare takes its models from --arms")
+    if base.model.weights is not None and not options.arms:
+        raise UsageError(f"weights {base.model.weights}: they are for the models of --arms; name some")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     labels = (None if word == "all" else int(word) for word in options.labels)
     first, rates = options.tune_lr[0], tuple(rate for rate in options.tune_lr if isinstance(rate, float))

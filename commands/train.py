@@ -35,6 +35,12 @@ Options = TrainOptions
 
 DEFAULT_MINUTES = 15.0
 """Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""
+HEEDED_BY_A_FIT = {
+    "--seed", "--device", "--threads", "--amp", "--deterministic", "--weights", "--fit",
+}  # fmt: skip
+"""Options that change something where a head is fitted at once to frozen networks."""
+AS_IN_A_FIT = (None, "auto", "fit", "on")
+"""Values that say nothing else than what a fitted head has: `start_head = "fit"`, `cache_features = "on"`."""
 SHOWN = 3
 """Options that are named where more say how to train."""
 
@@ -60,9 +66,10 @@ def main(options: TrainOptions) -> int:
     if minutes is not None:
         from trainers.budget.plan import Budget
 
-        budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run)
+        budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run, given=options.given)
         return (rehearse_planned if options.dry_run else train_planned)(config, budget, images, options.with_)
-    say_what_trains(config, how)
+    fitted = options.train.start_head == "fit"
+    say_what_trains(config, how, idle_in_a_fit(options) if fitted else [])
     if options.dry_run or options.find_lr:
         return rehearse(config, images, find_lr=options.find_lr)
     if several_runs(options):
@@ -90,13 +97,19 @@ def how_to_train(options: TrainOptions) -> list[str]:
         is_open = value == option.of(RunConfig()) and value in (None, "auto")
         says_how = option.section in ("model", "train") and option not in run_options(InPlans)
         if option.flag in options.given and says_how and not is_open:
-            found.append(option.flag)
+            found.append(option.said)
     return found
 
 
-def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
-    """Say which options, if any, keep `train PATH` from planning, and that a model starts from random weights although
-    some come with it."""
+def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]:
+    """List the options of a section that are given, not left open, and change nothing where a head is fitted."""
+    of_section = [o for o in run_options() if o.section == section and o.flag not in HEEDED_BY_A_FIT]
+    return [o.said for o in of_section if o.flag in options.given and o.of(options) not in AS_IN_A_FIT]
+
+
+def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str] = ()) -> None:
+    """Say which options, if any, keep `train PATH` from planning or are `idle`, and that a model starts from random
+    weights although some come with it."""
     from trainers.reporting import console
     from trainers.system.distributed import is_main_process
 
@@ -105,6 +118,8 @@ def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
     if how:
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
         console.say(f"none, because of {named}: one model trains", label="plan")
+    if idle:
+        console.say(f"a head that is fitted at once leaves without effect: {', '.join(idle)}", label="note")
     if weights := embedded_weights(config.model):
         left = f"--weights {weights} starts from those that come with it, --weights none leaves this line out"
         console.say(f"{config.model.name} starts from random weights; {left}", label="note")
@@ -117,6 +132,14 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if options.with_ and not (planned and options.model.name == "auto" and options.model.weights is None):
         raise UsageError(f"--with {options.with_[0]}: only a plan (--minutes, no --model) uses several networks")
+    if options.dry_run and options.find_lr:
+        raise UsageError("--dry-run and --find-lr: give one of them")
+    if (options.dry_run or options.find_lr) and several_runs(options):
+        raise UsageError("--dry-run and --find-lr try one run: leave out --seeds and --folds")
+    augmented = ["--augment"] if options.data.augment not in ("auto", "none") else []
+    idle = [*idle_in_a_fit(options, section="model"), *augmented, *idle_in_a_fit(options)]
+    if options.model.weights == "auto" and idle:
+        raise UsageError(f"--weights auto fits a head to frozen networks: leave out {', '.join(idle)}")
     if planned and options.find_lr:
         raise UsageError("--find-lr is for one model: name it with --model, or give --epochs; a plan has its own rates")
 

@@ -60,6 +60,11 @@ class Option:
     def arg(self) -> Arg:
         return next((mark for mark in self.marks if isinstance(mark, Arg)), Arg())
 
+    @property
+    def said(self) -> str:
+        """Its name where it is given: on the command line, or in a file."""
+        return self.name if InFiles in self.marks else self.flag
+
     def of(self, config: Any) -> Any:
         """Return its value in the options of a run."""
         return getattr(getattr(config, self.section), self.name)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 from small_run import call
 
-from commands import train
+from commands import compare, train
 from commands.arguments import TrainOptions
 from commands.parser import kinds, on_line, parse
 from common.errors import Interrupted
 from common.options import Option
+from comparison.plan import refuse_what_cannot_be_shared
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig
+from trainers.config import RunConfig, run_options
+from trainers.options.recipes import filled_in
+from vit.config import Network
 
 WORDS = {
     "--model": "resnet18", "--weights": "none", "--trainable": "head", "--device": "cpu", "--folds": "3",
@@ -126,3 +132,126 @@ def test_a_plan_that_is_interrupted_says_how_it_goes_on(monkeypatch):
     monkeypatch.setattr("trainers.budget.plan.best_in", interrupted)
     with pytest.raises(Interrupted, match="--auto-resume"):
         train.train_planned(RunConfig(), None, OpenedImages(), ())
+
+
+GIVEN = {
+    "--data": "photos", "--split": "split.csv", "--grow": False, "--exclude": "bad.csv", "--device": "cpu",
+    "--trainable": "last:2", "--weights": "none", "--model": "vit_nano_8", "--networks": None, "--epochs": 3,
+    "--mean": [0.5, 0.4, 0.3], "--std": [0.5, 0.4, 0.3], "--group": "folder", "--tracker": "mlflow", "--folds": 4,
+    "--fold": 1, "--fraction": 0.5, "--patch-embedding": "stem", "--pool": "mean", "--run-name": "mine",
+    "--labels-per-class": 5, "--image-size": 32,
+}  # fmt: skip
+"""Values that options may have, where their types do not say which; None: only commands set it."""
+MODES = {
+    "plain": "digits --epochs 2", "weights auto": "digits --weights auto", "dry run": "digits --epochs 2 --dry-run",
+    "find": "digits --epochs 2 --find-lr", "seeds": "digits --epochs 2 --seeds 2", "fitted": "digits",
+    "folds": "digits --epochs 2 --folds 3", "minutes": "photos --minutes 5", "default": "photos",
+}  # fmt: skip
+LOUD = {
+    "model": {"pool": "mean", "patch_embedding": "stem_bn"},
+    "data": {"batch_size": 128, "augment": "strong"},
+    "train": {
+        "optimizer": "muon", "lr": 0.03, "schedule": "cooldown", "layer_decay": 0.75, "clip_norm": 2.0,
+        "ema_decay": 0.9,
+    },
+}  # fmt: skip
+"""Options that a plan would choose, had they not been given."""
+WITH_WEIGHTS = train.with_weights
+FITTED = {"--seed", "--device", "--threads", "--amp", "--deterministic", "--fit", "--cache-features", "--start-head"}
+"""Options of the model and its training that a fitted head obeys, or that say that it is fitted."""
+
+
+def values_of(option: Option) -> list[object]:
+    """A value that is not the option's default, and its default where that can be written down."""
+    other = GIVEN.get(option.flag, "none")
+    if option.flag not in GIVEN:
+        values = [
+            value for kind in kinds(option.kind) for value in get_args(kind) or ({int: 2, float: 0.3}.get(kind, "x"),)
+        ]
+        other = not option.default if option.kind is bool else next(v for v in values if v != option.default)
+    default = str(option.default) if isinstance(option.default, Path) else option.default
+    return [value for value in (other, default) if value not in (None, (), "auto")]  # these leave it open
+
+
+def as_toml(option: Option, value: object) -> str:
+    return f"{option.section}.{option.name} = {json.dumps(value)}\n"
+
+
+def as_words(option: Option, value: object) -> list[str]:
+    return [option.flag] * bool(value) if option.kind is bool else [option.flag, str(value)]
+
+
+def named(option: Option, text: str) -> bool:
+    return bool(re.search(rf"\b({option.flag.removeprefix('--')}|{option.name})\b", text))
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two values are one option's, of which a file has lists and text."""
+    return one == other or [*map(str, [one] if not isinstance(one, tuple) else one)] == [
+        *map(str, [other] if not isinstance(other, list) else other)
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_given_is_obeyed_or_refused_or_said_to_have_no_effect(mode, began, capsys, tmp_path, monkeypatch):
+    """Also what equals the default, on the command line and in a file, in each way that `train` goes."""
+    found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
+    monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
+    monkeypatch.setattr(train, "with_weights", WITH_WEIGHTS)
+    loud = lambda config, budget, *_: began.append(("plan", filled_in(config, LOUD, budget.given))) or 0  # noqa: E731
+    monkeypatch.setattr(train, "train_planned", loud)
+    fit = 'start-head = "fit"\ntrainable = "head"\naugment = "none"\n' * (mode == "fitted")
+    typed, lost = {option.flag for option in on_line(TrainOptions)}, []
+    for option in run_options():
+        for value, place in itertools.product(values_of(option), ("line", "file")):
+            fixed = option.flag in ("--data", *MODES[mode].split())
+            if fixed or (place == "line" and (option.flag not in typed or value is False)):
+                continue
+            words = ["--config", "given.toml", *(as_words(option, value) if place == "line" else [])]
+            (tmp_path / "given.toml").write_text(fit + as_toml(option, value) * (place == "file"))
+            began.clear()
+            code, out, err = call(capsys, "train", *MODES[mode].split(), *words)
+            if named(option, out + err) and code in (0, 2):
+                continue
+            config = began[0][1] if began else None
+            ignored = option.section in {"weights auto": ("model", "train"), "fitted": ("train",)}.get(mode, ())
+            if not config or not same(option.of(config), value) or (ignored and option.flag not in FITTED):
+                lost.append((option.flag, value, place, config and option.of(config), err))
+    assert not lost
+
+
+COMPARED = {
+    "own models": "", "arms": "--arms vit_nano_8 vit_micro_4", "minutes": "--minutes 3", "images": "--images-seen 9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", COMPARED)
+def test_what_is_given_to_a_comparison_is_obeyed_or_refused_or_said_to_have_no_effect(
+    mode, capsys, tmp_path, monkeypatch
+):
+    began, lost, typed = [], [], {option.flag for option in on_line(compare.Options)}
+
+    def compared(options):
+        began[:] = [compare.request_of(options)]
+        refuse_what_cannot_be_shared(began[0])
+
+    monkeypatch.setattr(compare, "compared", compared)
+    monkeypatch.setattr(compare, "as_json", lambda _: {})
+    for option in run_options():
+        for value, place in itertools.product(values_of(option), ("line", "file")):
+            if option.flag == "--data" or (place == "line" and (option.flag not in typed or value is False)):
+                continue
+            (tmp_path / "given.toml").write_text(as_toml(option, value) * (place == "file"))
+            began.clear()
+            words = ["--data", "digits", *COMPARED[mode].split(), "--config", tmp_path / "given.toml"]
+            code, out, err = call(capsys, "compare", *words, *(as_words(option, value) if place == "line" else []))
+            if named(option, out + err) and code in (0, 2):
+                continue
+            request = began[0] if began else None
+            if option.flag == "--labels-per-class" and place == "line":
+                obeyed = request and request.labels == (value,)
+            else:
+                obeyed = request and all(same(option.of(config), value) for config in (request.base, *request.arms))
+            if not obeyed:
+                lost.append((option.flag, value, place, request and option.of(request.arms[0]), err))
+    assert not lost

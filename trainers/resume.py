@@ -96,6 +96,8 @@ def open_run(
             f"{run_dir} has done {summary['epochs']} epochs and has no step_* to go on from: train anew;"
             f" --weights {run_dir} starts from the weights of its best epoch"
         )
+    if epochs is not None and config.train.start_head == "fit":
+        raise OptionError(f"--epochs {epochs:g}: the head of {run_dir} was fitted at once, and no epoch follows")
     if epochs is not None:
         config = config.changed(train={"epochs": epochs})
     refuse_another_number_of_processes(run_dir, meta)

@@ -4,11 +4,12 @@
 """
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, from_dict, to_dict
+from trainers.config import RunConfig, from_dict, run_options, to_dict
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,18 @@ def recipe_config(name: str) -> RunConfig:
     return config
 
 
-def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig:
-    """Set those of `values` that `config` leaves at the application's defaults; its epochs stay."""
-    given, default = to_dict(config), to_dict(RunConfig())
+def filled_in(config: RunConfig, values: dict[str, dict[str, Any]], given: Collection[str] = ()) -> RunConfig:
+    """Set those of `values` that `config` leaves at the application's defaults; its epochs stay.
+
+    `given`: options that a person gave, such as `--lr`, though it be with the default."""
+    now, default = to_dict(config), to_dict(RunConfig())
+    kept = {(option.section, option.name) for option in run_options() if option.flag in given}
     left = {
-        section: {name: value for name, value in part.items() if given[section][name] == default[section][name]}
+        section: {
+            name: value
+            for name, value in part.items()
+            if now[section][name] == default[section][name] and (section, name) not in kept
+        }
         for section, part in values.items()
     }
     filled: RunConfig = from_dict(RunConfig, left, base=config)
