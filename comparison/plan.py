@@ -170,6 +170,10 @@ def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonP
     Raises OptionError, DataError, WeightsError: before anything is written.
     """
     refuse_what_cannot_be_shared(request)
+    if request.base.output.tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.prepare_for_several(request.base.output.tracker)
     until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
     data, train, images = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), images)

@@ -5,12 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import DataError
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from datasets.bundle import DataBundle
-    from datasets.config import DATASETS, DataConfig
-    from datasets.description import data_report, describe
-    from datasets.loaders import build_dataloaders, class_weights
-    from datasets.split_csv import fingerprint, split_table, write_split
+if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
+    from datasets.bundle import DataBundle as DataBundle
+    from datasets.config import DATASETS as DATASETS
+    from datasets.config import DataConfig as DataConfig
+    from datasets.description import data_report as data_report
+    from datasets.description import describe as describe
+    from datasets.loaders import build_dataloaders as build_dataloaders
+    from datasets.loaders import class_weights as class_weights
+    from datasets.split_csv import fingerprint as fingerprint
+    from datasets.split_csv import split_table as split_table
+    from datasets.split_csv import write_split as write_split
 
 _HOMES = {
     "DATASETS": "config", "DataConfig": "config", "DataBundle": "bundle", "build_dataloaders": "loaders",

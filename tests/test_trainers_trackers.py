@@ -1,6 +1,7 @@
 """Runs in experiment trackers: what each is sent, by Ignite's own loggers on stand-ins of their packages."""
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -8,7 +9,11 @@ from killed_runs import Crash, crash_after
 from small_run import call, few_digits
 
 from common.errors import OptionError
+from comparison import plan
+from comparison.compare import compare_arms
+from comparison.plan import Request
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.multirun import seeds_and_folds
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import distributed
@@ -25,6 +30,8 @@ class Store:
         self.runs: dict[str, SimpleNamespace] = {}
         self.active: SimpleNamespace | None = None
         self.broken = False
+        self.ready = False
+        """Whether one process has opened it, before others do."""
 
     def start(self, known=None, *, name=None, project=None):
         if self.broken:
@@ -55,6 +62,7 @@ def mlflow_for(store: Store) -> dict[str, ModuleType]:
         store.start(run_id, name=run_name, project=project[-1])
         return active_run()
 
+    mlflow.MlflowClient = lambda: setattr(store, "ready", True)
     mlflow.active_run, mlflow.start_run, mlflow.set_experiment = active_run, start_run, project.append
     mlflow.log_params = lambda options: store.active.options.update(options)
     mlflow.log_metrics = lambda values, step: store.log(values, step)
@@ -69,10 +77,14 @@ def wandb_for(store: Store) -> dict[str, ModuleType]:
     def init(*, project, name, config=None, id=None, resume=None):
         assert (id is None) == (resume is None)
         wandb.run = store.start(id, name=name, project=project)
-        wandb.run.options.update(config or {})
+        wandb.config.update(config or {})
 
-    wandb.init, wandb.log = init, lambda values, step: store.log(values, step)
-    wandb.finish = lambda exit_code=0: store.end(exit_code == 0)
+    def finish(exit_code=0):
+        store.end(exit_code == 0)
+        wandb.run = None
+
+    wandb.run, wandb.init, wandb.log, wandb.finish = None, init, lambda values, step: store.log(values, step), finish
+    wandb.config = SimpleNamespace(update=lambda values, **_: wandb.run.options.update(values))
     return {"wandb": wandb}
 
 
@@ -82,7 +94,7 @@ def clearml_for(store: Store) -> dict[str, ModuleType]:
 
     class Task:
         TaskTypes = SimpleNamespace(training="training")
-        current_task = staticmethod(lambda: None)
+        current_task = staticmethod(lambda: store.active and Task(store.active))
 
         def __init__(self, run):
             self.id, self.run = run.id, run
@@ -169,6 +181,43 @@ def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tr
     with pytest.raises(OptionError, match="no such server$"):  # from the start: no run is begun
         train(config_of(tmp_path / "again", tracker))
     assert not list(tmp_path.glob("again/digits/r*"))
+
+
+OPEN = {
+    "mlflow": lambda mlflow: (mlflow.set_experiment("p"), mlflow.start_run(run_name="outer")),
+    "wandb": lambda wandb: wandb.init(project="p", name="outer"),
+    "clearml": lambda clearml: clearml.Task.init(
+        project_name="p", task_name="outer", task_type="training", reuse_last_task_id=False,
+        auto_connect_frameworks={}, auto_connect_arg_parser=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", [(), (crash_after(2),)], ids=["to its end", "in an error"])
+def test_a_run_that_a_program_has_opened_gets_the_scores_and_stays_open(store, tracker, tmp_path, ends):
+    OPEN[tracker](sys.modules[tracker])
+    with pytest.raises(Crash) if ends else nullcontext():
+        train(config_of(tmp_path, tracker), handlers=ends)
+    (run,) = store.runs.values()
+    assert (run.name, run.ended, store.active) == ("outer", None, run)
+    assert run.options["train.lr"] == "0.002"
+    assert ends or "final/test_accuracy" in run.scores
+
+
+@pytest.mark.parametrize("several", ["seeds", "arms"])
+def test_a_tracker_is_opened_once_before_several_processes_do(store, tracker, tmp_path, monkeypatch, several):
+    def begin(*_, **__):
+        assert store.ready == (tracker == "mlflow")
+        raise Crash
+
+    monkeypatch.setattr(seeds_and_folds, "runner", begin)
+    monkeypatch.setattr(plan, "shared_split", begin)
+    config = config_of(tmp_path, tracker)
+    with pytest.raises(Crash):
+        if several == "seeds":
+            seeds_and_folds.train_all(seeds_and_folds.of_seeds(config, 2), jobs=2)
+        else:
+            compare_arms(Request(config, (config, config.changed(train={"lr": 0.1}))))
 
 
 def test_a_missing_package_is_one_line_that_says_what_to_install(tracker, tmp_path, monkeypatch, capsys):

@@ -7,12 +7,17 @@ from common.errors import WeightsError
 from common.image_spec import ImageSpec
 from vit.config import ModelConfig, ViTConfig
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from vit.attention_maps import attention_weights, relevance, rollout
-    from vit.checkpoints import load_weights
-    from vit.factory import MODELS, Blueprint, build_model, image_spec
-    from vit.freezing import freeze
-    from vit.model import VisionTransformer
+if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
+    from vit.attention_maps import attention_weights as attention_weights
+    from vit.attention_maps import relevance as relevance
+    from vit.attention_maps import rollout as rollout
+    from vit.checkpoints import load_weights as load_weights
+    from vit.factory import MODELS as MODELS
+    from vit.factory import Blueprint as Blueprint
+    from vit.factory import build_model as build_model
+    from vit.factory import image_spec as image_spec
+    from vit.freezing import freeze as freeze
+    from vit.model import VisionTransformer as VisionTransformer
 
 _HOMES = {
     "MODELS": "factory", "Blueprint": "factory", "build_model": "factory", "image_spec": "factory",

@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING, Any
 from common.shell import PREFIX
 from trainers.version import VERSION as __version__
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from common.image_spec import ImageSpec
-    from comparison.compare import compare_arms
-    from datasets.bundle import DataBundle
-    from datasets.config import DataConfig
-    from datasets.loaders import build_dataloaders
-    from trainers.config import OutputConfig, RunConfig, TrainConfig
-    from trainers.engine.engines import create_evaluator, create_trainer
-    from trainers.resume import resume
-    from trainers.run import train
-    from trainers.storage.finished_run import load
-    from trainers.storage.run_result import RunResult
-    from vit.checkpoints import load_weights
-    from vit.config import ModelConfig
-    from vit.factory import build_model, image_spec
-    from vit.model import VisionTransformer
+if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
+    from common.image_spec import ImageSpec as ImageSpec
+    from comparison.compare import compare_arms as compare_arms
+    from datasets.bundle import DataBundle as DataBundle
+    from datasets.config import DataConfig as DataConfig
+    from datasets.loaders import build_dataloaders as build_dataloaders
+    from trainers.config import OutputConfig as OutputConfig
+    from trainers.config import RunConfig as RunConfig
+    from trainers.config import TrainConfig as TrainConfig
+    from trainers.engine.engines import create_evaluator as create_evaluator
+    from trainers.engine.engines import create_trainer as create_trainer
+    from trainers.resume import resume as resume
+    from trainers.run import train as train
+    from trainers.storage.finished_run import load as load
+    from trainers.storage.run_result import RunResult as RunResult
+    from vit.checkpoints import load_weights as load_weights
+    from vit.config import ModelConfig as ModelConfig
+    from vit.factory import build_model as build_model
+    from vit.factory import image_spec as image_spec
+    from vit.model import VisionTransformer as VisionTransformer
 
 _EXPORTS = {
     "comparison.compare": ("compare_arms",),
@@ -36,7 +40,8 @@ _EXPORTS = {
     "trainers.engine.engines": ("create_evaluator", "create_trainer"),
     "trainers.resume": ("resume",),
     "trainers.run": ("train",),
-    "trainers.storage.finished_run": ("RunResult", "load"),
+    "trainers.storage.finished_run": ("load",),
+    "trainers.storage.run_result": ("RunResult",),
     "vit.checkpoints": ("load_weights",),
     "common.image_spec": ("ImageSpec",),
     "vit.config": ("ModelConfig",),

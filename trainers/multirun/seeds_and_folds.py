@@ -57,6 +57,10 @@ def train_all(
 
     After an interruption `--auto-resume` goes on; jobs do so by themselves."""
     first, jobs = configs[0].train, jobs if slurm is None else jobs or len(configs)
+    if configs[0].output.tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.prepare_for_several(configs[0].output.tracker)
     shared = sharing(first.device, len(configs), jobs=jobs, threads=first.threads)
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]

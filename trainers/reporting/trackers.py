@@ -33,12 +33,39 @@ def require(tracker: str) -> Any:
     return import_optional(tracker, f"--tracker {tracker} needs its package: pip install {tracker}")
 
 
+def prepare_for_several(tracker: str) -> None:
+    """Prepare a tracker for runs that several processes begin at once.
+
+    MLflow makes its local database at the first use, which two processes at a time leave broken. Raises
+    MissingPackage: it is not installed. OptionError: it cannot be used as it is set up."""
+    package = require(tracker)
+    try:
+        if tracker == "mlflow":
+            package.MlflowClient()
+    except Exception as error:  # their errors share no class
+        raise OptionError(f"--tracker {tracker}: {first_line(error)}") from error
+
+
+def opened_outside(tracker: str) -> bool:
+    """Return whether a program around this run has a run open in the tracker."""
+    package = require(tracker)
+    if tracker == "mlflow":
+        return package.active_run() is not None
+    return (package.run if tracker == "wandb" else package.Task.current_task()) is not None
+
+
 def open_logger(
-    tracker: str, *, project: str, name: str, known: str | None, options: dict[str, str]
+    tracker: str, *, project: str, name: str, known: str | None, options: dict[str, str], outside: bool
 ) -> tuple[Any, str]:
-    """Begin a run in the tracker, or go on with the `known` one; return Ignite's logger and the run's id."""
+    """Begin a run in the tracker, or go on with the `known` one; return Ignite's logger and the run's id.
+
+    `outside`: use the one that a program around this run has opened."""
     run: dict[str, Any]
     if tracker == "wandb":
+        if outside:
+            logger = wandb_logger.WandBLogger(init=False)
+            logger.config.update(options, allow_val_change=True)
+            return logger, logger.run.id
         run = {"config": options} if known is None else {"id": known, "resume": "allow"}
         logger = wandb_logger.WandBLogger(project=os.environ.get("WANDB_PROJECT", project), name=name, **run)
         return logger, logger.run.id
@@ -51,7 +78,7 @@ def open_logger(
             logger.get_task().connect(options)
         return logger, logger.get_task().id
     mlflow = require("mlflow")
-    if mlflow.active_run() is None:  # else a program around this run has opened one
+    if not outside:
         if "MLFLOW_EXPERIMENT_NAME" not in os.environ:
             mlflow.set_experiment(project)
         mlflow.start_run(run_id=known, run_name=name)
@@ -77,7 +104,10 @@ class Tracker:
         known = (read_if_whole(run_dir / FILE) or {}).get(self.name)
         name = utf8(config.output.run_name or run_dir.name)
         try:
-            self.logger, found = open_logger(self.name, project=project, name=name, known=known, options=options)
+            self.outside = opened_outside(self.name)
+            self.logger, found = open_logger(
+                self.name, project=project, name=name, known=known, options=options, outside=self.outside
+            )
         except Exception as error:  # their errors share no class
             anew = f"; without {run_dir / FILE} the run begins anew there" if known else ""
             raise OptionError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
@@ -87,6 +117,8 @@ class Tracker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.outside:  # whoever opened a run closes it
+            return
         fail: dict[str, Callable[[], object]] = {  # Ignite's `close` says that a run has finished
             "mlflow": lambda: self.logger.end_run("FAILED"),
             "wandb": lambda: self.logger.finish(exit_code=1),
