@@ -197,7 +197,7 @@ def first_image(split: str, dataset: Any) -> Any:
     """Return the image of a Dataset's first item.
 
     Raises DataError: there is none, or it is no pair of an image and a label."""
-    if not hasattr(dataset, "__len__"):
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise DataError(f"the {named(split, dataset)} has no images by number: it needs __len__ and __getitem__")
     if not len(dataset):
         raise DataError(f"the {named(split, dataset)} is empty")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from common.errors import DataError
 from common.image_spec import ImageSpec
 from datasets.fitting import framed, resized_size
 from datasets.images import Size, to_array
@@ -72,6 +73,9 @@ class Pipeline:
 
 
 def preprocess(image: Image.Image, spec: ImageSpec) -> torch.Tensor:
-    """Prepare one image of mode RGB or L as evaluation does: float32 (C, S, S)."""
+    """Prepare one image of mode RGB or L as evaluation does: float32 (C, S, S). Raises DataError: no such image."""
+    if getattr(image, "mode", None) not in ("RGB", "L"):
+        found = f"an image of mode {image.mode}" if hasattr(image, "mode") else f"a {type(image).__name__}"
+        raise DataError(f"preprocess takes an image of Pillow of mode RGB or L, not {found}: try image.convert('RGB')")
     pipeline = Pipeline(spec)
     return pipeline([pipeline.store(image)], seed=0, epoch=0, draws=np.zeros(1, np.int64))[0]

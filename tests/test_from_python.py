@@ -1,17 +1,21 @@
 """Training from Python: a module, Datasets and handlers of one's own, with checkpoint, resume and TensorBoard."""
 
 import re
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from ignite.engine import Events
-from killed_runs import Crash, assert_same_content, crash, run_content
+from killed_runs import ROOT, Crash, assert_same_content, crash, run_content
 from own_objects import Noisy, net, options, splits, tensors
 from torch import nn
 from torch.utils.data import DataLoader
 
+import vit_train
 from common.errors import OptionError, WeightsError
 from datasets import DataConfig, DataError, build_dataloaders
 from trainers.auto_resume import train_or_resume
@@ -111,3 +115,18 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     (metrics,) = (tmp_path / "runs").glob("*/my_schedule/metrics.csv")
     assert pd.read_csv(metrics)["lr"].iloc[-1] == pytest.approx(0.00775)  # three quarters of the way up
     assert {path.name for path in (tmp_path / "runs").glob("*/[!.]*")} == {"mine", "watched", "my_schedule"}
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_nothing_in_the_first_program_of_the_page_and_in_the_front_door(tmp_path):
+    page = (ROOT / "docs" / "from_python.md").read_text()
+    program = re.search(r"\$ cat digits.py\n(.*?)\n    \$ ", page, re.DOTALL)[1]
+    (tmp_path / "digits.py").write_text(textwrap.dedent(program))
+    names = ", ".join(sorted({*vit_train.__all__}))
+    (tmp_path / "door.py").write_text(f"from vit_train import {names}\n\nprint(train(RunConfig()), {names})\n")
+    words = ["--strict", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir", tmp_path / "cache"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, tmp_path / "digits.py", tmp_path / "door.py"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

@@ -10,6 +10,7 @@ from ignite.engine import Events
 from ignite.handlers import EarlyStopping, ProgressBar, Timer
 from own_objects import net, options, splits, tensors
 from PIL import Image
+from small_run import call
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -29,8 +30,10 @@ from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import Compose, ToTensor
 
 from common.errors import DataError, OptionError
+from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from datasets.own_dataset import own_dataloaders
+from datasets.transforms import preprocess
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
@@ -43,6 +46,16 @@ from trainers.storage.run_result import RunResult
 class Stream(IterableDataset):
     def __iter__(self):
         yield from ((torch.zeros(1, 8, 8), 0) for _ in range(4))
+
+
+class Batches:
+    """An iterable over batches that knows its length, such as timm's PrefetchLoader."""
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        yield torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
 
 
 class Rows(Dataset):
@@ -66,6 +79,10 @@ class Rows(Dataset):
         (
             {"train": Rows({"image": torch.zeros(1, 8, 8), "label": 0}), "val": tensors(6, 0)},
             r"the train Dataset Rows gives no \(image, label\) but a dict: wrap it",
+        ),
+        (
+            {"train": Batches(), "val": tensors(6, 0)},
+            "the train Dataset Batches has no images by number",
         ),
         ({"train": tensors(6, 0)}, "dataloaders=train: give a mapping with train and val"),
         (
@@ -305,6 +322,29 @@ def test_a_module_is_tried_on_one_image_before_anything_is_written(tmp_path, mod
         train(options(tmp_path), model=module, dataloaders=splits())
     assert not list(tmp_path.iterdir())
     assert all(part.training for part in module.modules())
+
+
+def test_a_model_by_name_is_tried_on_one_image_of_a_dataset(tmp_path):
+    wanted = options(tmp_path, model={"name": "vit_micro_2", "image_size": 8, "in_channels": 3})
+    with pytest.raises(OptionError, match=r"vit_micro_2 cannot take images of shape \(1, 8, 8\)"):
+        train(wanted, dataloaders=splits())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("image", [np.zeros((8, 8, 3), np.uint8), torch.zeros(3, 8, 8), Image.new("P", (8, 8))])
+def test_what_preprocess_cannot_take_is_named(image):
+    with pytest.raises(DataError, match=r"not an? .*(ndarray|Tensor|mode P)"):
+        preprocess(image, ImageSpec(image_size=8))
+
+
+@pytest.mark.parametrize("model", [None, net()], ids=["a model by name", "a module"])
+def test_a_run_on_datasets_of_a_program_says_that_they_are_to_be_given_again(tmp_path, capsys, model):
+    named = {"name": "vit_micro_2", "image_size": 8, "in_channels": 1} if model is None else None
+    run = train(options(tmp_path, model=named, epochs=1), model=model, dataloaders=splits()).run_dir
+    with pytest.raises(DataError, match="dataloaders="):
+        resume(run, epochs=2)
+    assert resume(run, epochs=2, model=model, dataloaders=splits()).epochs[-1]["epoch"] == 2
+    assert call(capsys, "evaluate", run)[0] == 3
 
 
 def test_trying_a_module_leaves_its_modes_and_its_numbers_alone(tmp_path):

@@ -14,7 +14,8 @@ import torch
 from common.errors import DataError
 from common.files import folder_aside
 from common.shell import NAME
-from datasets.bundle import DataBundle
+from datasets.bundle import DataBundle, image_set
+from datasets.image_dataset import ImageDataset
 from datasets.loaders import CPU, dataloaders_of, split_samples
 from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, to_dict
@@ -88,6 +89,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
         "data_fingerprint": fingerprint(setup.data),
         "class_names": list(setup.data.class_names),
         "processes": distributed.world_size(),
+        "own_images": not isinstance(image_set(setup.data.dataloaders["train"]), ImageDataset),
         "seen": list(setup.seen),
         "skipped_images": list(setup.data.samples.skipped),
         "requested": requested,

@@ -187,6 +187,8 @@ def prepare(
         model = given.model
     else:
         model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
+    if given.model is None and given.dataloaders is not None:
+        require_outputs(model, data, device, config.model.name)
     if checkpoint is not None:
         try:
             model.load_state_dict(checkpoint["model"])

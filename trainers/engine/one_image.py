@@ -33,8 +33,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a program's own module see one image. Raises OptionError: it cannot take it, or has not one output for each
-    class."""
+    """Let a model see one image, where it or the Dataset is a program's own.
+
+    Raises OptionError: it cannot take it, or has not one output for each class."""
     image, wanted = first_image(data, device), (1, len(data.class_names))
     model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for a batch of one
     try:

@@ -69,6 +69,11 @@ def same_source(source: str, meta: dict[str, Any]) -> bool:
 def require_images(run_dir: Path, config: RunConfig) -> None:
     """Raise DataError where a run's images are gone, with the command that says where they are now."""
     source = config.data.source
+    if (read_if_whole(run_dir / "meta.json") or {}).get("own_images"):
+        raise DataError(
+            f"{run_dir} was trained on Datasets of a program, which no command finds again: in Python give them to"
+            f" resume({str(run_dir)!r}, dataloaders=..., model=...); evaluate --data scores other images"
+        )
     if is_a_set(source) or is_there(Path(source).expanduser()):
         return
     place = ((started_in(run_dir) or Path()) / source).absolute()
