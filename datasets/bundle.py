@@ -82,8 +82,20 @@ class ImageSet(ABC):
         """Return the stable relative id of a row, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
 
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """Return an image, as the model takes it and as in epoch 0, and its label."""
+        (item,) = self.__getitems__([index])
+        return item
+
+    def __getitems__(self, key: BatchKey | Sequence[int]) -> Any:
+        """Make one batch; of indices, as a DataLoader of a program's own has them, the items."""
+        if isinstance(key, BatchKey):
+            return self.drawn(key)
+        images, labels = self.batch(BatchKey(0, np.array([range(len(self))[index] for index in key])))
+        return list(zip(images, labels.tolist(), strict=True))
+
     @abstractmethod
-    def __getitems__(self, key: BatchKey) -> tuple[Tensor, ...]:
+    def drawn(self, key: BatchKey) -> tuple[Tensor, ...]:
         """Make one batch: what `prepared` takes, (B, ...), and labels int64 (B,)."""
 
     def prepared(self, images: Tensor) -> Tensor:
@@ -92,7 +104,7 @@ class ImageSet(ABC):
 
     def batch(self, key: BatchKey) -> tuple[Tensor, ...]:
         """Make one batch as the model takes it, on the CPU."""
-        images, *rest = self.__getitems__(key)
+        images, *rest = self.drawn(key)
         return self.prepared(images), *rest
 
     @abstractmethod

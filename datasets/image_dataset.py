@@ -22,7 +22,7 @@ from datasets.transforms import Pipeline
 class ImageDataset(ImageSet):
     """The images of one split, prepared by `pipeline`.
 
-    A loader asks for a batch at once: `__getitems__(BatchKey)` is (pixels uint8 (B, C or 1, S, S), labels int64 (B,)),
+    A loader asks for a batch at once: `drawn(BatchKey)` is (pixels uint8 (B, C or 1, S, S), labels int64 (B,)),
     and no Python object per image passes between processes; `batch(BatchKey)` has float32 images, normalised.
     `dataset[i]` is sample i as in epoch 0.
     """
@@ -36,12 +36,7 @@ class ImageDataset(ImageSet):
         self.in_memory = self._kept is not None
         """True if the set needs no cache, since its pixels are in memory."""
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        row = range(len(self))[index]
-        images, labels = self.batch(BatchKey(0, np.array([row])))
-        return images[0], int(labels[0])
-
-    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
+    def drawn(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
         rows = key.draws % len(self)
         pixels = self.pipeline.pixels(self.stored(rows.tolist()), seed=self.seed, epoch=key.epoch, draws=key.draws)
         return pixels, torch.from_numpy(self.labels[rows])

@@ -253,7 +253,7 @@ def workers_with_room(dataset: ImageSet, batch_size: int, workers: int) -> int:
     if isinstance(dataset, ImageDataset):
         image = dataset.pipeline.channels * dataset.pipeline.size**2
     else:
-        image = dataset.__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0].nbytes
+        image = dataset.drawn(BatchKey(0, np.zeros(1, np.int64)))[0].nbytes
     free = shutil.disk_usage(SHARED_MEMORY).free
     fit = max(0, free // (2 * batch_size * image) - 1) // 2
     if fit < workers:

@@ -42,7 +42,7 @@ class OwnDataset(ImageSet):
         self.items, self.seed = items, seed
         self.seeded = list(takers_of_seeds(items))
 
-    def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
+    def drawn(self, key: BatchKey) -> tuple[Tensor, Tensor]:
         images = [self._image(draw, key.epoch) for draw in key.draws]
         return torch.stack(images), torch.from_numpy(self.labels[key.draws % len(self)])
 

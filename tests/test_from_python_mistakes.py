@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from ignite.engine import Events
+from ignite.engine import Events, create_supervised_trainer
 from ignite.handlers import EarlyStopping, ProgressBar, Timer
 from own_objects import net, options, splits, tensors
 from PIL import Image
@@ -31,6 +31,7 @@ from torchvision.transforms import Compose, ToTensor
 
 from common.errors import DataError, OptionError
 from common.image_spec import ImageSpec
+from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.own_dataset import own_dataloaders
 from datasets.transforms import preprocess
@@ -41,6 +42,45 @@ from trainers.run import train
 from trainers.setup import UserObjects, prepare
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_result import RunResult
+from vit import ImageSpec
+
+
+def built_and_own():
+    spec = ImageSpec(image_size=8, mean=(0.0,), std=(1.0,), in_channels=1)
+    built = build_dataloaders(DataConfig(source="digits", labels_per_class=2, workers=0, augment="light"), spec)
+    return {"built": built, "own": bundle_of(tensors(9, 0))}
+
+
+@pytest.mark.parametrize("which", ["built", "own"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda images: images,
+        lambda images: Subset(images, [5, 0, 3]),
+        lambda images: random_split(images, [0.5, 0.5])[0],
+        lambda images: ConcatDataset([images, Subset(images, [1])]),
+    ],
+    ids=["itself", "Subset", "random_split", "ConcatDataset"],
+)
+def test_the_dataset_of_a_loader_goes_into_a_loader_of_ones_own(which, part, workers):
+    images = part(built_and_own()[which].dataloaders["train"].dataset)
+    batches = list(DataLoader(images, 4, num_workers=workers))
+    expected = default_collate([images[row] for row in range(len(images))])
+    for found, whole in zip(zip(*batches, strict=True), expected, strict=True):
+        assert torch.equal(torch.cat(found), whole)
+    assert expected[0].dtype is torch.float32
+    with pytest.raises(IndexError):
+        images[len(images)]
+
+
+def test_ignites_deterministic_engine_takes_such_a_loader():
+    model = net()
+    engine = create_supervised_trainer(
+        model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.cross_entropy, deterministic=True
+    )
+    loader = DataLoader(built_and_own()["own"].dataloaders["train"].dataset, 4, shuffle=True)
+    assert engine.run(loader, max_epochs=2).iteration == 2 * len(loader)
 
 
 class Stream(IterableDataset):
