@@ -69,7 +69,11 @@ class TrainingError(RuntimeError):
 
 
 class Diverged(TrainingError):
-    """A loss or a gradient is not finite; another learning rate may do."""
+    """A loss or a gradient is not finite in this step; another learning rate may do."""
+
+    def __init__(self, message: str, step: int = 0) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class FailedElsewhere(RuntimeError):

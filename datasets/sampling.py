@@ -46,6 +46,10 @@ class BatchSampler(Sampler[BatchKey]):
         self._next = (epoch + 1, 0)  # a plain `for epoch: for batch in loader` sees a new order each time
         yield from self._batches(epoch, start)
 
+    def key(self, epoch: int, batch: int) -> BatchKey:
+        """Return the key of a batch, both from 0."""
+        return next(self._batches(epoch, batch))
+
     @property
     def indices(self) -> np.ndarray:
         """Rows that this process takes in the whole of the coming epoch, in their order: int64."""

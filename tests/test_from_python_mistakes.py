@@ -29,7 +29,7 @@ from torch.utils.data import (
 from torchvision.datasets import FakeData, ImageFolder
 from torchvision.transforms import Compose, ToTensor
 
-from common.errors import DataError, OptionError
+from common.errors import DataError, Diverged, OptionError, TrainingError, WeightsError
 from common.image_spec import ImageSpec
 from datasets import build_dataloaders
 from datasets.config import DataConfig
@@ -340,6 +340,91 @@ class Wrapped(nn.Module):
         return {"logits": self.inner(images)}
 
 
+class OtherwiseInTraining(nn.Module):
+    """Gives in training what `change` makes of its logits, as GoogLeNet and Inception do."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.inner, self.change = nn.Sequential(nn.BatchNorm2d(1), net()), change
+
+    def forward(self, images):
+        logits = self.inner(images)
+        return self.change(logits) if self.training else logits
+
+
+def complain(_):
+    raise RuntimeError("an auxiliary head needs 75 px")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda logits: (logits, logits), "a tuple"),
+        (lambda logits: logits[:, :2], "shape (2, 2)"),
+        (lambda logits: logits[0], "shape (3,)"),
+        (complain, "needs 75 px"),
+    ],
+)
+def test_a_module_whose_output_differs_in_training_is_refused_before_anything_is_written(tmp_path, change, said):
+    model = OtherwiseInTraining(change)
+    with pytest.raises(OptionError, match="in training") as stop:
+        train(options(tmp_path), model=model, dataloaders=splits())
+    assert said in str(stop.value)
+    assert not list(tmp_path.iterdir())
+    assert model.training
+    assert model.inner[0].num_batches_tracked == 0
+
+
+def test_a_module_that_is_tried_in_training_begins_with_the_statistics_that_it_had():
+    model = OtherwiseInTraining(torch.abs)
+    model.inner[0].eval()  # frozen
+    prepare(options("unused"), given=UserObjects(model, splits()))
+    assert (model.training, model.inner[0].training) == (True, False)
+    assert model.inner[0].running_mean.item() == 0
+
+
+def one_broken(value):
+    """The digits' splits with one pixel of one image, training image 7, that is `value`."""
+    images, labels = tensors(48, 0).tensors
+    images = images.clone()
+    images[7, 0, 0, 0] = value
+    return splits() | {"train": TensorDataset(images, labels)}
+
+
+def spoilt(value):
+    model = net()
+    with torch.no_grad():
+        model[1].weight[0, 0] = value
+    return model
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 1e30])
+def test_a_loss_that_an_image_spoils_names_the_image(tmp_path, value):
+    with pytest.raises(DataError, match=r"train/7 has the value"):
+        train(options(tmp_path), model=net(), dataloaders=one_broken(value))
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_a_weight_spoils_names_the_weight(tmp_path, value):
+    with pytest.raises(WeightsError, match=r"1\.weight"):
+        train(options(tmp_path), model=spoilt(value), dataloaders=splits())
+
+
+def test_a_rate_that_is_too_high_is_not_to_be_resumed(tmp_path):
+    def raise_it(trainer):
+        def spoil():
+            with torch.no_grad():
+                trainer.state.run.setup.model[1].weight.fill_(3e38)
+
+        trainer.add_event_handler(Events.ITERATION_STARTED(once=9), spoil)
+
+    with pytest.raises(TrainingError, match="--lr") as stop:
+        train(options(tmp_path, save_every=2), model=net(), dataloaders=splits(), handlers=[raise_it])
+    assert isinstance(stop.value.__cause__, Diverged)
+    assert "resume with" not in str(stop.value)
+
+
 @pytest.mark.parametrize(
     ("model", "line"),
     [
@@ -352,7 +437,7 @@ class Wrapped(nn.Module):
             lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 3)),
             r"own:Sequential cannot take images of shape \(1, 8, 8\): mat1 and mat2",
         ),
-        (Wrapped, "own:Wrapped gives a dict for one image"),
+        (Wrapped, "own:Wrapped gives a dict for 1 image"),
     ],
     ids=["too few", "maps", "other images", "dict"],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common.errors import Interrupted, OptionError, TrainingError
+from common.errors import Diverged, Interrupted, OptionError, TrainingError
 from common.files import write_text
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.copies import units_of
@@ -19,6 +20,7 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
+from trainers.engine.one_image import require_finite
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
@@ -176,6 +178,10 @@ def fit(run: Run, *, validate_first: bool) -> None:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
         run.saver.save_last()
+        raise
+    except Diverged as error:
+        find = partial(require_finite, run.setup.model, run.setup.data.dataloaders["train"], error.step)
+        distributed.main_process_first(find)
         raise
     finally:
         stop_workers(run.setup.data.dataloaders.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from common.errors import Interrupted, TrainingError, first_line, out_of_memory
+from common.errors import Diverged, Interrupted, TrainingError, first_line, out_of_memory
 from common.shell import command
 from trainers.engine import handlers
 from trainers.run_start import discard
@@ -102,7 +102,10 @@ def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[R
                 discard(run_dir)
             else:
                 record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-                hint = f"resume with: {command('resume', run_dir)}"
+                again = f"resume with: {command('resume', run_dir)}"
+                hint = (
+                    "begin another run: resumed, this one takes the same step" if isinstance(error, Diverged) else again
+                )
         if isinstance(error, Interrupted):
             error.hint = hint
             raise

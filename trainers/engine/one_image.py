@@ -1,4 +1,4 @@
-"""Checks of a model on one training image, before anything is written."""
+"""Checks of a model on a few training images: before anything is written, and where a loss is not finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
 
-from common.errors import OptionError, exit_code, first_line
-from datasets.bundle import BatchKey, DataBundle, image_set
+from common.errors import DataError, OptionError, WeightsError, exit_code, first_line
+from common.text import pluralise
+from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.sampling import batch_sampler
+
+LARGEST = 1e3
+"""Value that no image in a scale of its own has: those of 8 bits end at 255."""
 
 
 def first_image(data: DataBundle, device: torch.device) -> Tensor:
@@ -32,23 +37,63 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a model see one image, where it or the Dataset is a program's own.
-
-    Raises OptionError: it cannot take it, or has not one output for each class."""
-    image, wanted = first_image(data, device), (1, len(data.class_names))
-    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for a batch of one
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Train a model in the block, without gradients; its modes and running statistics are put back."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with evaluating(model):
-            outputs = model(image)
-    except Exception as error:
-        if exit_code(error) != 1:  # out of memory, say
-            raise
-        shape = tuple(image.shape[1:])
-        raise OptionError(f"{name} cannot take images of shape {shape}: {first_line(error)}") from error
-    found = f"logits of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    if found != f"logits of shape {wanted}":
-        raise OptionError(f"{name} gives {found} for one image: its forward must return logits of shape {wanted}")
+            model.train()
+            yield
+    finally:
+        for buffer, values in kept:
+            buffer.copy_(values)
+
+
+def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
+    """Let a program's own module see one image, and in training two. Raises OptionError: it cannot take them, or has
+    not one output for each class."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for these batches
+    image, classes = first_image(data, device), len(data.class_names)
+    for images, looking, where in ((image, evaluating, ""), (image.repeat(2, 1, 1, 1), training, " in training")):
+        count, shape, wanted = len(images), tuple(image.shape[1:]), (len(images), classes)
+        try:
+            with looking(model):
+                outputs = model(images.clone())
+        except Exception as error:
+            if exit_code(error) != 1:  # out of memory, say
+                raise
+            raise OptionError(f"{name} cannot take images of shape {shape}{where}: {first_line(error)}") from error
+        found = (
+            f"logits of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        )
+        if found != f"logits of shape {wanted}":
+            hints = {
+                " (aux_logits=False)": hasattr(model, "aux_logits"),
+                ": class 0 has no images, do labels start at 1?": data.samples.labels.min() > 0,
+            }
+            raise OptionError(
+                f"{name} gives {found} for {pluralise(count, 'image')}{where}: its forward must return logits of shape"
+                f" {wanted}{''.join(hint for hint, holds in hints.items() if holds)}"
+            )
+
+
+def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
+    """Look for what is no finite number before a training step: it is no fault of the rate.
+
+    Raises WeightsError: a weight. DataError: an image of the step's batch, or one far beyond any scale."""
+    for name, weights in model.named_parameters():
+        if not weights.isfinite().all():
+            raise WeightsError(f"the model's {name} holds values that are not finite: start from other weights")
+    images = loader.dataset
+    if not isinstance(images, ImageSet):
+        return
+    epoch, batch = divmod(step - 1, len(loader))
+    key = batch_sampler(loader).key(epoch, batch)
+    for draw, largest in zip(key.draws, images.batch(key)[0].abs().flatten(1).amax(dim=1).tolist(), strict=True):
+        if not largest < LARGEST:
+            where = images.path(int(draw) % len(images))
+            raise DataError(f"image {where} has the value {largest:.3g}: bring its values to about -3 to 3")
 
 
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:

@@ -83,7 +83,8 @@ class StepSums:
                 raise Diverged(
                     f"{name} is {value} at step {step.number} (lr {lr:.3g}, last finite loss {self.last_loss:.4g});"
                     " this step was not taken, the weights are as before it. Try a lower --lr, --amp off, or a"
-                    " longer warm-up, in a file: warmup_epochs"
+                    " longer warm-up, in a file: warmup_epochs",
+                    step.number,
                 )
             self.last_loss, self.lr = loss, lr
             for totals in (self.epoch, self.window):
