@@ -44,6 +44,12 @@ class OwnDataset(ImageSet):
 
     def drawn(self, key: BatchKey) -> tuple[Tensor, Tensor]:
         images = [self._image(draw, key.epoch) for draw in key.draws]
+        first, *others = (tuple(image.shape) for image in images)
+        for draw, shape in zip(key.draws[1:], others, strict=True):
+            if shape != first:
+                rows = " and ".join(f"{row % len(self)} {each}" for row, each in ((key.draws[0], first), (draw, shape)))
+                where = named(self.split, self.items)
+                raise DataError(f"images of the {where} have two shapes, items {rows}: give all one shape")
         return torch.stack(images), torch.from_numpy(self.labels[key.draws % len(self)])
 
     def _image(self, draw: int, epoch: int = 0) -> Tensor:

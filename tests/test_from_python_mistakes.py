@@ -383,6 +383,43 @@ def test_a_module_that_is_tried_in_training_begins_with_the_statistics_that_it_h
     assert model.inner[0].running_mean.item() == 0
 
 
+class OfShapes(Dataset):
+    """Images whose shape `shape_of` their row."""
+
+    def __init__(self, shape_of):
+        self.shape_of = shape_of
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, row):
+        return torch.zeros(self.shape_of(row)), row % 3
+
+
+@pytest.mark.parametrize("odd", [(1, 8, 7), (1, 9, 9), (3, 8, 8), (8, 8)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_image_of_another_shape_than_the_others_of_its_batch_is_named(odd, workers):
+    bundle = bundle_of(OfShapes(lambda row: odd if row == 5 else (1, 8, 8)), tensors(9, 0), workers=workers)
+    with pytest.raises(DataError, match="Dataset OfShapes") as stop:
+        list(bundle.dataloaders["train"])
+    assert f"5 {odd}" in str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [(None, {"train": (3, 8, 8)}), (None, {"train": (1, 9, 9)}), (None, {"val": (3, 8, 8)}), (net, {"val": (1, 6, 6)})],
+)
+def test_images_of_any_split_that_the_model_cannot_take_are_one_line_before_anything_is_written(
+    tmp_path, model, shapes
+):
+    shapes = {"train": (1, 8, 8), "val": (1, 8, 8)} | shapes
+    given = {split: OfShapes(lambda row, shape=shape: shape) for split, shape in shapes.items()}
+    micro = {"name": "vit_micro_2", "image_size": 8, "in_channels": 1}
+    with pytest.raises(OptionError, match="cannot take images of shape"):
+        train(options(tmp_path, model=None if model else micro), model=model and model(), dataloaders=given)
+    assert not list(tmp_path.iterdir())
+
+
 def one_broken(value):
     """The digits' splits with one pixel of one image, training image 7, that is `value`."""
     images, labels = tensors(48, 0).tensors
@@ -435,7 +472,7 @@ def test_a_rate_that_is_too_high_is_not_to_be_resumed(tmp_path):
         (lambda: nn.Conv2d(1, 3, 3), r"own:Conv2d gives logits of shape \(1, 3, 6, 6\)"),
         (
             lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 3)),
-            r"own:Sequential cannot take images of shape \(1, 8, 8\): mat1 and mat2",
+            r"own:Sequential cannot take images of shape \(1, 8, 8\) of train: mat1 and mat2",
         ),
         (Wrapped, "own:Wrapped gives a dict for 1 image"),
     ],

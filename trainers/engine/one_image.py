@@ -18,9 +18,9 @@ LARGEST = 1e3
 """Value that no image in a scale of its own has: those of 8 bits end at 255."""
 
 
-def first_image(data: DataBundle, device: torch.device) -> Tensor:
-    """Return the first training image, float32 (1, C, H, W)."""
-    images: Tensor = image_set(data.dataloaders["train"]).batch(BatchKey(0, np.zeros(1, np.int64)))[0]
+def first_image(data: DataBundle, device: torch.device, split: str = "train") -> Tensor:
+    """Return the first image of a split, float32 (1, C, H, W)."""
+    images: Tensor = image_set(data.dataloaders[split]).batch(BatchKey(0, np.zeros(1, np.int64)))[0]
     return images.to(device)
 
 
@@ -51,12 +51,13 @@ def training(model: nn.Module) -> Iterator[None]:
 
 
 def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a program's own module see one image, and in training two. Raises OptionError: it cannot take them, or has
-    not one output for each class."""
+    """Let a model see one image of each split, and in training two. Raises OptionError: it cannot take them, or has not
+    one output for each class."""
     model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for these batches
-    image, classes = first_image(data, device), len(data.class_names)
-    for images, looking, where in ((image, evaluating, ""), (image.repeat(2, 1, 1, 1), training, " in training")):
-        count, shape, wanted = len(images), tuple(image.shape[1:]), (len(images), classes)
+    of_splits = {split: first_image(data, device, split) for split in data.dataloaders}
+    looks = [(image, evaluating, f" of {split}") for split, image in of_splits.items()]
+    for images, looking, where in (*looks, (of_splits["train"].repeat(2, 1, 1, 1), training, " in training")):
+        count, shape, wanted = len(images), tuple(images.shape[1:]), (len(images), len(data.class_names))
         try:
             with looking(model):
                 outputs = model(images.clone())
