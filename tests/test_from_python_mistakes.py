@@ -42,7 +42,6 @@ from trainers.run import train
 from trainers.setup import UserObjects, prepare
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_result import RunResult
-from vit import ImageSpec
 
 
 def built_and_own():
