@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import OptionError
-from common.options import require, require_finite
+from common.options import require, require_finite, take_types
 
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
@@ -33,6 +33,7 @@ class ImageSpec:
     """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
 
     def __post_init__(self) -> None:
+        take_types(self)
         require_finite(self)
         if not 1 <= self.image_size <= MAX_SIDE:
             raise OptionError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")

@@ -2,13 +2,18 @@
 
 import dataclasses
 import math
+import operator
+import os
+import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from common.errors import OptionError
+from common.text import did_you_mean
 
 # What is special about an option stands in its type: `seed: Annotated[int, InPlans, Shared] = 0`.
 Positional = "positional"
@@ -92,6 +97,82 @@ def options_of(options_class: type, section: str = "", defaults: Any = None) -> 
             own.append(Option(options_class, section, field.name, flag, kind, tuple(marks), default))
     taken = {option.flag for option in own}
     return (*own, *(option for option in of_sections if option.flag not in taken))
+
+
+def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
+    """Build a config dataclass from plain data; `base` supplies what `values` leaves out.
+
+    Raises OptionError: an unknown key (the nearest known one is named), or a value of the wrong type.
+    """
+    hints, changes = hints_of(config_class), {}
+    for key, value in values.items():
+        if key not in hints:
+            hint = f"{did_you_mean(key, hints)} Known: {', '.join(hints)}"
+            raise OptionError(f"unknown option {where + key!r} in the config{hint}")
+        changes[key] = as_type(value, hints[key], f"{where}{key}", base=getattr(base, key, None))
+    if base is not None:
+        return dataclasses.replace(base, **changes)
+    fields = dataclasses.fields(config_class)
+    required = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+    if missing := required - changes.keys():
+        raise OptionError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
+    return config_class(**changes)
+
+
+def take_types(config: Any) -> None:
+    """Turn each option of a config into its type, as a file's are. Raises OptionError: it has another."""
+    for name, hint in hints_of(config.__class__).items():
+        value = getattr(config, name)
+        if value is not (taken := as_type(value, hint, name)):
+            object.__setattr__(config, name, taken)
+
+
+@cache
+def hints_of(config_class: Any) -> dict[str, Any]:
+    return typing.get_type_hints(config_class)
+
+
+def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
+    """Return a value as type `hint`: an int may be a float, a str a Path, a list a tuple; numbers of NumPy and torch
+    become Python's."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise OptionError(f"{label}={value!r:.100} is too large")
+    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) is (hint is bool):
+        return typing.cast(Any, hint)(value) if hint in (int, float, str) else value
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise OptionError(f"{label} must be a table of options, not {value!r}")
+        return from_dict(hint, value, base=base, where=f"{label}.")
+    if origin in (typing.Union, types.UnionType):
+        for option in arguments:
+            with suppress(OptionError):
+                return as_type(value, option, label)
+    elif origin is typing.Literal:
+        if isinstance(value, str) and value in arguments:
+            return str(value)
+    elif origin is tuple and isinstance(value, list | tuple):
+        return tuple(as_type(item, arguments[0], label) for item in value)
+    elif hint is Path and isinstance(value, str):
+        return Path(value)
+    elif hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    elif hint in (int, float) and not isinstance(value, bool | str) and not hasattr(value, "__len__"):
+        with suppress(TypeError, ValueError, OverflowError):
+            return operator.index(typing.cast(Any, value)) if hint is int else float(typing.cast(Any, value))
+    raise OptionError(f"{label}={value!r:.100} must be {in_words(hint)}")
+
+
+def in_words(hint: Any) -> str:
+    """Name a type for people: `one of adamw, sgd`, `int or float`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(in_words(part) for part in arguments if part is not types.NoneType)
+    return f"a list of {in_words(arguments[0])}" if origin is tuple else getattr(hint, "__name__", str(hint))
 
 
 def require_finite(config: Any) -> None:

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from common.errors import OptionError
-from common.options import Arg, Hparam, InFiles, Movable, operand, options_of, require, require_counts
+from common.options import (
+    Arg,
+    Hparam,
+    InFiles,
+    Movable,
+    operand,
+    options_of,
+    require,
+    require_counts,
+    require_finite,
+    take_types,
+)
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -127,11 +138,8 @@ class DataConfig:
     """Load images with this many processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:
-        for name in ("root", "exclude", "split"):
-            if isinstance(value := getattr(self, name), str):
-                object.__setattr__(self, name, Path(value))
-        if not isinstance(self.source, str):
-            object.__setattr__(self, "source", os.fspath(self.source))
+        take_types(self)
+        require_finite(self)
         require(self, "lie in (0, 1)", lambda share: 0 < share < 1, "val_fraction")
         require(self, "lie in [0, 1)", lambda share: 0 <= share < 1, "test_fraction")
         require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "fraction")

@@ -53,6 +53,8 @@ def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
     assert main.main(["predict", str(mixture), str(next(photos.rglob("*.*")))]) == 0
     assert main.main(["resume", str(mixture)]) == 0
     assert "nothing to do" in capsys.readouterr().out
+    assert main.main(["resume", str(mixture), "--epochs", "5"]) == 2
+    assert "--epochs" in capsys.readouterr().err
 
 
 def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its_run_had(photos, tmp_path):

@@ -35,6 +35,7 @@ from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.own_dataset import own_dataloaders
 from datasets.transforms import preprocess
+from trainers.auto_resume import train_or_resume
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
@@ -660,3 +661,10 @@ def test_a_result_is_short_in_a_shell_and_is_drawn(tmp_path):
 def test_a_step_is_timed_with_no_image_alone(tmp_path):
     config = options(tmp_path, epochs=1, accumulate=2)
     assert measure(prepare(config, given=UserObjects(pooled(), splits())), seconds=0.1).step > 0
+
+
+@pytest.mark.parametrize("start", [train, train_or_resume])
+@pytest.mark.parametrize("given", ["digits", TrainConfig(), None, {"data": "digits"}])
+def test_what_is_no_run_config_is_refused_in_a_line(start, given):
+    with pytest.raises(OptionError, match="RunConfig"):
+        start(given)

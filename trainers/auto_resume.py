@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from common.options import Incidental
-from trainers.config import RunConfig, run_options, to_dict
+from trainers.config import RunConfig, require_run_config, run_options, to_dict
 from trainers.reporting.console import say
 from trainers.run import train
 from trainers.storage.data_folder import data_folder
@@ -18,6 +18,7 @@ from trainers.system.signals import signals
 @signals.heeded()
 def train_or_resume(config: RunConfig, **given: Any) -> RunResult:
     """Start a run, or with `--auto-resume` take up the newest of these same options. `given`: as for `train`."""
+    require_run_config(config)
     if not config.output.auto_resume:
         return train(config, **given)
     from trainers.resume import resume

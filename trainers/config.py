@@ -4,10 +4,7 @@ import dataclasses
 import json
 import re
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,8 +23,12 @@ from common.options import (
     options_of,
     require,
     require_finite,
+    take_types,
 )
-from common.text import decode_text, did_you_mean, printable
+from common.options import (
+    from_dict as from_dict,
+)
+from common.text import decode_text, printable
 from datasets.config import DataConfig, Name
 from vit.config import ModelConfig
 
@@ -112,6 +113,7 @@ class TrainConfig:
     """Log to TensorBoard after so many optimizer steps. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
+        take_types(self)
         require_finite(self)
         positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "threads")
         require(self, "be greater than 0", lambda value: value > 0, *positive)
@@ -141,8 +143,7 @@ class OutputConfig:
     """Continue the newest unfinished run of the same options, if there is one. For schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.output_dir, str):
-            object.__setattr__(self, "output_dir", Path(self.output_dir))
+        take_types(self)
         for option, name in (("--output-dir", str(self.output_dir)), ("--run-name", self.run_name or "")):
             if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
                 raise OptionError(f"{option} {printable(name)} is not UTF-8, and TensorBoard opens no other folder")
@@ -171,6 +172,12 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
 
+def require_run_config(config: object) -> None:
+    """Raises OptionError: a program gave something else than the options of a run."""
+    if not isinstance(config, RunConfig):
+        raise OptionError(f"{config!r:.100} is no RunConfig; such as RunConfig(data=DataConfig('path/to/images'))")
+
+
 SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "output": OutputConfig}
 
 
@@ -183,54 +190,6 @@ def run_options(mark: str | None = None) -> tuple[Option, ...]:
 def to_dict(config: Any) -> dict[str, Any]:
     """Return a config as plain JSON data: paths become strings, tuples lists."""
     return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
-
-
-def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
-    """Build a config dataclass from plain data; `base` supplies what `values` leaves out.
-
-    Raises OptionError: an unknown key (the nearest known one is named), or a value of the wrong type.
-    """
-    hints, changes = typing.get_type_hints(config_class), {}
-    for key, value in values.items():
-        if key not in hints:
-            hint = f"{did_you_mean(key, hints)} Known: {', '.join(hints)}"
-            raise OptionError(f"unknown option {where + key!r} in the config{hint}")
-        changes[key] = _typed(value, hints[key], f"{where}{key}", base=getattr(base, key, None))
-    if base is not None:
-        return dataclasses.replace(base, **changes)
-    fields = dataclasses.fields(config_class)
-    required = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
-    if missing := required - changes.keys():
-        raise OptionError(f"{where.rstrip('.')} in the config lacks {', '.join(sorted(missing))}")
-    return config_class(**changes)
-
-
-def _typed(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
-    """Return a value of JSON as type `hint`: an int may be a float, a str a Path, a list a tuple."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise OptionError(f"{label}={value!r:.100} in the config is too large")
-    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) is (hint is bool):
-        return value
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise OptionError(f"{label} must be a table of options, not {value!r}")
-        return from_dict(hint, value, base=base, where=f"{label}.")
-    if origin in (typing.Union, types.UnionType):
-        for option in arguments:
-            with suppress(OptionError):
-                return _typed(value, option, label)
-    elif origin is Literal:
-        if value in arguments:
-            return value
-    elif origin is tuple and isinstance(value, list | tuple):
-        return tuple(_typed(item, arguments[0], label) for item in value)
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
-    elif hint is float and type(value) is int:
-        return float(value)
-    choices = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(hint, "__name__", str(hint))
-    raise OptionError(f"{label}={value!r:.100} in the config must be {choices}")
 
 
 def read_options(path: Path) -> dict[str, Any]:

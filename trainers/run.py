@@ -17,7 +17,7 @@ from datasets.copies import units_of
 from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig
+from trainers.config import RunConfig, require_run_config
 from trainers.engine.evaluation import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.one_image import require_finite
@@ -66,6 +66,7 @@ def train(
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: a signal; the run can be resumed.
     """
+    require_run_config(config)
     refuse_other_handlers(handlers)
     if config.output.tracker is not None:
         from trainers.reporting import trackers

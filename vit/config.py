@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import OptionError
-from common.options import Arg, Hparam, InFiles, InPlans, NoWord, require, require_counts, require_finite
+from common.options import Arg, Hparam, InFiles, InPlans, NoWord, require, require_counts, require_finite, take_types
 from common.text import did_you_mean
 
 
@@ -160,6 +160,7 @@ class ModelConfig:
     """Set these networks of a mixture. Their features are joined under one linear head."""
 
     def __post_init__(self) -> None:
+        take_types(self)
         require_finite(self)
         if self.name.startswith("mix:") or (self.name == MIXTURE) != bool(self.networks):
             raise OptionError(
