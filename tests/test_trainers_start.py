@@ -76,6 +76,14 @@ def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_pat
     assert not (tmp_path / "digits" / "r").exists()
 
 
+def test_a_run_without_steps_has_no_empty_row_in_tensorboard(tmp_path):
+    folders = []
+    for name, changes in (("trained", {}), ("fitted", FITTED_HEAD)):
+        run = train(tiny_run(tmp_path, run_name=name).changed(**changes)).run_dir
+        folders.append({path.parent.name for path in run.glob("tb/*/events*")})
+    assert folders == [{"train", "val"}, {"val"}]
+
+
 class BrokenPipe(io.StringIO):
     """Output whose reader leaves at a word."""
 

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +42,31 @@ def numbered(tag: str) -> str:
 
 
 class Logger(TensorboardLogger):
-    """Ignite's logger on torch's own writer: the stock constructor silently prefers tensorboardX where installed."""
+    """Ignite's logger on torch's own writer: the stock constructor silently prefers tensorboardX where installed.
+
+    The writer is opened for the first that is logged: TensorBoard has a row for an empty file, too."""
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
-        self.writer = SummaryWriter(str(folder), purge_step=purge_step)
+        self.folder, self.purge_step = folder, purge_step
+
+    @cached_property
+    def writer(self) -> SummaryWriter:
+        return SummaryWriter(str(self.folder), purge_step=self.purge_step)
+
+    def flush(self) -> None:
+        if "writer" in vars(self):
+            self.writer.flush()
+
+    def close(self) -> None:
+        if "writer" in vars(self):
+            self.writer.close()
 
 
 class RunLoggers(ExitStack):
     """The two loggers of a run, and its tracker, as a context manager that closes them whatever happens."""
 
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
-        """Open both writers; a run resumed at `start_step` hides what its first life logged after it."""
+        """Prepare both writers; a run resumed at `start_step` hides what its first life logged after it."""
         super().__init__()
         keep_in_order(folder)
         self.folder, self.figures = folder / "val", folder.parent / "figures"
