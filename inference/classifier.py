@@ -19,9 +19,10 @@ from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
-from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
+from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
+from vit.factory import library
 from vit.huggingface import class_names_of
 from vit.weight_files import READERS, WeightFile, read_weights
 
@@ -142,7 +143,8 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise OptionError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
-    head = next((file.tensors[name] for name in HEADS if name in file.tensors), None)
+    heads = HEADS if library(model) is not timm_models else (f"{timm_models.head_name(model)}.weight", *HEADS)
+    head = next((file.tensors[name] for name in heads if name in file.tensors), None)
     if head is None:
         training = command("train", "--model", model, "--weights", path, "--data", "FOLDER")
         raise WeightsError(f"{path} has no classification head; train one: {training}")

@@ -307,7 +307,13 @@ def test_weights_of_vit_b_16_come_from_a_file_too_and_keep_their_head_at_1000_cl
     model = build_model("vit_b_16", num_classes=1000, weights=str(path), image_size=224)
     torch.testing.assert_close(dict(model.state_dict()), state, atol=0, rtol=0)
     grey = build_model("vit_b_16", num_classes=2, weights=str(path), in_channels=1)
-    torch.testing.assert_close(grey.conv_proj.weight, state["conv_proj.weight"].sum(1, keepdim=True))
+    picture = torch.rand(2, 1, 224, 224)
+    specs = [image_spec(ModelConfig("vit_b_16", weights=str(path), in_channels=channels)) for channels in (1, 3)]
+    grey_images, images = (
+        (picture - torch.tensor(spec.mean).view(1, -1, 1, 1)) / torch.tensor(spec.std).view(1, -1, 1, 1)
+        for spec in specs
+    )
+    torch.testing.assert_close(grey.conv_proj(grey_images), model.conv_proj(images), atol=1e-5, rtol=1e-5)
 
 
 def test_pretrained_resnet18_loads_and_takes_a_new_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import OptionError, WeightsError
+from common.image_spec import ImageSpec
 from common.text import shorten_list
 from vit.config import grid_side
 from vit.key_maps import FAMILIES, PositionRule
@@ -25,6 +26,8 @@ def load_weights(
     *,
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
+    usual: ImageSpec | None = None,
+    spec: ImageSpec | None = None,
 ) -> str:
     """Load a file of weights into a model; return lines that say what was changed.
 
@@ -35,6 +38,7 @@ def load_weights(
         model: made by `build_model`: ours, or torchvision's or timm's, which take files with their library's names.
         path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder; or what `read_weights` returned.
         layer_norm_eps: default: the one of the weights.
+        usual, spec: how the images of the weights, and those of the model, are normalised; for a model of one channel.
         class_names: of the new task. A head that the file says is for others is left out, however many they are.
 
     Raises:
@@ -53,7 +57,7 @@ def load_weights(
     taken = {id(tensor) for tensor in theirs.values()}
     others = [name for name, tensor in file.held.items() if id(tensor) not in taken]
     left_out = [f"left out: {shorten_list(others)}"] if others else []
-    notes = [*file.notes, *left_out, *_fit(tensors, layout, file, class_names)]
+    notes = [*file.notes, *left_out, *_fit(tensors, layout, file, class_names, usual, spec)]
     _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -116,14 +120,21 @@ def _kinds(names: Iterable[str]) -> list[str]:
     return [name.rpartition(".")[2] for name in names]
 
 
-def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_names: Sequence[str] | None) -> list[str]:
+def _fit(
+    tensors: dict[str, Tensor],
+    layout: _Layout,
+    file: WeightFile,
+    class_names: Sequence[str] | None,
+    usual: ImageSpec | None,
+    spec: ImageSpec | None,
+) -> list[str]:
     """Fit `tensors`, in place, to the model's resolution, channels, patch embedding and head; return what changed."""
     own = layout.tensors
-    notes = [file.family.note] if file.family.note and layout.positions else []
+    unsaid = file.family.note and layout.positions and "preprocessor_config" not in file.extras
+    notes = [file.family.note] if unsaid else []
     stem, one = tensors[layout.stem], own[layout.stem][0].numel()
     if stem.dim() == 4 and stem.size(1) > 1 and stem[0, 0].numel() == one:  # a model of one channel
-        notes.append(f"stem: {stem.size(1)} input channels summed to 1")
-        tensors[layout.stem] = stem.sum(dim=1, keepdim=True)  # the same function of a grey image in each channel
+        notes += _sum_channels(tensors, layout.stem, usual or file.image_spec, spec)
     if layout.positions is not None and layout.positions in tensors:
         notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, file)
     for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
@@ -132,6 +143,25 @@ def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_na
     others = class_names is not None and recorded is not None and list(recorded) != list(class_names)
     notes += _fit_head(tensors, own, layout.head, for_other_classes=others)
     return notes
+
+
+def _sum_channels(tensors: dict[str, Tensor], name: str, usual: ImageSpec, spec: ImageSpec | None) -> list[str]:
+    """Sum a stem's filters over the channels: of a grey image in each channel the same function.
+
+    Where the channels were normalised differently, filters and bias take up the difference."""
+    stem, bias = tensors[name], f"{name.removesuffix('weight')}bias"
+    if len(usual.mean) != stem.size(1):
+        raise WeightsError(f"{name} takes {stem.size(1)} channels, and of {len(usual.mean)} the mean is known")
+    means, stds = (torch.tensor(values).view(1, -1, 1, 1) for values in (usual.mean, usual.std))
+    mean, std = (means.mean(), stds.mean()) if spec is None else (spec.mean[0], spec.std[0])
+    shift = (stem * ((mean - means) / stds)).sum(dim=(1, 2, 3))
+    tensors[name] = (stem * (std / stds)).sum(dim=1, keepdim=True)
+    about = ""
+    if bias in tensors:
+        tensors[bias] = tensors[bias] + shift
+    elif not torch.allclose(shift, torch.zeros_like(shift), atol=1e-6):
+        about = ", about the same function: it has no bias for the different means of the channels"
+    return [f"stem: {stem.size(1)} input channels summed to 1{about}"]
 
 
 def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: WeightFile) -> list[str]:

@@ -180,7 +180,8 @@ class Blueprint:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names))
+            specs = {"usual": self._usual_spec(), "spec": self.image_spec}
+            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names, **specs))
         if self.config.trainable != "all":
             from vit.freezing import freeze
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import NoAttention, OptionError, WeightsError, import_optional
-from common.image_spec import HALF, ImageSpec
+from common.image_spec import ImageSpec
 from vit.config import HF_PREFIX, ModelConfig, refuse_options
-from vit.hub import hub_access
-from vit.parts import Parts
+from vit.hub import hub_access, spec_of_processor
+from vit.parts import Parts, count_parameters
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
@@ -81,10 +81,18 @@ class HuggingFaceClassifier(nn.Module):
         return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
-        """Take the longest list of layers as blocks, and children named `norm` as norms."""
-        lists = [list(module) for module in self.model.modules() if isinstance(module, nn.ModuleList)]
-        norms = [module for name, module in self.model.base_model.named_children() if "norm" in name]
-        return Parts(max(lists, key=len, default=[]), norms, [self.model.classifier])
+        """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms."""
+        modules = dict(self.model.base_model.named_modules())
+        lists = [name for name, module in modules.items() if isinstance(module, nn.ModuleList)]
+        outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+        if not outermost:
+            return Parts([], [], [self.model.classifier])
+        largest = max(outermost, key=lambda name: count_parameters(modules[name])[0])
+        within = {id(module) for module in (*modules[largest].modules(), *self.model.classifier.modules())}
+        following = list(modules)[list(modules).index(largest) :]
+        norms = [modules[name] for name in following if id(modules[name]) not in within and modules[name]._parameters]
+        kind = "stages" if any(name.startswith(f"{largest}.") for name in lists) else "blocks"
+        return Parts(list(modules[largest].children()), norms, [self.model.classifier], block_name=kind)
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
@@ -124,28 +132,11 @@ def native_size(config: ModelConfig) -> int:
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
-    """Return the values of the model's `preprocessor_config.json`; .5 where it has none.
-
-    Two things differ: processors that squash a picture and then crop it (DeiT) keep its proportions here, and filters
-    other than bilinear are bicubic.
-    """
+    """Return the values of the model's `preprocessor_config.json`; .5 where it has none."""
     native, cached_file = native_size(config), _transformers().utils.cached_file
     with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
-    values = json.loads(Path(path).read_text()) if path else {}
-    resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
-    kept = cropped / resized if values.get("do_center_crop") and resized and cropped else None
-    square = isinstance(values.get("size"), int) or "height" in (values.get("size") or ())
-    if "crop_pct" in values:  # of a ConvNeXt, which squashes large pictures only
-        square = resized is not None and resized >= 384
-    return ImageSpec(
-        image_size=native,
-        mean=tuple(values.get("image_mean", HALF)),
-        std=tuple(values.get("image_std", HALF)),
-        interpolation="bilinear" if values.get("resample", 2) == 2 else "bicubic",
-        crop_fraction=values.get("crop_pct") or min(1.0, kept or 1.0),
-        fit="squash" if square and not kept else "crop",
-    )
+    return spec_of_processor(json.loads(Path(path).read_text()) if path else {}, image_size=native)
 
 
 def class_names_of(config: ModelConfig) -> tuple[str, ...]:
@@ -201,11 +192,6 @@ def _load(config: ModelConfig, settings: Any) -> Any:
         if config.weights == "none":
             return kind.from_config(settings, trust_remote_code=False)
         return kind.from_pretrained(_source(config), config=settings, use_safetensors=True, trust_remote_code=False)
-
-
-def _side(size: Any) -> int | None:
-    """Return the pixels of `224`, `{"height": 224, "width": 224}` or `{"shortest_edge": 256}`."""
-    return size.get("shortest_edge") or size.get("height") if isinstance(size, dict) else size
 
 
 def _replace_head(model: Any, num_classes: int) -> None:

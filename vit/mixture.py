@@ -9,7 +9,7 @@ K classes.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -119,7 +119,9 @@ class View(nn.Module):
         end = self.margin + self.cut
         part = images[..., self.margin : end, self.margin : end]
         if self.rows is not None:
-            part = self.rows @ part @ self.rows.T
+            kind = part.device.type  # in bf16 the products would round a picture to a grey level
+            with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+                part = self.rows @ part @ self.rows.T
         features: Tensor = self.network(part * self.scale + self.shift)
         return features
 

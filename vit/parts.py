@@ -46,7 +46,7 @@ def parts(model: nn.Module) -> Parts:
 
 
 def _timm_parts(model: Any) -> Parts:
-    """Take stem, blocks and head as timm names them; the layers left over are norms.
+    """Take stem, blocks and head as timm names them; the layers that are left over after the blocks are norms.
 
     Where timm does not say, there are no blocks: such a model trains as a whole, or its head does.
     """
@@ -59,10 +59,9 @@ def _timm_parts(model: Any) -> Parts:
     patterns = [given] if isinstance(given, str) else [pattern for pattern, place in given if place is None]
     blocks = [modules[name] for pattern in patterns for name in modules if re.fullmatch(pattern, name)]
     inside = {layer for block in blocks for layer in block.modules()} | {head}
+    last = max((place for place, layer in enumerate(modules.values()) if layer in blocks), default=len(modules))
     norms = [
-        layer
-        for name, layer in modules.items()
-        if layer._parameters and inside.isdisjoint(layer.modules()) and not re.match(matcher["stem"], name)
+        layer for layer in list(modules.values())[last:] if layer._parameters and inside.isdisjoint(layer.modules())
     ]
     return Parts(blocks, norms, [head])
 

@@ -103,6 +103,12 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
     )
 
 
+def head_name(name: str) -> str:
+    """Return the name of the layer that classifies in files of a model's weights."""
+    found = _settings(ModelConfig(name=name)).classifier
+    return found if isinstance(found, str) else next(iter(found), "")
+
+
 def weights_path(config: ModelConfig) -> Path | None:
     """Return the file of `config.weights`, by default the package's, verified; None for the hub's.
 

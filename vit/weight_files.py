@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from common.errors import WeightsError
 from common.image_spec import ImageSpec
+from vit.hub import spec_of_processor
 from vit.key_maps import FAMILIES, Family
 from vit.tensor_files import read_tensors, refuse_pointer, tree_of
 from vit.torch_files import read_torch_file
@@ -28,6 +30,8 @@ WRAPPERS = (
     "target_encoder", "encoder", "model_ema", "state_dict_ema", "ema_state_dict", "ema",
 )  # fmt: skip
 """Keys under which trainers keep a network, in order of preference."""
+OF_THE_HUB = ("model.safetensors", "pytorch_model.bin")
+"""Files with the weights of a Hugging Face folder."""
 _WITHIN = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """Parts of a name that torch's wrappers add."""
 
@@ -79,8 +83,13 @@ class WeightFile:
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Return the preprocessing that our own runs record, else the usual one of its family."""
-        return self.recorded_spec or self.family.image_spec
+        """Return the preprocessing that our own runs or a Hugging Face folder record, else the usual one of its family.
+
+        Raises WeightsError: it is damaged."""
+        if "preprocessor_config" not in self.extras:
+            return self.recorded_spec or self.family.image_spec
+        with _damage_named(self.path.with_name("preprocessor_config.json")):
+            return spec_of_processor(self.extras["preprocessor_config"])
 
     @property
     def recorded_spec(self) -> ImageSpec | None:
@@ -97,7 +106,7 @@ class WeightFile:
         """Return the epsilon of its LayerNorms; None for a network without them."""
         if "layer4.0.conv1.weight" in self.tensors:  # a ResNet
             return None
-        recorded = _mapping(_mapping(self.extras.get("config")).get("model"))
+        recorded = _mapping(_mapping(self.extras.get("config")).get("model")) or self.extras.get("config_of_hub", {})
         return recorded.get("layer_norm_eps") or self.family.layer_norm_eps or None
 
 
@@ -125,6 +134,8 @@ def read_weights(path: str | Path) -> WeightFile:
             notes.append(f"taken: {wrappers[0]} of the file, and not {', '.join(wrappers[1:])}")
         extras |= {key: value for key, value in content.items() if key != wrappers[0]}
         content = content[wrappers[0]]
+    if path.name in OF_THE_HUB:
+        extras |= _of_the_hub(path)
     tensors = {_WITHIN.sub("", str(key)): value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise WeightsError(
@@ -139,6 +150,25 @@ def read_weights(path: str | Path) -> WeightFile:
     return WeightFile(path, tensors, extras, tuple(notes))
 
 
+def _of_the_hub(path: Path) -> dict[str, Any]:
+    """Read what a Hugging Face folder says of its weights. Raises WeightsError: a file of it is damaged."""
+    found = {}
+    for key, name in (("config_of_hub", "config.json"), ("preprocessor_config", "preprocessor_config.json")):
+        file = path.with_name(name)
+        if file.is_file():
+            with _damage_named(file):
+                found[key] = dict(json.loads(file.read_text(encoding="utf-8")))
+    return found
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is not readable ({error})") from None
+
+
 def _may_hold_network(value: Any) -> bool:
     return any(isinstance(part, Tensor | Mapping) for part in _mapping(value).values())
 
@@ -148,12 +178,13 @@ def find_weights(path: Path) -> Path:
 
     Raises FileNotFoundError."""
     if path.is_dir():
-        names = ("model.safetensors", "pytorch_model.bin")
-        candidates = [path / name for name in ("checkpoints/best.safetensors", *names)]
+        candidates = [path / name for name in ("checkpoints/best.safetensors", *OF_THE_HUB)]
         weights = next((file for file in candidates if file.is_file() and file.suffix in READERS), None)
         if weights is None:
+            cut = [name for name in OF_THE_HUB if (path / f"{name}.index.json").is_file()]
+            hint = f"; {cut[0]} is cut into parts there, which hf:{path} reads" if cut else ""
             raise FileNotFoundError(
-                f"{path}: a folder without checkpoints/best.safetensors (a run), {' or '.join(names)}"
+                f"{path}: a folder without checkpoints/best.safetensors (a run), {' or '.join(OF_THE_HUB)}{hint}"
             )
         return weights
     if not path.is_file():
