@@ -144,3 +144,14 @@ def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, config,
     classifier = Classifier("mixture", mixture, image_spec(config), ("a", "b", "c"), config)
     parity, _ = export(classifier, kind, tmp_path / f"mixture.{kind}")
     assert parity.good, parity
+
+
+def test_autocast_does_not_round_the_pictures_that_a_network_gets():
+    model = build_model(MIX, num_classes=3).eval()
+    (view,) = [view for view in model.views if view.rows is not None]
+    images = pictures(image_spec(MIX).image_size)
+    with inputs_of(view.network) as given, torch.no_grad():
+        view(images)
+        with torch.autocast("cpu", torch.bfloat16):
+            view(images)
+    assert torch.equal(*given)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from common.errors import MissingPackage, OptionError, WeightsError
 from datasets.transforms import preprocess
+from inference.classifier import open_classifier
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.factory import kind_of, weights_path
 from vit.param_groups import param_groups
@@ -142,6 +143,32 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
     own = parts(ours)
     assert {id(p) for p in own.blocks[-1].parameters()} <= {id(p) for p in ours.parameters() if p.requires_grad}
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
+
+
+FAMILIES = (
+    "test_vit", "test_convnext", "test_resnet", "test_efficientnet", "swin_tiny_patch4_window7_224", "regnety_002",
+    "volo_d1_224", "mobilevit_xxs", "vit_small_patch14_reg4_dinov2", "eva02_tiny_patch14_224",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_trains_lies_above_what_is_frozen(name: str) -> None:
+    model = build_model(f"timm:{name}", num_classes=3, weights="none", trainable="last:2")
+    trains = [parameter.requires_grad for parameter in model.parameters()]
+    assert not all(trains)
+    assert all(trains[trains.index(True) :])
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "regnety_002"])
+def test_a_file_of_a_models_weights_is_opened_with_its_head(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, num_classes=7).eval()
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    opened = open_classifier(str(tmp_path / "w.pth"), model=f"timm:{name}", device="cpu")
+    assert len(opened.class_names) == 7
+    images = torch.randn(1, 3, opened.spec.image_size, opened.spec.image_size)
+    with torch.no_grad():
+        torch.testing.assert_close(opened.logits(images), theirs(images), atol=1e-4, rtol=1e-4)
 
 
 def test_blocks_are_those_that_timm_names_and_without_a_name_the_head_trains_alone() -> None:
