@@ -23,6 +23,7 @@ from vit.model import (
     attend,
     cut_patches,
 )
+from vit.param_groups import param_groups
 
 TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)
 
@@ -428,3 +429,12 @@ def test_a_block_that_somebody_wrapped_is_called_with_its_tokens_alone() -> None
     expected = model(images)
     model.blocks[-1] = Wrapped(model.blocks[-1])
     torch.testing.assert_close(model(images), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_an_optimizer_of_timm_decays_neither_class_token_nor_positions():
+    optim = pytest.importorskip("timm.optim", reason="requirements-extras.txt is not installed")
+    model = VisionTransformer(image_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+    groups = optim.create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.1).param_groups
+    ours = {id(p): group["weight_decay"] for group in param_groups(model, weight_decay=0.1) for p in group["params"]}
+    theirs = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert theirs == ours

@@ -255,6 +255,10 @@ class VisionTransformer(nn.Module):
             x = torch.tanh(self.pre_logits(x))  # (B, D) -> (B, representation_size)
         return self.head(x)
 
+    def no_weight_decay(self) -> set[str]:
+        """Name the parameters that no optimizer should decay, as timm's optimizer factory asks."""
+        return {"embedding.class_token", "embedding.positions"}
+
     def _normalise_tokens(self, x: Tensor) -> Tensor:
         return x if self.config.pool == "mean_norm" else self.norm(x)  # mean_norm: after pooling instead
 
