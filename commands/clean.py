@@ -86,7 +86,7 @@ def main(options: Options) -> int:
         claimed_folder(OutputConfig(), options.data)
     save_suspects(folder, samples, suspects)
     write_cleaned(folder / "given.csv", samples, [])
-    clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror)
+    clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror, reviewed=options.review)
     if options.review:
         with SuspectsPage(folder, samples, found, port=7861 if options.port is None else options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")

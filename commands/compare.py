@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from commands.arguments import SeveralRuns, left_out, sections
 from commands.json_output import JsonOption, json_document
-from commands.parser import ManyOptions, UsageError, filled, read
+from commands.parser import ManyOptions, UsageError, filled, read, takes_several
 from common.errors import OptionError
 from common.options import Arg, NoWord, Option, Positional, Shared, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
+from trainers.options.recipes import RECIPES
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport
@@ -27,6 +29,7 @@ ARM_OPTIONS = {
     for option in run_options()
     if (option.section in ("model", "train") or option.name in ("augment", "batch_size"))
     and option.kind is not bool
+    and not takes_several(option)
     and not {Shared, NoWord} & {*option.marks}
 }
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
@@ -121,6 +124,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
             raise UsageError(f"runs that are there are compared as they are: leave out {', '.join(idle)}")
         if options.config is None:
             return options
+        if str(options.config) in RECIPES and not options.config.exists():
+            raise UsageError(f"config {options.config}: a recipe is for `train`; compare reads a file")
         base = load_config(options.config)
         for by in ("minutes", "images_seen"):
             if getattr(options, by):
@@ -138,7 +143,11 @@ def names_images(word: str) -> bool:
 
 def main(options: Options) -> int:
     with json_document(options) as document:
-        document.update(planned(options) if options.plan_only else as_json(compared(options)))
+        if options.plan_only:
+            document.update(planned(options))
+        else:
+            report = compared(options)
+            document.update(as_json(report) if options.json else {})
     return 0
 
 
@@ -226,7 +235,7 @@ def request_of(options: Options) -> Request:
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:
     """The options of one arm: `base` with what `text` changes."""
-    model, *changes = [part.strip() for part in text.split(",")]
+    model, *changes = [part.strip() for part in re.split(r",(?=\s*[\w-]+\s*=)", text)]  # a path may have a comma
     given: dict[Option, Any] = {ARM_OPTIONS["model"]: model}
     try:
         for change in changes:

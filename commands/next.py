@@ -89,7 +89,8 @@ def main(options: Options) -> int:
         picks, waiting = [*picks, *chosen], len(chosen)
         table.save_picks(folder, pool, picks)
     say(f"{waiting} of {len(picks)} pictures of {listed} have no label yet", label="table")
-    say("fill its column `label`, and give the command again; or add --review, for a page", label="label")
+    page = "" if options.review else "; or add --review, for a page"
+    say(f"fill its column `label`, and give the command again{page}", label="label")
     if options.output is None:
         claimed_folder(OutputConfig(), options.pool)
     if options.review:

@@ -61,6 +61,8 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises its complaints."""
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized") and all(action.option_strings for action in self._actions):
+            message += f"; all that it takes has a name: {self.prog} --help"
         raise UsageError(message)
 
 
@@ -93,7 +95,8 @@ def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Opt
     if asked := ASKED.intersection(argv):
         print(help_of(options_class, prog=prog, everything="--help-all" in asked), end="", flush=True)
         raise SystemExit(0)
-    named = [word.split("=")[0] for word in argv if word.startswith("--") and word != "--"]
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    named = [word.split("=")[0] for word in options if word.startswith("--")]
     known = named_options(options_class)
     for name in dict.fromkeys(named):
         if name not in known:
@@ -112,9 +115,9 @@ def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Opt
         if values:
             given[option] = tuple(values[0]) if isinstance(values[0], list) else values[0]
         elif option.flag == "--data" and option.default is dataclasses.MISSING:
-            raise UsageError(
-                f"name the images: {prog} path/to/images (a folder, table, zip, shards, or a built-in set)"
-            )
+            others = "".join(f" {metavar_of(place)}" for place in by_place(options_class) if place.flag != "--data")
+            kinds_of_sets = "a folder, table, zip, shards, or a built-in set"
+            raise UsageError(f"name the images: {prog} path/to/images{others} ({kinds_of_sets})")
     return given
 
 
@@ -191,7 +194,7 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
 
 def add(group: Any, option: Option, text: str, *, place: bool) -> None:
     """Add an option to a group of a parser, by its place or its name; `--data` may be given by both."""
-    several = any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
+    several = takes_several(option)
     value = {"type": partial(read, option), "metavar": metavar_of(option)}
     if place:
         needed = option.default is dataclasses.MISSING and option.flag != "--data"
@@ -203,6 +206,11 @@ def add(group: Any, option: Option, text: str, *, place: bool) -> None:
     names = [name for name in (option.arg.short, option.flag) if name]
     how = {"action": "store_true"} if option.kind is bool else {"nargs": "+" if several else None, **value}
     group.add_argument(*names, dest=option.flag, help=text, **how)
+
+
+def takes_several(option: Option) -> bool:
+    """Return whether an option has several values."""
+    return any(typing.get_origin(kind) is tuple for kind in (option.kind, *typing.get_args(option.kind)))
 
 
 def read(option: Option, word: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
+from commands.parser import UsageError
 from common.errors import DataError, WeightsError
 from common.files import write_text
 from common.options import Arg, Positional
@@ -66,6 +67,11 @@ def main(options: Options) -> int:
     )
     words = [arm_of(word) for word in options.models] or [arm_text(vars(model)) for model in local_pretrained_models()]
     arms = {arm: parse_arm(arm, base) for arm in words}
+    for arm, config in arms.items():
+        if (config.train, config.data, config.model.trainable) != (base.train, base.data, base.model.trainable):
+            raise UsageError(f"--models {arm!r}: backbones are ranked frozen; give options of the model alone")
+    if len({config.model for config in arms.values()}) < len(words):
+        raise UsageError("two of --models are the same: each must differ from the others")
     rows = rank(next(iter(arms.values())), {config.model: arm for arm, config in arms.items()}, most=MOST_IMAGES)
     if not rows:
         raise WeightsError("none of these models can be had")

@@ -35,9 +35,7 @@ Options = TrainOptions
 
 DEFAULT_MINUTES = 15.0
 """Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""
-HEEDED_BY_A_FIT = {
-    "--seed", "--device", "--threads", "--amp", "--deterministic", "--weights", "--fit",
-}  # fmt: skip
+HEEDED_BY_A_FIT = {"seed", "device", "threads", "amp", "deterministic", "weights", "fit"}
 """Options that change something where a head is fitted at once to frozen networks."""
 AS_IN_A_FIT = (None, "auto", "fit", "on")
 """Values that say nothing else than what a fitted head has: `start_head = "fit"`, `cache_features = "on"`."""
@@ -103,7 +101,7 @@ def how_to_train(options: TrainOptions) -> list[str]:
 
 def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]:
     """List the options of a section that are given, not left open, and change nothing where a head is fitted."""
-    of_section = [o for o in run_options() if o.section == section and o.flag not in HEEDED_BY_A_FIT]
+    of_section = [o for o in run_options() if o.section == section and o.name not in HEEDED_BY_A_FIT]
     return [o.said for o in of_section if o.flag in options.given and o.of(options) not in AS_IN_A_FIT]
 
 
@@ -197,7 +195,8 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
     def forecast(trainer: Engine) -> None:
         run = trainer.state.run
-        if not checkpoints(run.run_dir / "checkpoints", "step"):  # else it is resumed, and has less to do
+        resumed = checkpoints(run.run_dir / "checkpoints", "step")  # and has less to do
+        if not resumed and not run.setup.config.train.compile:  # else a copy would be compiled first
             say_forecast(run.setup)
 
     result = train_or_resume(config, handlers=[forecast], images=images)

@@ -189,7 +189,8 @@ def not_converged(results: Sequence[ConditionResult]) -> Iterator[str]:
         if rising:
             where = f" with {result.condition.title}" * (len(results) > 1)
             arms = ", ".join(f"{row.arm.name} (+{100 * row.scores['improvement']:.1f} points)" for row in rising)
-            longer = f"--images-seen {2 * max(row.costs['images_seen'] for row in rising)} trains longer"
+            twice = 2 * max(row.costs["images_seen"] for row in rising)
+            longer = f"longer training may tell: compare --images-seen {twice}, or train --epochs"
             yield f"not converged{where}: {arms} at the end; {longer}"
 
 

@@ -38,6 +38,7 @@ def folder(tmp_path_factory):
     files = {"folds": "[data]\nfolds = 1", "mean": "mean = [0.1, 0.2]", "dropout": "dropout = 0.1"}
     files |= {"warmup": "warmup-epochs = 5", "fraction": "data.fraction = 0.5", "fold": "folds = 100000\nfold = 1"}
     files["fit"] = 'start-head = "fit"\ntrainable = "head"\naugment = "none"'
+    files |= {"section": "epochs = 3\ntrain = 5", "output": 'output = 5\noutput-dir = "x"', "top": "data = 3"}
     for name, content in files.items():
         (folder / f"{name}.toml").write_text(content)
     (folder / "empty").mkdir()
@@ -86,6 +87,22 @@ MISTAKES = [
     ("summary --num-classes 0", "num_classes=0"),
     ("compare --arms vit_micro_2,lr=-1 vit_micro_2", "lr=-1.0"),
     ("compare {folder}/digits/vit", "nothing to compare it with"),
+    ("train digits --config {folder}/section.toml", "section.toml: train must be a table"),
+    ("train digits --config {folder}/output.toml", "output must be a table"),
+    ("compare --config {folder}/section.toml", "train must be a table"),
+    ("train --config {folder}/top.toml", "source=3"),
+    ("compare --config finetune-small", "a recipe is for"),
+    ("compare --arms vit_nano_8,mean=0.5 vit_nano_8", "'mean=0.5'"),
+    ("compare --arms vit_nano_8,weights=a,b.pth vit_nano_8", "a,b.pth: no such"),
+    ("rank digits --models vit_nano_8,weights=fashion_mnist,lr=0.1", "lr=0.1"),
+    ("rank digits --models fashion_mnist vit_nano_8,weights=fashion_mnist", "the same"),
+    ("rank {folder}/nowhere/x", "no data at {folder}/nowhere/x"),
+    ("pack {folder}/empty", "path/to/images FOLDER"),
+    ("summary vit_tiny_16", "summary --help"),
+    ("evaluate {folder}/digits", "'vit'"),
+    ("train digits --dry-run --find-lr", "--find-lr"),
+    ("train digits --dry-run --seeds 2", "--seeds"),
+    ("compare --data digits --epochs 1 --images-seen 4000", "--images-seen"),
 ]
 
 
@@ -178,3 +195,17 @@ def test_an_option_that_is_given_twice_is_named(capsys, words, option):
     assert code in (2, 3)
     assert option in error.splitlines()[0]
     assert "twice" in error.splitlines()[0]
+
+
+def test_what_follows_two_dashes_is_no_option(capsys, folder, tmp_path, monkeypatch):
+    (tmp_path / "--x.png").write_bytes((folder / "a.png").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(capsys, "predict", folder / "digits/vit", "--", "--x.png")
+    assert (code, len(out.splitlines())) == (0, 2), error
+
+
+def test_a_folder_with_a_letter_too_few_is_meant_as_the_one_that_is_there(capsys, tmp_path, monkeypatch):
+    (tmp_path / "scenes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, _, error = call(capsys, "train", "scnes")
+    assert (code, "did you mean scenes?" in error) == (2, True)

@@ -51,6 +51,7 @@ def change(path, old, new):
         (lambda run: (run / "summary.json").write_text("{"), "summary.json is damaged"),
         (lambda run: change(run / "meta.json", "class_names", "names"), "meta.json is damaged"),
         (lambda run: change(run / "meta.json", '"bee"', "7"), "meta.json is damaged"),
+        (lambda run: change(run / "config.json", '"lr": 0.001', '"lr": null'), "config.json is damaged"),
         (lambda run: change(run / "eval" / "test_predictions.csv", "bee,", "wasp,"), "'wasp'"),
         (lambda run: change(run / "eval" / "test_predictions.csv", "0.6", ""), "3 probabilities"),
     ],

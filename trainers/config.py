@@ -206,7 +206,10 @@ def read_options(path: Path) -> dict[str, Any]:
         raise OptionError(f"config {path}: {error}{hint}") from error
     if not isinstance(values, dict):
         raise OptionError(f"config {path} must hold a table of options, not {type(values).__name__}")
-    return by_section(values)
+    try:
+        return by_section(values)
+    except OptionError as error:
+        raise OptionError(f"config {path}: {error}") from error
 
 
 def by_section(values: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +217,8 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
     named = {option.flag.removeprefix("--"): option for option in run_options()}
     placed: dict[str, Any] = {}
     for key, value in values.items():
+        if key in SECTIONS and key not in named and not isinstance(value, dict):
+            raise OptionError(f"{key} must be a table of options, not {value!r:.100}")
         option = named.get(key.replace("_", "-"))
         if isinstance(value, dict):
             own = {name: f.name for name, f in named.items() if f.section == key}

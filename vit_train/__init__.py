@@ -13,6 +13,7 @@ from trainers.version import VERSION as __version__
 if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
     from common.image_spec import ImageSpec as ImageSpec
     from comparison.compare import compare_arms as compare_arms
+    from comparison.plan import Request as Request
     from datasets.bundle import DataBundle as DataBundle
     from datasets.config import DataConfig as DataConfig
     from datasets.loaders import build_dataloaders as build_dataloaders
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed
 
 _EXPORTS = {
     "comparison.compare": ("compare_arms",),
+    "comparison.plan": ("Request",),
     "datasets.bundle": ("DataBundle",),
     "datasets.config": ("DataConfig",),
     "datasets.loaders": ("build_dataloaders",),

@@ -5,6 +5,7 @@ from itertools import permutations
 from pathlib import Path
 
 from common.errors import DataError
+from common.shell import command
 from common.text import shorten_list
 from datasets.bundle import SPLITS
 from datasets.sources.problems import Problem
@@ -32,6 +33,7 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
             + "".join(f"; {line}" for line in training_notes(tree.problems))
+            + (f"; to label pictures: {command('next', root, '--review')}" if tree.problems else "")
         )
     form = "class folders" if "" in tree.classes else "split folders"
     return Reading(str(root), form, tree.samples(name, root), tree.classes, tree.problems)

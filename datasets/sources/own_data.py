@@ -42,7 +42,7 @@ def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) ->
     if path.suffix or os.sep in source or "/" in source:
         raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
     raise UnknownDataSet(
-        f"unknown data set {source!r}{did_you_mean(source, DATASETS)} "
+        f"unknown data set {source!r}{did_you_mean(source, [*DATASETS, *list_folder(Path())[0]])} "
         f"Known: {', '.join(DATASETS)}; or the path of your own data"
     )
 

@@ -85,7 +85,9 @@ def accuracy_of(samples: Samples, found: ExtractedFeatures, probabilities: NDArr
     return float(agreed[samples.splits[rows] != TEST].mean())
 
 
-def say_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool) -> None:
+def say_suspects(
+    folder: Path, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool, reviewed: bool
+) -> None:
     """Print the first suspects, how many there are of each kind, and what to do next."""
     say()
     rows = [
@@ -98,7 +100,8 @@ def say_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect], *,
     kinds = "".join(f", {kind} {count:,}" for kind, count in Counter(s.kind for s in suspects).items())
     made = Counter(s.decision.partition(":")[0] for s in suspects)
     say(f"{pluralise(len(suspects), 'suspect')} in {folder / 'suspects.csv'}{kinds}")
-    say("change its column `decision`, and give the command again; or add --review, for a page", label="decide")
+    page = "" if reviewed else "; or add --review, for a page"
+    say(f"change its column `decision`, and give the command again{page}", label="decide")
     say(
         f"{folder / 'cleaned.csv'} ({', '.join(f'{decision} {count:,}' for decision, count in made.items())})",
         label="table",
@@ -106,7 +109,7 @@ def say_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect], *,
     if (samples.splits == TEST).any():
         recipe = ("--config", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
         tables = [folder / f"{name}.csv" for name in ("given", "cleaned")]
-        for table in tables:
-            say(command("train", "--data", table, *recipe), label="train")
+        for table, when in zip(tables, ("before", "after"), strict=True):
+            say(command("train", "--data", table, *recipe), label=when)
         runs = " ".join(quoted(data_folder(OutputConfig(), str(table)) / "vit_stem_16_s") + "?" for table in tables)
         say(f"{command('compare')} {runs}", label="compare")

@@ -62,6 +62,7 @@ def rank(config: RunConfig, models: Mapping[ModelConfig, str], *, most: int = li
 def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[ModelConfig, RunSetup]]:
     """Yield the linear probe of each model that can be had, on up to `MOST_IMAGES` images; say which cannot."""
     images = OpenedImages()
+    images.split(config.data)  # where there are none, that is no fault of a model
     for model in models:
         try:
             setup = prepare(probe_of(config, model), images=images)

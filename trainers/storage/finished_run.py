@@ -14,6 +14,7 @@ from common.errors import CheckpointError, report_damage
 from common.files import NO_DOWNLOADS
 from common.shell import command
 from common.tables import read_rows
+from common.text import shorten_list
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.metrics import SCALARS
 from trainers.statistics import Design
@@ -42,9 +43,9 @@ def find_run(name: str, output_dir: Path | str = "runs") -> Path:
     folder = Path(name)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
-        raise FileNotFoundError(
-            f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
-        )
+        held = sorted(run.name for run in runs_below(folder)) if folder.is_dir() else []
+        choice = f"one of its runs: {shorten_list(held)}" if held else f"a folder below {output_dir}/, or latest"
+        raise FileNotFoundError(f"{folder} is not a run directory: it {what}; name {choice}")
     refuse_links_out(folder)
     return folder
 
