@@ -1,7 +1,9 @@
 """Write files that appear whole or not at all: flushed to disk, then renamed. No torch here."""
 
-import glob
+import errno
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,8 @@ from common.errors import DataError
 
 DAY = 86_400.0
 """Seconds after which what a killed process had begun to write is removed."""
+MARK = "vit-train-tmp"
+"""Word in the name of whatever is written aside, and the file in a folder that is: nothing without it is ours."""
 NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 """Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
 
@@ -22,67 +26,91 @@ NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a file name to write to, which replaces `path` when the block ends well.
 
-    A link stays one, and the file that it names is replaced. A pipe or a device is written to directly. What a killed
-    process left there is removed once it is a day old.
+    A link stays one, and the file that it names is replaced. A pipe or a device is written to directly. What killed
+    processes left there is removed once it is a day old.
     """
-    if path.exists() and not path.is_file():
-        yield path
-        return
-    place = path.resolve()
-    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"))
-    aside = temporary_path(place)
+    place, special = path.resolve(), path.exists() and not path.is_file()
+    aside = path if special else temporary_path(place)
     try:
+        if not special:
+            remove_leftovers(place.parent.glob(f".*.{MARK}*"))
         yield aside
-        commit_file(aside, place)
+        if not special:
+            commit_file(aside, place)
     except BaseException as error:
-        with suppress(OSError):
-            aside.unlink()
+        if not special:
+            with suppress(OSError):
+                aside.unlink()
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(aside)):
             raise OSError(error.errno, error.strerror, str(path)) from None  # rather than a name that nobody knows
         raise
 
 
 def commit_file(aside: Path, path: Path) -> None:
-    """Rename a complete file, once it is on the disk, and make the rename durable."""
+    """Rename a complete file, once it is on the disk, and make the rename durable where the disk can."""
     flush(aside, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     os.replace(aside, path)
-    if hasattr(os, "O_DIRECTORY"):  # not every platform can flush a folder
-        flush(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # many disks and platforms can flush no folder
+        flush(path.parent, os.O_RDONLY)
 
 
 def flush(path: Path, flags: int) -> None:
+    """Wait until a file is on the disk, where that is of a kind that can say so."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder next to `folder`, to fill and rename; remove it after the block."""
+    """Yield a folder in a hidden one next to `folder`, to fill and rename; remove what is left after the block."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder.parent.glob(".*.tmp*"))
+    remove_leftovers(folder.parent.glob(f".*.{MARK}*"))
     aside = temporary_path(folder)
-    shutil.rmtree(aside, ignore_errors=True)  # of a dead process that had the number of this one
     aside.mkdir()
     try:
-        yield aside
+        (aside / MARK).touch()
+        (aside / "content").mkdir()
+        yield aside / "content"
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def settle(aside: Path, folder: Path) -> None:
+    """Rename a filled folder to its place, unless another process has put its own there meanwhile."""
+    try:
+        aside.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
 def temporary_path(place: Path) -> Path:
-    """Return a hidden name in the folder of `place`, of this process alone."""
-    return place.with_name(f".{place.name}.{os.getpid()}.tmp{place.suffix}")
+    """Return a hidden name in the folder of `place` that no other process has, on whatever machine."""
+    return hidden(place, f".{secrets.token_hex(8)}.{MARK}{place.suffix[-16:]}")
+
+
+def hidden(place: Path, ending: str) -> Path:
+    """Return a hidden name in the folder of `place`, cut to what a disk takes."""
+    room = 254 - len(os.fsencode(ending))
+    return place.with_name(f".{os.fsdecode(os.fsencode(place.name)[:room])}{ending}")
 
 
 def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
-    """Remove what killed processes had begun to write, if at least `age` seconds old."""
+    """Remove what killed processes of this program had begun to write, if at least `age` seconds old."""
     for aside in asides:
+        ours = re.fullmatch(rf"\..*\.[0-9a-f]{{16}}\.{MARK}(\..*)?", aside.name, re.DOTALL) and not aside.is_symlink()
         with suppress(OSError):
-            if time.time() - aside.stat().st_mtime >= age:
-                shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
+            if ours and time.time() - aside.stat().st_mtime >= age:
+                if (aside / MARK).is_file():
+                    shutil.rmtree(aside)
+                elif aside.is_file():
+                    aside.unlink()
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:

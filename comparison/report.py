@@ -1,6 +1,5 @@
 """The files of a comparison: table.csv, report.html, figures and TensorBoard's events."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from comparison.tensorboard import write_events
 from comparison.verdict import card, headline, not_converged, notes, pair_sentence
 from trainers.reporting.figures.thumbnails import data_uri
 
+FIGURES = ("differences", "accuracy_by_labels", "learning_curves")
+"""Beginnings of the names of the files that `draw` makes."""
 MISTAKES = 5
 """Mistakes that are listed of each arm."""
 
@@ -33,9 +34,12 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     Pictures come from the runs' data set; the report says if it is gone.
     """
     pictures, figures, verdict = list(draw(results)), folder / "figures", folder / "verdict"
-    for earlier in (figures, verdict):
-        shutil.rmtree(earlier, ignore_errors=True)
-    figures.mkdir(parents=True)
+    for earlier in (
+        *(path for name in FIGURES for path in figures.glob(f"{name}*.png")),
+        *verdict.rglob("events.out.*"),
+    ):
+        earlier.unlink()
+    figures.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         write_bytes(figures / picture.file, picture.png)
     write_events(verdict, card(comparison, results), pictures, results)

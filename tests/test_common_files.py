@@ -1,10 +1,14 @@
 """Every file that a command writes appears whole or not at all: yesterday's stays until today's is complete."""
 
+import errno
 import os
+import shutil
 import stat
 import subprocess
 import threading
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.figure
@@ -13,7 +17,7 @@ from full_disk import full_disk
 from small_run import labelled_photos, make_run, photo
 
 import main
-from common.files import temporary_path, write_bytes, write_text
+from common.files import folder_aside, settle, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
 from comparison.runs import Arm, Condition
 from comparison.tensorboard import write_events
@@ -103,13 +107,85 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_its_own(tmp_path):
-    fresh, old = (temporary_path(tmp_path / "table.csv").with_name(f".table.csv.{pid}.tmp.csv") for pid in (1, 2))
-    for path in (fresh, old):
-        path.touch()
+def leave(place, kind):
+    """What a killed process leaves of a file, or of a folder."""
+    aside = temporary_path(place)
+    if kind == "file":
+        aside.touch()
+    else:
+        with folder_aside(place) as content:
+            (content / "picture.png").touch()
+            shutil.copytree(content.parent, aside)
+    return aside
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_its_own(tmp_path, kind):
+    fresh, old = leave(tmp_path / "table.csv", kind), leave(tmp_path / "table.csv", kind)
     os.utime(old, (0, time.time() - 90_000))
-    write_text(tmp_path / "table.csv", "whole\n")
+    if kind == "file":
+        write_text(tmp_path / "table.csv", "whole\n")
+    else:
+        with folder_aside(tmp_path / "table.csv") as aside:
+            settle(aside, tmp_path / "table.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", fresh.name}
+
+
+def test_equal_process_numbers_make_no_equal_names(tmp_path, monkeypatch):
+    """Containers of one disk number their processes alike."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    with folder_aside(tmp_path / "set") as one, folder_aside(tmp_path / "set") as other:
+        (one / "a").touch()
+        (other / "b").touch()
+        settle(one, tmp_path / "set")
+        settle(other, tmp_path / "set")
+    assert [path.name for path in tmp_path.rglob("*")] == ["set", "a"]
+
+
+@pytest.mark.parametrize("length", [236, 255])
+def test_the_longest_names_that_a_disk_takes_are_written_to(tmp_path, length):
+    table, folder = (tmp_path / f"{letter * (length - 4)}.csv" for letter in "ab")
+    write_text(table, "whole\n")
+    with folder_aside(folder) as aside:
+        settle(aside, folder)
+    assert sorted(tmp_path.iterdir()) == [table, folder]
+
+
+def test_a_folder_has_the_mode_that_the_umask_gives(tmp_path):
+    umask = os.umask(0o027)
+    try:
+        with folder_aside(tmp_path / "set") as aside:
+            settle(aside, tmp_path / "set")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "set").stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("fault", [errno.EINVAL, errno.ENOTSUP, errno.EIO], ids=errno.errorcode.get)
+def test_a_disk_that_cannot_flush_a_folder_takes_files(tmp_path, monkeypatch, fault):
+    def no_folder(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(os, "fsync", no_folder)
+    write_text(tmp_path / "table.csv", "whole\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize(("fault", "passes"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
+def test_a_disk_without_flushing_takes_files_and_one_that_fails_is_an_error(tmp_path, monkeypatch, fault, passes):
+    def broken(descriptor):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with nullcontext() if passes else pytest.raises(OSError, match="table.csv"):
+        write_text(tmp_path / "table.csv", "whole\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"] * passes
+
+
+def test_a_full_device_is_named(tmp_path):
+    with pytest.raises(OSError, match="/dev/full"):
+        write_text(Path("/dev/full"), "too much")
 
 
 def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys):

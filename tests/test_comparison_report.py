@@ -156,10 +156,14 @@ def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     monkeypatch.setattr("comparison.report.draw", lambda *_: [drawing])
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)
-    (copy / "figures" / "stale.png").write_bytes(b"old")
-    written = write_report(comparison_of((None, comparison.conditions[1].arms[:2])), copy)
-    assert {path.name for path in (copy / "figures").iterdir()} == {p.name for p in written if p.suffix == ".png"}
+    (copy / "figures" / "learning_curves_of_a_former_arm.png").write_bytes(b"old")
+    strangers = [copy / "figures" / "slide.png", copy / "verdict" / "notes.md"]
+    for path in strangers:
+        path.write_bytes(b"a person's own")
+    write_report(comparison_of((None, comparison.conditions[1].arms[:2])), copy)
+    assert {path.name for path in (copy / "figures").iterdir()} == {"differences.png", "slide.png"}
     assert len(list((copy / "verdict").glob("events.*"))) == 1
+    assert all(path.read_bytes() == b"a person's own" for path in strangers)
 
 
 def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_gone_are_missed(tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import tarfile
 import zipfile
 
@@ -9,7 +10,7 @@ import pytest
 
 from common.errors import DataError
 from datasets.sources import archives
-from datasets.sources.archives import unpack
+from datasets.sources.archives import unpack, unpacked
 
 
 def zipped(path, members, *, links=()):
@@ -104,6 +105,45 @@ def test_damage_and_other_files_are_named(tmp_path):
     }.items():
         (tmp_path / f"{kind}.tgz").write_bytes(content)
         refused(tmp_path / f"{kind}.tgz", "cannot unpack")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_is_named_whatever_the_method(tmp_path, method):
+    archive = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(archive, "w", method) as opened:
+        opened.writestr("x", random.Random(0).randbytes(500) * 20)
+    content = bytearray(archive.read_bytes())
+    for place in range(60, 300, 30):
+        content[place] ^= 0xFF
+    archive.write_bytes(content)
+    refused(archive, "cannot unpack", judged=False)
+
+
+def test_of_two_that_unpack_one_archive_the_slower_takes_what_is_there(tmp_path, monkeypatch):
+    archive = zipped(tmp_path / "a.zip", {"x": b"1"})
+    extract = zipfile.ZipFile.extractall
+
+    def extract_late(*arguments):
+        monkeypatch.setattr(zipfile.ZipFile, "extractall", extract)
+        assert unpack(archive, tmp_path / "set") == tmp_path / "set"  # the other, meanwhile
+        extract(*arguments)
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", extract_late)
+    assert (unpack(archive, tmp_path / "set") / "x").read_bytes() == b"1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "set"]
+
+
+def test_an_archive_that_was_changed_in_its_middle_alone_is_unpacked_anew(tmp_path):
+    members = {"a": bytes(2**17), "b": b"1", "c": bytes(2**21)}
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert (unpacked(tmp_path / "a.tar", tmp_path) / "b").read_bytes() == b"1"
+    changed = (tmp_path / "a.tar").read_bytes().replace(b"\0001\0", b"\0002\0")
+    (tmp_path / "a.tar").write_bytes(changed)
+    assert (unpacked(tmp_path / "a.tar", tmp_path) / "b").read_bytes() == b"2"
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])

@@ -20,6 +20,7 @@ from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import write_json, write_run_config
+from trainers.system import folder_lock
 
 pytestmark = pytest.mark.drawn
 
@@ -224,7 +225,7 @@ def test_watched_from_outside_no_command_starts_connects_or_writes_beside_what_i
     assert {Path(program).name for program, _ in started} <= {"git", "uname", "ldconfig"}  # what meta.json tells of
     written = re.findall(r" openat\(.*O_(?:WRONLY|RDWR|CREAT).* = \d+<(.*?)>", watched)
     told = tuple(map(str, (out, tmp_path / "temporary", *runs.values(), "/dev/", "/proc/")))
-    allowed = {str(path.with_name(f".{path.name}.lock")) for path in runs.values()}
+    allowed = {str(folder_lock.path_of(path)) for path in runs.values()}
     beside = {path for path in written if not path.startswith(told) and path not in allowed and ".git/" not in path}
     assert beside == set()
     elsewhere = tmp_path / "elsewhere"

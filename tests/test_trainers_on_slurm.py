@@ -21,6 +21,7 @@ from small_run import call
 from common.errors import TrainingError
 from trainers.multirun import slurm
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.system import folder_lock
 
 needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ARMS = ("vit_micro_2", "vit_micro_2,dropout=0.1", "vit_micro_2,dropout=0.2")
@@ -75,7 +76,7 @@ def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_pat
     numbers = list(jobs.values())
     subprocess.run(["scontrol", "requeue", numbers[0]], env=node, check=True)
     subprocess.run(["scancel", "--signal=USR1", numbers[1]], env=node, check=True)
-    pid = re.match(r"process (\d+) ", (runs[2].parent / f".{runs[2].name}.lock").read_text())
+    pid = re.match(r"process (\d+) ", folder_lock.path_of(runs[2]).read_text())
     os.kill(int(pid[1]), signal.SIGKILL)
     _, error = distant.communicate(timeout=400)
     assert distant.returncode == 4, error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import CheckpointError, OptionError
-from common.files import remove_leftovers
+from common.files import MARK, remove_leftovers
 from common.options import Movable
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, from_dict, run_options, to_dict
@@ -80,7 +80,8 @@ def resume(
 
 def remove_begun(run_dir: Path) -> None:
     """Remove what a killed run had begun to write; in eval/ another command may be writing at this moment."""
-    remove_leftovers([path for path in run_dir.rglob(".*.tmp*") if path.parent.name != "eval"], age=0)
+    begun = [path for path in run_dir.rglob(f".*.{MARK}*") if path.parent.name != "eval"]
+    remove_leftovers(begun, age=0)
 
 
 def open_run(

@@ -6,13 +6,12 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from common.errors import DataError
-from common.files import folder_aside, require_writable_data_root
+from common.files import folder_aside, require_writable_data_root, settle
 
 MAX_RATIO = 100
 """Size of the contents over the size of the archive, at most: photographs hardly compress, raw pixels 5 to 1."""
@@ -34,13 +33,13 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
             if isinstance(opened, tarfile.TarFile):
                 opened.extraction_filter = tarfile.data_filter
             with folder_aside(target) as aside:
-                content = aside / "content"
-                content.mkdir()
-                opened.extractall(content, members)  # no more of a member than the size it claims
-                entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
+                opened.extractall(aside, members)  # no more of a member than the size it claims
+                entries = [entry for entry in aside.iterdir() if entry.name != "__MACOSX"]
                 wrapped = unwrap and len(entries) == 1 and entries[0].is_dir()
-                (entries[0] if wrapped else content).rename(target)
-    except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError, RuntimeError) as error:
+                settle(entries[0] if wrapped else aside, target)
+    except DataError:
+        raise
+    except Exception as error:  # each decompressor has its own
         raise DataError(f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}") from error
     return target
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from common.errors import DataError, import_optional
-from common.files import require_writable_data_root
+from common.files import MARK, hidden, require_writable_data_root, settle
 from common.shell import EXTRAS
 from common.text import shorten_list
 from datasets.config import HUB_PREFIX
@@ -29,7 +29,7 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     require_writable_data_root(folder)
     hint = f"{source} needs huggingface_hub: {EXTRAS}"
     hub = import_optional("huggingface_hub", hint)
-    aside = folder.with_name(f"{folder.name}.part")
+    aside = hidden(folder, f".{MARK}")  # with one name for all starts: a download that broke off goes on
     try:
         found = hub.dataset_info(name, revision=REVISION, timeout=20)  # asked once; the library tries others for 24 s
         names = [file.rfilename for file in found.siblings or ()]
@@ -52,6 +52,6 @@ def obtain_from_hub(source: str, root: Path) -> Path:
         raise FileNotFoundError(
             f"{source} cannot be downloaded ({reason}): fetch the folder of a subset from {page} and put it at {folder}"
         ) from error
-    (aside / subset).rename(folder)
-    shutil.rmtree(aside)
+    settle(aside / subset, folder)
+    shutil.rmtree(aside, ignore_errors=True)
     return folder

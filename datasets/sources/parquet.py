@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError, import_optional
-from common.files import folder_aside, require_writable_data_root
+from common.files import folder_aside, require_writable_data_root, settle
 from common.shell import EXTRAS
 from common.text import normal
 from datasets.config import Columns, by_column, column_of
@@ -53,7 +53,7 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
             place = folder
             if names:
                 (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
-            aside.rename(folder)
+            settle(aside, folder)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot {'write' if place == folder else 'read'} {place}: {error}") from error
 

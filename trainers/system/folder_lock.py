@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from common.errors import OptionError
+from common.files import hidden
 
 PATIENCE = 2.0
 """Seconds to wait for a folder that another process is about to make."""
@@ -73,7 +74,7 @@ def came_or_went(folder: Path) -> bool:
 
 
 def path_of(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
+    return hidden(folder, ".vit-train.lock")
 
 
 def holder(path: Path) -> str:
