@@ -19,7 +19,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ from comparison.plan import Request, find_folder
 from comparison.runs import read_run, require_same_data
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.loaders import read_samples
+from datasets.loaders import read_samples, split_samples
 from datasets.sources.archives import unpack
 from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
+from inference.labels.suspects import write_cleaned
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, write_checkpoint
@@ -51,7 +52,8 @@ HANG = 20  # seconds
 SEALED = {"checkpoint", "safetensors", "onnx", "torch", "npz", "zip", "tgz"}
 """Kinds whose files carry checksums: of these none may load with another content."""
 NUMBERS = (0, -1, 1, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"))
-VALUES = (None, True, "", "x" * 1000, [], {}, [[]], "../..", "\x1b[2J", "hf:someone/repo", *NUMBERS)
+NAMES = ("../..", "../../../../out", "/out", "C:out", "..\\..\\..\\..\\out")
+VALUES = (None, True, "", "x" * 1000, [], {}, [[]], *NAMES, "\x1b[2J", "hf:someone/repo", *NUMBERS)
 
 
 class Hang(BaseException):
@@ -277,6 +279,9 @@ def of_images(place: Callable[[str], Path]) -> dict[str, tuple[Path, Reader]]:
             picture.save(folder / f"{number}.png")
     table.write_text("path,label\n" + "".join(f"{n}.png,{'ab'[n % 2]}\n" for n in range(6)))
     files["table"] = (table, lambda path: list(read_samples(DataConfig(source=str(path))).paths))
+    names = place("members.json")
+    names.write_text(json.dumps({str(number): f"{'ab'[number % 2]}/{number}" for number in range(20)}))
+    files["names in a shard"] = (names, lambda path: cleaned_in(path, table.with_name("0.png").read_bytes()))
     archive = place("photos.zip")
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
         for number in range(6):
@@ -295,6 +300,28 @@ def unpacked(path: Path) -> Any:
         target = unpack(path, Path(folder) / "in" / "here")
         assert {other.name for other in Path(folder).iterdir()} == {"in"}
         return sorted((other.name, other.read_bytes()) for other in target.rglob("*") if other.is_file())
+
+
+def cleaned_in(path: Path, picture: bytes) -> Any:
+    """What `clean` writes of a shard whose members have the names in a file, each with this picture and a label."""
+    names = json.loads(path.read_text(encoding="utf-8", errors="replace")) if is_object(path) else refuse(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        home = Path(folder) / "some" / "where"
+        (home / "shards").mkdir(parents=True)
+        (home / "clean").mkdir()
+        with tarfile.open(home / "shards" / "set.tar", "w") as opened:
+            for number, name in enumerate(names.values()):
+                add_member(opened, f"{name}.png", picture)
+                add_member(opened, f"{name}.cls", b"ab"[number % 2 :][:1])
+        write_cleaned(home / "clean" / "cleaned.csv", split_samples(DataConfig(source=str(home / "shards"))), [])
+        inside = home / "clean" / "images" / "set.tar"
+        return sorted(str(file.relative_to(inside)) for file in Path(folder).rglob("*.png"))  # an error: outside
+
+
+def add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, BytesIO(content))
 
 
 def is_object(path: Path) -> bool:

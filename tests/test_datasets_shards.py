@@ -164,6 +164,23 @@ def test_an_odd_member_is_named_in_one_line(tmp_path, members, special, message)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name", ["../e", "a/../../e", "/tmp/e", "C:/e", "C:e", "..\\e", "a\\..\\..\\e", "//h/s/e", "\\e"]
+)
+def test_a_member_whose_name_leaves_the_folder_is_refused_before_anything_is_read_or_written(tmp_path, name):
+    shard = tar(tmp_path / "shards" / "a.tar", [*GOOD, (f"{name}.jpg", b"z"), (f"{name}.cls", b"1")])
+    with pytest.raises(DataError, match="lies outside the folder") as caught:
+        read_source(str(shard), tmp_path)
+    assert str(shard) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_colons_within_a_name_and_the_backslashes_of_windows_lead_nowhere_else(tmp_path):
+    members = [("a/12:30:00.jpg", b"x"), ("a\\b.jpg", b"x"), ("./a/c.jpg", b"x")]
+    paths = read_source(str(tar(tmp_path / "shards" / "a.tar", members).parent), tmp_path).samples.paths
+    assert [*paths] == ["a.tar/a/12:30:00.jpg", "a.tar/a/b.jpg", "a.tar/a/c.jpg"]
+
+
 def test_the_list_of_large_shards_is_kept_as_long_as_they_stay(tmp_path, folder, monkeypatch):
     source = shards_of(folder, tmp_path / "shards")
     tar(source / "odd.tar", [("2.jpg", b"z"), ("3.jpg", b"z"), ("3.cls", b"0"), ("3.group", b"p1")])
@@ -289,6 +306,17 @@ def test_parquet_and_arrow_are_the_set_that_was_put_into_them(tmp_path, folder, 
         assert [samples.file(i).read_bytes() for i in range(len(files))] == [
             files.file(i).read_bytes() for i in range(len(files))
         ]
+
+
+def test_whole_paths_in_parquet_are_names_below_the_folder(tmp_path):
+    names = ["C:\\me\\0.jpg", "D:1.jpg", "/tmp/2.jpg", "../../3.jpg", "..\\4.jpg", "//host/share/5.jpg"]
+    parquet(tmp_path / "all.parquet", [(b"1", name, "ab"[row % 2]) for row, name in enumerate(names)])
+    samples = read_source(str(tmp_path / "all.parquet"), tmp_path).samples
+    assert [path.rpartition("/")[2] for path in samples.paths] == [
+        "0.jpg",
+        "D_1.jpg",
+        *(f"{n}.jpg" for n in range(2, 6)),
+    ]
 
 
 def test_parquet_that_names_files_in_place_of_their_bytes_is_refused_in_one_line(tmp_path):

@@ -7,7 +7,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from common.errors import DataError
@@ -67,25 +67,31 @@ def _judged(opened: zipfile.ZipFile | tarfile.TarFile, archive: Path, target: Pa
     free = shutil.disk_usage(next(path for path in target.absolute().parents if path.exists())).free
     size, used, members = archive.stat().st_size, 0, dict[str, Any]()
     for member, name, claimed, is_file in _members(opened):
-        parts = PurePosixPath(name.replace("\\", "/")).parts
+        safe = name_inside(name)
         used += claimed
         if not is_file:
             why = f"{name!r} is a link or a device, not a file"
-        elif not parts or parts[0] == "/" or ".." in parts or ":" in parts[0]:
+        elif not safe:
             why = f"{name!r} lies outside the folder it is unpacked into"
-        elif "/".join(parts) in members:
+        elif safe in members:
             why = f"{name!r} is in it twice"
         elif used > max(FREE_BYTES, MAX_RATIO * size):
             why = f"its {size:,} bytes unpack to {used:,} or more, over {MAX_RATIO} times"
         elif used > free:
             why = f"it unpacks to {used:,} bytes or more; {free:,} are free on that disk"
         else:
-            members["/".join(parts)] = member
+            members[safe] = member
             continue
         raise DataError(f"{archive} is refused: {why}")
     for safe, member in members.items():
         setattr(member, "filename" if isinstance(opened, zipfile.ZipFile) else "name", safe)
     return [*members.values()]
+
+
+def name_inside(name: str) -> str:
+    """Return a member's name with forward slashes; empty where it is absolute, or leaves its folder, on any system."""
+    path = PureWindowsPath(name)  # which knows both slashes, and drives
+    return "" if path.anchor or ".." in path.parts else "/".join(path.parts)
 
 
 def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, str, int, bool]]:

@@ -8,6 +8,7 @@ the folder of the shards names the classes 0, 1, ...
 import glob
 import json
 import os
+import re
 import tarfile
 from array import array
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import BytesIO
 from itertools import groupby, islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from common.text import decode_text, normal, pluralise, read_text, shorten_list
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.remembered import remembered
+from datasets.sources.archives import name_inside
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word
 from datasets.sources.walk import list_folder
@@ -165,11 +167,13 @@ def _members(tar: Path) -> Iterator[tuple[TarMember, bytes]]:
                     continue
                 if not info.isreg() or info.issparse():
                     raise DataError(f"{tar}: {info.name!r} is a link, a device or a sparse file; a shard holds files")
+                if not (name := name_inside(info.name)):
+                    raise DataError(f"{tar} is refused: {info.name!r} lies outside the folder it is unpacked into")
                 content = b""
                 if info.name.lower().endswith((".cls", f".{GROUP}")):
                     file.seek(info.offset_data)
                     content = file.read(info.size)
-                yield TarMember(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size), content
+                yield TarMember(str(tar), name, info.offset_data, info.size), content
             file.seek(opened.offset)
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes any fault for an end
                 raise tarfile.ReadError(f"damaged at byte {opened.offset:,}, or cut short there")
@@ -242,7 +246,7 @@ def add(
     """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
     key; where that is taken its row is a folder in front, for a number in the name would suggest groups."""
     stem, suffix = os.path.splitext(path)
-    key = stem.replace(".", "_").lstrip("/")
+    key = re.sub("[.:]", "_", stem).replace("\\", "/").lstrip("/")  # a table of Windows may name whole paths
     key = f"{row:08}/{key}" if key in used else key
     used.add(key)
     suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
