@@ -18,7 +18,7 @@ from trainers.config import from_dict
 from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
-from trainers.storage.finished_run import find_run, open_best, untrusted_run
+from trainers.storage.finished_run import find_run, open_best, require_same_side, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -135,12 +135,11 @@ def _open_huggingface(source: str) -> Classifier:
 def _open_weights(path: Path, model: str | None) -> Classifier:
     """Our own .safetensors exports and checkpoints say what they are; for any other file `model` says it."""
     file = read_weights(path)
-    names, options = (file.extras.get(key) for key in ("class_names", "config"))
-    if names and isinstance(options, Mapping):
+    if file.ours:
         if model is not None:
             raise OptionError(says_itself(path, "--model"))
-        with report_damage(path):
-            return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
+        with report_damage(path), untrusted_run():
+            return _open_own_weights(path, file)
     if model is None:
         raise OptionError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     heads = HEADS if library(model) is not timm_models else (f"{timm_models.head_name(model)}.weight", *HEADS)
@@ -154,14 +153,30 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
     return Classifier(str(path), module, blueprint.image_spec, _numbered(model, classes), blueprint.resolved)
 
 
-def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
-    with untrusted_run():
-        model: Any = build_model(config, num_classes=len(names), weights="none", trainable="all")
-    if config.name == MIXTURE or config.name.startswith(HF_PREFIX):
-        model.load_state_dict(file.tensors)
-    else:
-        load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    return Classifier(str(path), model.eval(), file.image_spec, names, config, answers=answers_in(file.extras, path))
+def _open_own_weights(path: Path, file: WeightFile) -> Classifier:
+    names = _names_in(file.extras["class_names"])
+    config = from_dict(ModelConfig, dict(file.extras["config"]["model"]))
+    spec = from_dict(ImageSpec, file.extras["image_spec"])
+    require_same_side(config, spec)
+
+    def filled() -> nn.Module:
+        model = build_model(config, num_classes=len(names), weights="none", trainable="all")
+        if config.name == MIXTURE or config.name.startswith(HF_PREFIX):
+            model.load_state_dict(file.tensors)
+        else:
+            load_weights(model, file, layer_norm_eps=config.layer_norm_eps, exact=True)
+        return model
+
+    with torch.device("meta"):  # shapes without numbers, which may be too many
+        filled()
+    return Classifier(str(path), filled().eval(), spec, names, config, answers=answers_in(file.extras, path))
+
+
+def _names_in(value: Any) -> tuple[str, ...]:
+    """Return class names that a file holds. Raises TypeError: they are no names."""
+    if not (isinstance(value, list) and value and all(isinstance(name, str) for name in value)):
+        raise TypeError(f"class_names are {value!r:.100}")
+    return tuple(value)
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
@@ -176,13 +191,17 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
     metadata = session.get_modelmeta().custom_metadata_map
-    of_file = _read_metadata(metadata, path)
-    return Classifier(str(path), OnnxModule(session), *of_file, answers=answers_in(metadata, path))
+    spec, names = _read_metadata(metadata, path)
+    module = OnnxModule(session, source=str(path))
+    tried = module(torch.zeros(2, spec.in_channels, spec.image_size, spec.image_size))
+    if tried.shape != (2, len(names)):
+        raise WeightsError(f"{path} gives {[*tried.shape]} for two images; expected [2, {len(names)}], its class names")
+    return Classifier(str(path), module, spec, names, answers=answers_in(metadata, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:
     try:
         spec = from_dict(ImageSpec, json.loads(values["image_spec"]))
-        return spec, tuple(map(str, json.loads(values["class_names"])))
+        return spec, _names_in(json.loads(values["class_names"]))
     except (KeyError, ValueError, TypeError, RecursionError):
         raise WeightsError(f"{path}: carries no class_names and image_spec; only our own exports are opened") from None

@@ -24,6 +24,7 @@ from trainers.seen import seen_lines, start_of, without_seen
 from trainers.storage.finished_run import open_best, read_history, read_run_config, unfinished, untrusted_run
 from trainers.storage.run_folder import META, read_json
 from vit.config import WHAT_THEY_ARE
+from vit.tensor_files import require_finite
 
 
 def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
@@ -46,6 +47,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, de
     loader = data.dataloaders[split]
     with recorded(model) as kept:
         scores = score_split(model.to(place), loader, place, amp_dtype_on(place, config.train.amp))
+    require_finite(run_dir, {"the output": scores.outputs.losses})
     about = (run_dir / "eval", split, scores, kept, loader.dataset, class_names)
     if split == "val":  # an earlier file of answers is not read where it is replaced
         evaluation = write_evaluation(*about, fit_for=opened.seal)
@@ -79,6 +81,7 @@ def evaluate_on(
     loader = evaluation_loader(samples, "test", classifier.spec, data, device=classifier.device)
     with recorded(classifier.model) as kept:
         scores = score_split(classifier.model, loader, classifier.device, classifier.amp_dtype)
+    require_finite(classifier.source, {"the output": scores.outputs.losses})
     about = (target, name, scores, kept, loader.dataset, classifier.class_names)
     found = write_evaluation(*about, answers=classifier.answers)
     return dataclasses.replace(found, notes=list(notes))

@@ -25,6 +25,7 @@ from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_
 from trainers.run_start import images_of
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
+from vit.tensor_files import require_finite
 
 DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
 DECODED = 400  # and of those that decoding leaves at least
@@ -101,6 +102,7 @@ def explain(
     images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
     classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
     found = heat_maps(classifier.model, images, classes, method=method)
+    require_finite(classifier.source, {"the output": found.logits})
     ranked = ranked_classes(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
     picture, view = _displayed(classifier, file, channels=len(pixels))
     return Explanation(

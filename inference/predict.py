@@ -27,6 +27,7 @@ from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 from trainers.seen import hashes_in, start_of
+from vit.tensor_files import require_finite
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 
@@ -66,6 +67,7 @@ def predict(
         if pictures:
             images = pipeline.normalise(torch.from_numpy(np.stack(pictures)).to(classifier.device))
             logits, verdicts = judge(images) if judge else (classifier.logits(images), [(None, None)] * len(images))
+            require_finite(classifier.source, {"the output": logits})
             ranks = ranked_classes((logits.double() / temperature).softmax(dim=1), names, top=top)
             found = zip(ranks, verdicts, strict=True)
         for file, pixels in zip(batch, decoded, strict=True):

@@ -21,6 +21,7 @@ from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.finished_run import load
 from trainers.version import VERSION
+from vit import build_model
 from vit.export import fits_torchvision
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
@@ -237,3 +238,17 @@ def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsy
     code, _out, err = call(capsys, "predict", tmp_path / "w.pth", picture, *options)
     assert code == 2
     assert "names 1 class; the model has 3" in err
+
+
+@pytest.mark.parametrize("names", [["cat", "dog", "owl"], {0: "cat", 1: "dog", 2: "owl"}, 3])
+@pytest.mark.parametrize("config", [{"lr": 0.1}, {"model": "vit"}, {}])
+def test_class_names_and_a_config_do_not_make_anothers_checkpoint_one_of_ours(capsys, tmp_path, names, config):
+    run = make_run(tmp_path / "run", name="vit_micro_2")
+    state = open_classifier(str(run), device="cpu").model.state_dict()
+    torch.save({"model": state, "class_names": names, "config": config}, tmp_path / "theirs.pth")
+    picture, options = photo(tmp_path / "a.png"), ("--device", "cpu")
+    code, _, error = call(capsys, "predict", tmp_path / "theirs.pth", picture, *options)
+    assert (code, "--model" in error) == (2, True)
+    code, out, error = call(capsys, "predict", tmp_path / "theirs.pth", picture, "--model", "vit_micro_2", *options)
+    assert (code, out.splitlines()[1].split(",")[2] in ("0", "1", "2")) == (0, True), error
+    assert build_model("vit_micro_2", num_classes=3, weights=str(tmp_path / "theirs.pth"), class_names=[*"abc"])

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from mutated_files import outcomes
@@ -13,13 +14,15 @@ from small_run import CLASSES, labelled_photos, make_run
 
 import main
 from common.errors import DataError
+from common.image_spec import ImageSpec
 from common.tables import csv_text, read_rows
 from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
+from trainers.config import to_dict
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, write_checkpoint
 from trainers.storage.run_folder import write_json
-from vit.export import describe
+from vit.export import describe, export_safetensors
 
 DEEP = "[" * 100_000
 BAD_JSON = [
@@ -126,6 +129,89 @@ def test_an_export_whose_bytes_changed_is_one_line(run, photos, tmp_path, capsys
     for start, end, new in ((place, place + 1, bytes([whole[place] ^ 64])), (len(whole) // 2, None, b"")):
         path.write_bytes(whole[:start] + new + (whole[end:] if end else b""))
         refused(capsys, "predict", path, photos)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "safetensors", ".pth", ".npz"])
+@pytest.mark.parametrize(("value", "place"), [("nan", 0), ("inf", -1), ("-inf", -2)])
+def test_weights_that_are_not_finite_are_named_whoever_opens_them(run, photos, tmp_path, capsys, kind, value, place):
+    classifier = open_classifier(str(run), device="cpu")
+    state = {name: tensor.clone() for name, tensor in classifier.model.state_dict().items()}
+    name = list(state)[place]
+    state[name].view(-1)[-1] = float(value)
+    path, options = tmp_path / f"w{kind}", ["--model", "vit_micro_2"]
+    if kind == "checkpoint":
+        with_facts(run, model=state)
+        path, options = run, []
+    elif kind == "safetensors":
+        path, options = tmp_path / "w.safetensors", []
+        classifier.model.load_state_dict(state)
+        facts = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
+        export_safetensors(classifier.model, path, metadata=facts)
+    elif kind == ".pth":
+        torch.save(state, path)
+    else:
+        np.savez(path, **{name: tensor.numpy() for name, tensor in state.items()})
+    commands = [["predict", path, photos], ["explain", path, photos], ["evaluate", path, "--data", photos]]
+    for words in [[*words, *options] for words in commands]:
+        line = refused(capsys, *words, "--device", "cpu")
+        assert "not finite" in line
+        assert str(path) in line
+    assert "not finite" in refused(capsys, "train", photos, "--weights", path, "--model", "vit_micro_2", "--epochs", 1)
+
+
+def test_finite_weights_that_overflow_give_no_answer(run, photos, capsys):
+    state = open_classifier(str(run), device="cpu").model.state_dict()
+    with_facts(run, model=state | {"head.weight": torch.full_like(state["head.weight"], 3e38)})
+    for words in (["predict", run, photos], ["explain", run, photos], ["evaluate", run, "--data", photos]):
+        assert "not finite" in refused(capsys, *words, "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        *[{"class_names": names} for names in ([], ["a"], ["a", "b"], [*"abcd"], [1, 2, 3], {"a": 1}, "abc", None, 7)],
+        *[{"image_spec": spec} for spec in ({}, [], {"image_size": 16}, {"image_size": 4097}, {"in_channels": 1}, 7)],
+        *[{"config": config} for config in ({}, [], {"model": 3}, {"model": {"name": "no such"}}, 7)],
+        *[
+            {"config": {"model": {"name": "vit_micro_2"} | options}}
+            for options in (
+                {"image_size": 16}, {"image_size": 4096}, {"in_channels": 1}, {"in_channels": 10**7},
+                {"representation_size": 10**9}, {"name": "vit_b_16"}, {"name": "vit_giant_14"},
+                {"name": "hf:evil/x"}, {"name": "mixture"},
+            )
+        ],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_export_that_says_what_does_not_fit_its_weights_is_one_line(run, photos, tmp_path, capsys, facts):
+    classifier = open_classifier(str(run), device="cpu")
+    whole = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
+    export_safetensors(classifier.model, tmp_path / "w.safetensors", metadata=whole | encoded(facts))
+    refused(capsys, "predict", tmp_path / "w.safetensors", photos)
+
+
+def encoded(facts):
+    return {name: json.dumps(value) for name, value in facts.items()}
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes"),
+    [
+        ({"class_names": [*"abcdefghij"]}, {}), ({"class_names": ["a", "b"]}, {}), ({"class_names": {"a": 1}}, {}),
+        ({"class_names": [1, 2, 3]}, {}), ({"class_names": "abc"}, {}), ({"image_spec": {}}, {}),
+        ({"image_spec": {"image_size": 9}}, {}), ({}, {"weights": float("nan")}), ({}, {"weights": float("inf")}),
+        ({}, {"kind": "UINT8"}), ({}, {"kind": "FLOAT16"}), ({}, {"shape": [2, 3, 8, 8]}),
+        ({}, {"shape": ["n", 3, 99, 99]}), ({}, {"shape": ["n", "h", "w", 3]}), ({}, {"shape": ["n", 3]}),
+        ({}, {"shape": [1, 3, 8, 8]}), ({}, {"gigabytes": 4000}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_onnx_file_that_says_what_cannot_be_is_one_line(photos, tmp_path, capsys, facts, changes):
+    pytest.importorskip("onnxruntime")
+    good = describe(ImageSpec(image_size=8), ["a", "b", "c"], {})
+    one_layer(tmp_path / "w.onnx", good | encoded(facts), **changes)
+    for words in (["predict", tmp_path / "w.onnx", photos], ["evaluate", tmp_path / "w.onnx", "--data", photos]):
+        refused(capsys, *words)
 
 
 def test_a_table_that_is_none_is_one_line(tmp_path):

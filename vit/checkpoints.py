@@ -28,6 +28,7 @@ def load_weights(
     class_names: Sequence[str] | None = None,
     usual: ImageSpec | None = None,
     spec: ImageSpec | None = None,
+    exact: bool = False,
 ) -> str:
     """Load a file of weights into a model; return lines that say what was changed.
 
@@ -40,6 +41,7 @@ def load_weights(
         layer_norm_eps: default: the one of the weights.
         usual, spec: how the images of the weights, and those of the model, are normalised; for a model of one channel.
         class_names: of the new task. A head that the file says is for others is left out, however many they are.
+        exact: refuse what would need another resolution, other channels or another head.
 
     Raises:
         FileNotFoundError: no such file.
@@ -57,7 +59,10 @@ def load_weights(
     taken = {id(tensor) for tensor in theirs.values()}
     others = [name for name, tensor in file.held.items() if id(tensor) not in taken]
     left_out = [f"left out: {shorten_list(others)}"] if others else []
-    notes = [*file.notes, *left_out, *_fit(tensors, layout, file, class_names, usual, spec)]
+    changed = _fit(tensors, layout, file, class_names, usual, spec)
+    if exact and changed:
+        raise WeightsError(f"{file.path} does not hold the model that it names: {'; '.join(changed)}")
+    notes = [*file.notes, *left_out, *changed]
     _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -140,7 +145,7 @@ def _fit(
     for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
         tensors[name] = torch.zeros_like(own[name])  # trained without: zero is the same function
     recorded = file.extras.get("class_names")
-    others = class_names is not None and recorded is not None and list(recorded) != list(class_names)
+    others = class_names is not None and isinstance(recorded, list | tuple) and [*recorded] != [*class_names]
     notes += _fit_head(tensors, own, layout.head, for_other_classes=others)
     return notes
 

@@ -21,7 +21,7 @@ from common.image_spec import ImageSpec
 from common.shell import EXTRAS
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
-from vit.tensor_files import BLANK, SEAL, require_seal, seal, write_tensors
+from vit.tensor_files import BLANK, SEAL, require_finite, require_seal, seal, write_tensors
 
 if TYPE_CHECKING:
     from vit.onnx_pictures import PictureForm
@@ -125,14 +125,26 @@ def _exportable() -> Iterator[None]:
 class OnnxModule(nn.Module):
     """Compute one output of an ONNX file. It has no attention weights to show."""
 
-    def __init__(self, session: Any, output: str | None = None) -> None:
+    def __init__(self, session: Any, output: str | None = None, *, source: str = "the ONNX file") -> None:
         """`output`: by default the file's first."""
         super().__init__()
-        self.session, self.input = session, session.get_inputs()[0].name
+        self.session, self.source = session, source
         self.output = output or session.get_outputs()[0].name
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.from_numpy(self.session.run([self.output], {self.input: images.numpy()})[0])
+        return self.run(images, self.output)[0]
+
+    def run(self, images: Tensor, *outputs: str) -> tuple[Tensor, ...]:
+        """Compute some outputs. Raises WeightsError: the file cannot, or gives no numbers."""
+        try:
+            found = self.session.run(outputs, {self.session.get_inputs()[0].name: images.numpy()})
+            tensors = tuple(torch.from_numpy(values) for values in found)
+        except Exception as error:  # onnxruntime raises classes of its own that share no base
+            raise WeightsError(
+                f"{self.source} computes nothing from images {[*images.shape]}: {first_line(error)}"
+            ) from None
+        require_finite(self.source, dict(zip(outputs, tensors, strict=True)))
+        return tensors
 
 
 def open_session(path: Path) -> Any:

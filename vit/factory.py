@@ -176,6 +176,10 @@ class Blueprint:
             model = self._build_mixture(num_classes=num_classes, class_names=class_names)
         else:
             model = self.library.build(self.config, num_classes=num_classes)
+            if self.config.name.startswith(HF_PREFIX) and self.config.weights != "none":  # read by that library
+                from vit.tensor_files import require_finite
+
+                require_finite(self.config.name, model.state_dict())
         if self.weights is not None:
             from vit.checkpoints import load_weights
 

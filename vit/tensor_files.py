@@ -128,6 +128,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
 
 
+def require_finite(source: object, tensors: Mapping[str, Any]) -> None:
+    """Raise WeightsError for the first of these tensors that holds NaN or an infinite number."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel():
+            wide = tensor.float() if tensor.element_size() == 1 else tensor  # 8 bits have no minimum
+            if not torch.stack(wide.aminmax()).isfinite().all():  # a 20th of the time of isfinite
+                raise WeightsError(
+                    f"{source}: {name} holds numbers that are not finite (NaN, inf), as training that diverged leaves"
+                    " them: take weights from before that"
+                )
+
+
 def refuse_pointer(path: Path) -> None:
     """Raise WeightsError for the pointer that Git LFS keeps in place of a missing file."""
     with open(path, "rb") as file:

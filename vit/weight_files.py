@@ -22,7 +22,7 @@ from common.errors import WeightsError
 from common.image_spec import ImageSpec
 from vit.hub import spec_of_processor
 from vit.key_maps import FAMILIES, Family
-from vit.tensor_files import read_tensors, refuse_pointer, tree_of
+from vit.tensor_files import read_tensors, refuse_pointer, require_finite, tree_of
 from vit.torch_files import read_torch_file
 
 WRAPPERS = (
@@ -57,7 +57,7 @@ class WeightFile:
         """Return the tensors whose prefix a name of this pattern has, without that prefix.
 
         Without such a name: all, without the prefix that they share. Raises WeightsError: several such prefixes."""
-        if "image_spec" in self.extras:  # our own file: one network, without a prefix
+        if self.ours:  # one network, without a prefix
             return self.held
         found = (re.fullmatch(rf"(|.*?\.)(?:{pattern})", name) for name in self.held)
         prefixes = sorted({match[1] for match in found if match}, key=len)
@@ -75,7 +75,12 @@ class WeightFile:
     def source(self) -> str:
         """Return the family whose signature is among the names; else ours for a run, timm otherwise."""
         signed = (name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors)))
-        return next(signed, "ours" if "config" in self.extras else "timm")
+        return next(signed, "ours" if self.ours else "timm")
+
+    @property
+    def ours(self) -> bool:
+        """Return whether a run or an export of ours wrote it: others' may have class_names and a config, too."""
+        return "image_spec" in self.extras
 
     @property
     def family(self) -> Family:
@@ -117,7 +122,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def read_weights(path: str | Path) -> WeightFile:
     """Read a file of weights, the best of a run directory, or a Hugging Face folder.
 
-    Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects.
+    Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, not finite, or Python objects.
     """
     path = find_weights(Path(path).expanduser())
     if path.suffix not in READERS:
@@ -147,6 +152,7 @@ def read_weights(path: str | Path) -> WeightFile:
             if tensor.numel() * tensor.element_size() > size:  # a view that repeats a few numbers
                 raise WeightsError(f"{path}: {name} takes more memory than the file")
             tensors[name] = tensor.detach().clone()
+    require_finite(path, tensors)
     return WeightFile(path, tensors, extras, tuple(notes))
 
 

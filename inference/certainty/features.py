@@ -92,19 +92,19 @@ class WithUnlikeness(nn.Module):
 class OfFile(nn.Module):
     """Unlikeness and logits of an ONNX file, which computes both."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.session, self.input = session, session.get_inputs()[0].name
+        self.model = model
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(map(torch.from_numpy, self.session.run(["logits", UNLIKE], {self.input: images.numpy()})))
+        return self.model.run(images, "logits", UNLIKE)
 
 
 def two_outputs(model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None) -> nn.Module:
     """Return a model, or the network of an ONNX file, with both outputs."""
     session: Any = getattr(model, "session", None)
     if session is not None and UNLIKE in [output.name for output in session.get_outputs()]:
-        return OfFile(session)
+        return OfFile(model)
     return WithUnlikeness(model, unlikeness, amp_dtype)
 
 

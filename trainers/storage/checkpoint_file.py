@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import CheckpointError, WeightsError
 from common.files import replacing
-from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
+from vit.tensor_files import SEAL, read_tree, require_finite, require_seal, write_tree
 
 FORMAT_VERSION = 3
 _NAME = re.compile(r"step_\d+|best")
@@ -41,10 +41,11 @@ def best_of(run_dir: Path) -> Path:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint with all weights of its model, and the SHA-256 of its bytes under SEAL.
 
-    Raises CheckpointError: it is damaged, not of this application, or of another format.
+    Raises CheckpointError: it is damaged, not of this application, of another format, or its weights are not finite.
     """
     try:
         data = read_tree(path)
+        require_finite(path, data["model"] if isinstance(data.get("model"), Mapping) else {})
     except WeightsError as error:
         raise CheckpointError(f"checkpoint {error}") from error
     for name, kind in KINDS.items():

@@ -156,13 +156,17 @@ def open_best(run_dir: Path | str) -> BestModel:
         build = partial(build_model, config, num_classes=classes, **plain)
         with torch.device("meta"):  # shapes without numbers, which may be too many
             require_shapes(build(), checkpoint["model"])
-        if config.image_size not in (None, spec.image_size):
-            raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
+        require_same_side(config, spec)
         model = build()
         model.load_state_dict(checkpoint["model"])
         names, epoch = tuple(checkpoint["class_names"]), int(checkpoint["epoch"])
         amp = str(checkpoint["config"]["train"].get("amp"))
     return BestModel(model.eval(), spec, names, config, epoch, checkpoint[SEAL], amp)
+
+
+def require_same_side(config: ModelConfig, spec: ImageSpec) -> None:
+    if config.image_size not in (None, spec.image_size):
+        raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
