@@ -184,8 +184,11 @@ class Blueprint:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            specs = {"usual": self._usual_spec(), "spec": self.image_spec}
-            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names, **specs))
+            usual, spec = self._usual_spec(), self.image_spec
+            notes = load_weights(
+                model, self.weights, layer_norm_eps=eps, class_names=class_names, usual=usual, spec=spec
+            )
+            log.info("%s", notes)
         if self.config.trainable != "all":
             from vit.freezing import freeze
 
