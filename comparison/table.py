@@ -154,6 +154,8 @@ def last_screen(comparison: Comparison, results: Results) -> Iterator[str]:
     scores, pairs = results[0].arms[0].scores, [row.against_first for result in results for row in result.arms[1:]]
     images = images_text(scores["images"], scores["groups"], comparison.scored)
     yield f"accuracy in % of {images}, {pluralise(scores['seeds'], 'seed')}; 95% intervals"
+    if len(short) > 2:
+        yield f"difference, better, worse: against the first arm, {ellipsis(short[0], LONGEST)}"
     if any(pair.mark == "unclear" and pair.difference.low * pair.difference.high > 0 for pair in pairs if pair):
         together = results[0].pairs[0].claims
         yield f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"

@@ -183,8 +183,14 @@ def seeds_or_images_needed(pair: Pair) -> str:
 
 
 def not_converged(results: Sequence[ConditionResult]) -> Iterator[str]:
-    """Yield for each condition the arms that still improved at the end, and the option that trains them longer."""
+    """Yield for each condition the arms that took less than a pass, or still improved at the end, and what helps."""
     for result in results:
+        short = [row.arm.name for row in result.arms if (row.arm.runs[0].config["train"]["epochs"] or 1) < 1]
+        if short:
+            yield (
+                f"less than a pass over the images with {result.condition.title}: {', '.join(short)}; the verdict"
+                " says little: more time, fewer arms, seeds or rates"
+            )
         rising = [row for row in result.arms if row.scores["improvement"] is not None]
         if rising:
             where = f" with {result.condition.title}" * (len(results) > 1)
@@ -228,6 +234,8 @@ def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterato
         )
     if any(row.scores["improvement"] is not None for result in results for row in result.arms):
         yield f"^ not converged: validation accuracy still rose {CONVERGENCE}"
+    if len(condition.arms) > 2:
+        yield f"better, worse: than the first arm, {condition.arms[0].name}"
     if claims > 1:
         yield (
             f"verdicts: the {claims} comparisons are judged together (Holm's correction): of reports on equal arms at "

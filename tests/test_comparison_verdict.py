@@ -10,7 +10,8 @@ from small_comparison import arm_in_memory, arm_of, comparison_of
 
 from comparison.results import analyse, improvement_at_end, judge
 from comparison.runs import Condition
-from comparison.verdict import ASSUMED, headline, pair_sentence, power_line
+from comparison.table import last_screen
+from comparison.verdict import ASSUMED, headline, not_converged, notes, pair_sentence, power_line
 from trainers.statistics import LEVEL, Spread, estimate
 
 LABELS = [row % 3 for row in range(60)]
@@ -176,3 +177,19 @@ def test_of_few_epochs_or_old_files_nothing_is_said():
     rows = history(straight)
     del rows[3]["lr"]
     assert improvement_at_end([rows]) is None
+
+
+@pytest.mark.parametrize(("epochs", "warned"), [(0.1, True), (1, False)])
+def test_arms_that_had_less_than_a_pass_are_named(tmp_path, epochs, warned):
+    quick = arm_of(tmp_path, "quick", right(55), LABELS, options={"epochs": epochs})
+    lines = [*not_converged(analyse(comparison_of((None, (quick, arm_of(tmp_path, "whole", right(9), LABELS))))))]
+    assert [("quick" in line, "whole" in line) for line in lines] == [(True, False)] * warned
+
+
+def test_of_several_arms_it_is_said_which_one_the_others_are_better_than(tmp_path):
+    several = comparison(tmp_path, a=right(20), b=right(57), c=right(40))
+    two = comparison(tmp_path / "two", a=right(20), b=right(57))
+    for made, said in ((several, True), (two, False)):
+        found = analyse(made)
+        assert any("first arm, a" in line for line in last_screen(made, found)) is said
+        assert any("first arm, a" in line for line in notes(made, found)) is said

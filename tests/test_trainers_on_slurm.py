@@ -179,3 +179,11 @@ def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkey
     else:
         with pytest.raises(TrainingError, match="squeue"):
             [*slurm.as_jobs(executor, None, [item])]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a login node without a GPU is pretended by one")
+@pytest.mark.xfail(strict=True, reason="issue 70: a queued run has the devices of the login node")
+def test_a_device_of_the_queue_need_not_be_where_the_jobs_are_sent_from(capsys, tmp_path):
+    words = [*FOLDS, "--output-dir", tmp_path, "--on", "slurm", "gres=gpu:1"]
+    words[words.index("cpu")] = "cuda"
+    assert "is not there" not in call(capsys, *words)[2]

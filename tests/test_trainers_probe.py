@@ -113,6 +113,15 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
         prepare(probe_config("unused", cache_features="on", **options))
 
 
+def test_features_of_another_precision_are_not_taken(tmp_path):
+    """Of off and tf32 the dtype is the same, and on a GPU the bits are not."""
+    from trainers.features import features_of
+
+    for number, amp in enumerate(("off", "tf32", "off"), 1):
+        features_of(prepare(probe_config(tmp_path, amp=amp, cache_features="off")), "val", keep=True)
+        assert len([*tmp_path.glob("*/features/*.*")]) == min(number, 2)
+
+
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     from trainers.features import cache_features
 

@@ -87,7 +87,7 @@ def features_of(
     loader = setup.data.dataloaders[split]
     kept_in = folder if keep or folder.is_dir() else None
     about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
-    about += [to_dict(setup.spec), str(setup.amp_dtype)]
+    about += [to_dict(setup.spec), setup.config.train.amp]  # tf32 and off have one dtype, and other bits
     how: dict[str, Any] = {"loader": loader, "device": setup.device, "amp_dtype": setup.amp_dtype}
     if not isinstance(setup.model, SideBySide):
         model = dataclasses.replace(setup.config.model, weights=None, trainable="head")
