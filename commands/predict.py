@@ -79,7 +79,8 @@ def main(options: Options) -> int:
     if options.grid is not None:
         images = spread.seeing(images)
     with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-        write_rows(images, file, top=options.top, judged=classifier.answers is not None)
+        judged = classifier.answers is not None
+        write_rows(images, file, top=options.top, judged=judged, printed=options.output is None)
         file.flush()
     if options.grid is not None and spread.pool:
         draw_grid(spread, options.grid, of=tally.images)

@@ -177,5 +177,5 @@ def write_pictures(
     if attention is not None:
         save(heads_figure(attention.heads, asking=attention.asking), folder / f"{name}_heads.png")
         files.append(f"{name}_heads.png")
-    ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
+    ranked = ", ".join(f"{printable(label)} {probability:.1%}" for label, probability in image.ranked)
     return f"{printable(image.path)}: {ranked}; {', '.join(files)}"

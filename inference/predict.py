@@ -147,16 +147,19 @@ class Tally:
             yield image
 
 
-def write_rows(images: Iterable[ImagePrediction], file: TextIO, *, top: int, judged: bool = False) -> None:
+def write_rows(
+    images: Iterable[ImagePrediction], file: TextIO, *, top: int, judged: bool = False, printed: bool = False
+) -> None:
     """Write images and their `top` classes as CSV, a row per image; where they are `judged` with the set of each, its
-    classes divided by " | ", and whether the image is unknown, yes or no: empty where nothing is promised."""
+    classes divided by " | ", and whether the image is unknown, yes or no: empty where nothing is promised. Paths are
+    those of the files, as in split.csv; `printed`: with codes for what a terminal cannot show."""
 
     ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
     header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
 
     def row(image: ImagePrediction) -> list[str]:
         ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
-        cells = [printable(image.path), printable(image.label or ""), *ranked]
+        cells = [printable(image.path) if printed else image.path, printable(image.label or ""), *ranked]
         if not judged:
             return cells
         names = JOINT.join(map(printable, image.set or ()))

@@ -5,6 +5,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,7 +34,10 @@ def pip_install(python: Path, *words: str) -> None:
 
 
 def smoke(built: Path) -> int:
-    """Install a wheel into a new environment, and train for one epoch in an empty folder."""
+    """Look for its licences, install a wheel into a new environment, and train for one epoch in an empty folder."""
+    with ZipFile(built) as archive:
+        names = {Path(name).name for name in archive.namelist() if "/licenses/" in name}
+        assert names == {"LICENSE", "NOTICE"}, names
     with TemporaryDirectory() as name:
         folder = Path(name, "empty")
         folder.mkdir()

@@ -18,6 +18,7 @@ from PIL import Image
 from small_run import CLASSES, call, labelled_photos, make_run, photo
 
 from common.shell import PROGRAM
+from common.tables import read_rows
 from datasets.config import DataConfig
 from datasets.identity import file_digest
 from datasets.loaders import evaluation_loader
@@ -182,6 +183,10 @@ def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
     code, out, _err = call(capsys, "predict", run, tmp_path)
     assert code == 0
     assert [Path(row["path"]).name for row in table(out)] == ["caf\\udce9.png", "line\\nbreak.png"]
+    assert call(capsys, "predict", run, tmp_path, "--output", tmp_path / "rows.csv")[0] == 0
+    rows = read_rows(tmp_path / "rows.csv", ("path",))
+    assert [Path(row["path"]).name for row in rows] == ["caf\udce9.png", "line\nbreak.png"]
+    assert all(Path(row["path"]).is_file() for row in rows)
 
 
 def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_number_of_files():

@@ -254,6 +254,19 @@ def test_names_in_tables_and_on_a_terminal_are_harmless(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
     assert {cell[:1] for row in csv.reader(io.StringIO(out)) for cell in row} <= {*"pl/'\\a01", ""}
+    picture = str(next(data.rglob("*.png")))
+    for words in (
+        ["explain", str(run), picture, "--output", str(tmp_path / "maps")],
+        ["explain", str(run), picture, "--target", "\x1b[2Jnone", "--output", str(tmp_path / "maps")],
+        ["export", str(run), "--format", "safetensors", "--output", str(tmp_path / "m.safetensors")],
+        ["evaluate", str(run), "--data", str(data), "--output", str(tmp_path / "eval")],
+        ["check", str(data), "--output", str(tmp_path / "check.csv")],
+        ["summary", "--model", "\x1b[2Jnone"],
+        ["pack", str(data), str(tmp_path / "shards")],
+        ["train", str(data), "--model", "vit_micro_2", "--epochs", "1", "--output-dir", str(tmp_path / "runs")],
+    ):
+        main.main(words)
+        assert "\x1b" not in "".join(capsys.readouterr()), words
     assert main.main(["evaluate", str(run), "--data", "\x1b]0;title\x07", "--device", "cpu"]) in (2, 3)
     assert "\x1b" not in "".join(capsys.readouterr())
     assert json.loads(json.dumps(classes)) == list(open_classifier(str(run)).class_names)

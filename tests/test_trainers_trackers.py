@@ -229,6 +229,11 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(tracker, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_no_tracker_is_imported_without_the_option(tracker, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, tracker, None)  # an import would fail
+    assert train(config_of(tmp_path)).run_dir.is_dir()
+
+
 def test_nothing_is_sent_without_the_option_by_a_rehearsal_or_by_the_second_process(
     store, tracker, tmp_path, monkeypatch
 ):

@@ -253,6 +253,12 @@ def test_code_in_a_pickle_is_never_run(legacy: bool | None, tmp_path: Path) -> N
     assert not marker.exists()
 
 
+def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", zeros=np.zeros(2**25, np.float32))
+    with pytest.raises(WeightsError, match="would unpack to 134,"):
+        read_weights(tmp_path / "bomb.npz")
+
+
 def test_code_in_an_npz_is_never_run(tmp_path: Path) -> None:
     marker, path = tmp_path / "ran", tmp_path / "w.npz"
     np.savez(path, cls=np.array([Malicious(marker)], dtype=object))

@@ -270,6 +270,8 @@ def weights_path(config: ModelConfig) -> Path | None:
 
     remedy = "take it from the application's repository again"
     require_digest(find_weights(path), EMBEDDED_SHA256[config.weights], remedy=remedy)
+    if config.weights == "tiny_imagenet":
+        log.warning("weights tiny_imagenet: learnt from ImageNet's pictures (not for commercial use; see NOTICE)")
     return path
 
 

@@ -30,6 +30,8 @@ WRAPPERS = (
     "target_encoder", "encoder", "model_ema", "state_dict_ema", "ema_state_dict", "ema",
 )  # fmt: skip
 """Keys under which trainers keep a network, in order of preference."""
+MOST_TIMES, FREE_BYTES = 10, 64 * 2**20
+"""Times its size to which an .npz file may unpack, and bytes that always may: weights hardly shrink."""
 OF_THE_HUB = ("model.safetensors", "pytorch_model.bin")
 """Files with the weights of a Hugging Face folder."""
 _WITHIN = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -216,7 +218,13 @@ def _read_npz(path: Path) -> dict[str, Any]:
     try:
         # Opened here, because np.load leaves a truncated archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files if arrays[name].ndim}
+            unpacked = sum(member.file_size for member in arrays.zip.infolist())
+            if unpacked > max(FREE_BYTES, MOST_TIMES * path.stat().st_size):
+                raise WeightsError(f"{path}: would unpack to {unpacked:,} bytes, over {MOST_TIMES} times its size")
+            read = ((name, np.array(arrays[name])) for name in arrays.files)
+            return {name: torch.from_numpy(array) for name, array in read if array.ndim}
+    except WeightsError:
+        raise
     except Exception as error:  # numpy parses the header of an array as Python's own syntax
         reason = "it holds Python objects, which are not opened" if "pickle" in str(error).lower() else "truncated?"
         raise WeightsError(f"{path}: not a readable .npz file of arrays ({reason})") from None

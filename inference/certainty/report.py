@@ -162,7 +162,8 @@ def table_rows(
             names = JOINT.join(class_names[classes[row, place]] for place in order[sets[row][order]])
         known = "" if unlike is None or np.isnan(unlike[row]) else ("yes" if unlike[row] else "no")
         cells = (dataset.path(row), class_names[label], class_names[guess], names, known)
-        yield [printable(cell) for cell in cells]
+        path, *others = cells
+        yield [path, *map(printable, others)]
 
 
 def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> None:
