@@ -61,6 +61,7 @@ def main(config: Options) -> int:
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column, config.group)
     with json_document(config) as document:
+        csv_path = config.csv_path  # refused, if at all, before minutes of reading
         report = check_source(
             config.data,
             data_root=config.data_root,
@@ -69,12 +70,12 @@ def main(config: Options) -> int:
             sample=config.sample,
             near=not config.no_near,
         )
-        if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
+        if report.findings or config.output or csv_path.exists():  # not one of an earlier check
             if config.output is None:
                 claimed_folder(OutputConfig(), config.data)
             place = data_place(config.data)
             rows = ((finding.kind, finding.severity, *finding[1:], place) for finding in report.findings)
-            with arguments.output_file(config.csv_path) as file:
+            with arguments.output_file(csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
         print(wrapped("\n".join(_table(config, report))))
         document.update(as_json(config, report))

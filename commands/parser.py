@@ -4,6 +4,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import os
 import shutil
 import sys
 import textwrap
@@ -215,6 +216,7 @@ def takes_several(option: Option) -> bool:
 
 def read(option: Option, word: str) -> Any:
     """Return the value that a word stands for. Raises ArgumentTypeError: none of this option's types has it."""
+    word = os.path.expanduser(word)  # which a shell leaves after --NAME=
     for kind in kinds(option.kind):
         if typing.get_origin(kind) is not Literal:
             try:

@@ -97,8 +97,12 @@ def temporary_path(place: Path) -> Path:
 
 def hidden(place: Path, ending: str) -> Path:
     """Return a hidden name in the folder of `place`, cut to what a disk takes."""
-    room = 254 - len(os.fsencode(ending))
-    return place.with_name(f".{os.fsdecode(os.fsencode(place.name)[:room])}{ending}")
+    return place.with_name(f".{cut_name(place.name, 254 - len(os.fsencode(ending)))}{ending}")
+
+
+def cut_name(name: str, room: int = 200) -> str:
+    """Return the beginning of a file's name that has at most so many bytes; a disk takes 255."""
+    return name if len(os.fsencode(name)) <= room else os.fsencode(name)[:room].decode(errors="ignore")
 
 
 def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:

@@ -133,13 +133,15 @@ def hints_of(config_class: Any) -> dict[str, Any]:
 
 
 def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
-    """Return a value as type `hint`: an int may be a float, a str a Path, a list a tuple; numbers of NumPy and torch
-    become Python's."""
+    """Return a value as type `hint`: an int may be a float, a str a Path (`~` is home), a list a tuple; numbers of
+    NumPy and torch become Python's."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, int) and abs(value) >= 2**63:
         raise OptionError(f"{label}={value!r:.100} is too large")
+    if hint is Path and isinstance(value, str | Path):
+        return Path(os.path.expanduser(value))
     if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) is (hint is bool):
         return typing.cast(Any, hint)(value) if hint in (int, float, str) else value
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -155,8 +157,6 @@ def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
             return str(value)
     elif origin is tuple and isinstance(value, list | tuple):
         return tuple(as_type(item, arguments[0], label) for item in value)
-    elif hint is Path and isinstance(value, str):
-        return Path(value)
     elif hint is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     elif hint in (int, float) and not isinstance(value, bool | str) and not hasattr(value, "__len__"):

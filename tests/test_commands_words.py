@@ -13,9 +13,10 @@ from PIL import Image
 
 import main
 from commands.arguments import TrainOptions
-from commands.parser import parse
+from commands.parser import kinds, on_line, parse, read
 from common.errors import OptionError
-from trainers.config import load_config, to_dict
+from common.options import options_of
+from trainers.config import RunConfig, load_config, to_dict
 from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 
@@ -99,3 +100,24 @@ def test_two_images_a_class_are_told_what_to_do(tmp_path, capsys) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     assert main.main(["train", "--data", str(tmp_path), "--epochs", "1"]) == 3
     assert "no val images, of 4 in all: more images help" in capsys.readouterr().err
+
+
+def test_a_tilde_is_the_home_folder_in_every_word_that_is_a_path(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    tried = 0
+    for name in main.COMMANDS:
+        for option in on_line(main.module_of(name).Options):
+            if {Path, str} & {*kinds(option.kind)}:
+                assert str(read(option, "~/x/y")) == "/home/me/x/y", f"{name} {option.flag}"
+                tried += 1
+    assert tried > 60
+
+
+@pytest.mark.parametrize("given", ["~/x", Path("~/x")])
+def test_a_tilde_is_the_home_folder_in_files_and_in_python(monkeypatch, given):
+    monkeypatch.setenv("HOME", "/home/me")
+    paths = [option for option in options_of(RunConfig) if Path in kinds(option.kind)]
+    assert len(paths) >= 4
+    for option in paths:
+        config = RunConfig().changed(**{option.section: {option.name: given}})
+        assert option.of(config) == Path("/home/me/x"), option.flag

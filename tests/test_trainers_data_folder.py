@@ -69,3 +69,49 @@ def test_the_table_of_a_set_that_was_moved_is_still_its_own(two, tmp_path, capsy
     words = ["train", "--data", moved, "--exclude", "runs/photos/check.csv", *TINY]
     code, out, err = call(capsys, *words)
     assert (code, "1 image left out" in out) == (0, True), err
+
+
+INSIDE = [
+    ("photos", "."),
+    ("photos", "photos"),
+    ("photos", "photos/a"),
+    (".", "runs"),
+    ("a/..", "runs"),
+    ("photos/", "../one"),
+]
+
+
+@pytest.mark.parametrize(("source", "output_dir"), INSIDE)
+def test_runs_are_never_written_among_the_images(two, tmp_path, monkeypatch, capsys, source, output_dir):
+    monkeypatch.chdir(two[0] if "." in source else two[0].parent)
+    before = sorted(two[0].rglob("*"))
+    for command in ("train", "rank", "compare"):
+        words = {
+            "train": TINY,
+            "rank": ["--models", "fashion_mnist"],
+            "compare": ["--arms", "vit_micro_2", "vit_micro_4"],
+        }
+        code, _, err = call(capsys, command, "--data", source, "--output-dir", output_dir, *words[command])
+        assert (code, "--output-dir" in err, err.count("\n")) == (2, True, 1), err
+    if output_dir == "runs":
+        for command in ("check", "clean", "next"):
+            code, _, err = call(capsys, command, source)
+            assert (code, "--output" in err, err.count("\n")) == (2, True, 1), err
+        assert call(capsys, "check", source, "--output", tmp_path / "c.csv")[0] == 0
+    assert sorted(two[0].rglob("*")) == before
+
+
+def test_runs_next_to_the_images_are_where_they_belong(two):
+    assert data_folder(OutputConfig(Path()), "digits") == Path("digits")
+    assert data_folder(OutputConfig(two[0].parent / "runs"), str(two[0])) == two[0].parent / "runs" / "photos"
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "数" * 85])
+def test_a_set_with_the_longest_name_that_a_disk_takes_is_checked_and_trained_on(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    data = class_folders(tmp_path / name, {"a": 12, "b": 12})
+    (data / "a" / "000.png").write_bytes(b"")
+    assert call(capsys, "check", name)[0] == 3
+    code, _, err = call(capsys, "train", name, "--on-bad-image", "skip", *TINY, "--tb", "scalars")
+    assert code == 0, err
+    assert len(list(tmp_path.glob("runs/*/vit_micro_2_s0/summary.json"))) == 1

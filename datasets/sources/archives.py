@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from common.errors import DataError
-from common.files import folder_aside, require_writable_data_root, settle
+from common.files import cut_name, folder_aside, require_writable_data_root, settle
 
 MAX_RATIO = 100
 """Size of the contents over the size of the archive, at most: photographs hardly compress, raw pixels 5 to 1."""
@@ -46,7 +46,7 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
 
 def unpacked(archive: Path, root: Path) -> Path:
     """Return the folder below `root`/unpacked that an archive was unpacked into, now or at an earlier start."""
-    folder = root / "unpacked" / f"{archive.name.partition('.')[0]}-{mark_of(archive)}"
+    folder = root / "unpacked" / f"{cut_name(archive.name.partition('.')[0])}-{mark_of(archive)}"
     return folder if folder.is_dir() else unpack(archive, folder)
 
 

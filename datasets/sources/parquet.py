@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError, import_optional
-from common.files import folder_aside, require_writable_data_root, settle
+from common.files import cut_name, folder_aside, require_writable_data_root, settle
 from common.shell import EXTRAS
 from common.text import normal
 from datasets.config import Columns, by_column, column_of
@@ -30,7 +30,7 @@ def read_parquet(files: Sequence[Path], name: str, root: Path, columns: Columns)
     """
     group = column_of(columns.group)
     how = repr((columns.label, group, [file.parts[-2:] for file in files]))
-    folder = root / "unpacked" / f"{name}-{mark_of(*files)}-{zlib.crc32(how.encode()):08x}"
+    folder = root / "unpacked" / f"{cut_name(name)}-{mark_of(*files)}-{zlib.crc32(how.encode()):08x}"
     if not folder.is_dir():
         _unpack(files, folder, columns)
     return read_tar_shards(shards_in(folder), name, root, **({"grouped_by": by_column(group)} if group else {}))

@@ -8,7 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from common.files import write_text
+from common.errors import OptionError
+from common.files import cut_name, write_text
 from datasets.config import data_name, data_place
 from trainers.config import OutputConfig
 
@@ -16,8 +17,15 @@ MARKER = ".set"
 
 
 def data_folder(output: OutputConfig, source: str) -> Path:
-    """Return the folder of a set: `runs/<name>`, unless that is another's. Nothing is made yet."""
-    plain, place = output.output_dir / data_name(source), data_place(source)
+    """Return the folder of a set: `runs/<name>`, unless that is another's. Nothing is made yet.
+
+    Raises OptionError: it lies in the folder of images, which would be another set with it."""
+    plain, place = output.output_dir / cut_name(data_name(source)), data_place(source)
+    if os.path.isdir(place) and Path(os.path.realpath(plain)).is_relative_to(place):
+        raise OptionError(
+            f"{plain} lies in {source}, among the images: name another folder with --output-dir; for check, clean and"
+            " next with --output"
+        )
     mark = hashlib.blake2b(place.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     own = plain.with_name(f"{plain.name}-{mark}")
     return own if own.exists() or owner(plain) not in ("", place) else plain

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import CheckpointError, OptionError
-from common.files import write_text
+from common.files import cut_name, write_text
 from common.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
 from trainers.storage.data_folder import data_folder
@@ -19,7 +19,7 @@ from trainers.storage.data_folder import data_folder
 
 def plan_run_directory(config: RunConfig) -> Path:
     """Return the folder that this run will get (see `free_folder`)."""
-    model = config.model.name.replace(":", "_").replace("/", "_")
+    model = cut_name(config.model.name.replace(":", "_").replace("/", "_"))
     fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}")
 
