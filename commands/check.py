@@ -7,12 +7,12 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from commands import arguments
 from commands.json_output import JsonOption, json_document
 from commands.parser import UsageError
-from common.options import operand
+from common.options import Output, operand
 from common.shell import command
 from common.tables import csv_text
 from common.text import format_table, pluralise, printable, wrapped
@@ -34,7 +34,7 @@ class Options(JsonOption, arguments.ImagesOptions):
     Exit code 0: clean, or warnings only; 3: training would be wrong.
     """
 
-    output: Path | None = None
+    output: Annotated[Path | None, Output] = None
     """Write all findings to this CSV file. `train --exclude FILE` takes it. Default: runs/<data>/check.csv."""
     workers: int | None = None
     """Read with this many processes. Default: one per processor core."""

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from commands.arguments import ImagesOptions
 from commands.parser import UsageError
 from common.errors import DataError
-from common.options import require
+from common.options import OutputFolder, require
 from common.text import pluralise
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
@@ -26,7 +26,7 @@ class Options(ImagesOptions):
     """Stop at an unreadable image (fail) or leave it out (skip)."""
     folds: int = 5
     """Cut the images into this many folds. Each is judged by models that were trained on the others."""
-    output: Path | None = None
+    output: Annotated[Path | None, OutputFolder] = None
     """Write the files to this folder. Default: runs/<data>/clean/."""
     port: int | None = None
     """TCP port of --review; 0 takes a free one. Default: 7861."""

@@ -10,7 +10,7 @@ from commands.arguments import ModelOptions
 from commands.json_output import JsonOption, json_document
 from commands.parser import UsageError
 from commands.train import score_lines
-from common.options import Arg
+from common.options import Arg, OutputFolder
 from common.text import pluralise, wrapped
 from datasets.config import DataConfig, Group, Name
 
@@ -43,7 +43,7 @@ class Options(JsonOption, ModelOptions):
     """Keep images of --data together, as for train. The confidence interval is then one of groups."""
     data_root: Path | None = None
     """Find built-in sets in this folder. Default: where the run found them; else data."""
-    output: Path | None = None
+    output: Annotated[Path | None, OutputFolder] = None
     """Write the files about --data to this folder. Default: eval/ of the run."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from commands.arguments import ModelOptions
 from commands.parser import UsageError
-from common.options import Arg, Positional, require_counts
+from common.options import Arg, OutputFolder, Positional, require_counts
 from common.shell import command
 from common.text import pluralise, printable, wrapped
 from datasets.config import Name
@@ -42,7 +42,7 @@ class Options(ModelOptions):
     """Draw this attention head of --layer. Default: the mean of all heads."""
     limit: int | None = None
     """Explain at most this many images. Default: 20; 8 on a page."""
-    output: Path | None = None
+    output: Annotated[Path | None, OutputFolder] = None
     """Write the pictures to this folder. Default: explain/ in the run directory."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from commands.arguments import WeightsOptions
 from commands.parser import UsageError
-from common.options import Arg
+from common.options import Arg, Output
 from common.text import pluralise
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Options(WeightsOptions):
     format: Literal["safetensors", "onnx"] = "safetensors"
     """File format: safetensors holds weights, in torchvision's names where its class fits; onnx holds the whole
     computation."""
-    output: Path | None = None
+    output: Annotated[Path | None, Output] = None
     """File to write. Default: export/model.<format> in the run directory."""
     input: Literal["picture", "tensor"] | None = None
     """Input of an onnx file. picture: uint8 RGB of any size; resizing, normalising and the temperature are in the file,

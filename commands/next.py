@@ -7,7 +7,7 @@ from typing import Annotated
 
 from commands.parser import UsageError
 from common.errors import DataError
-from common.options import Arg, Positional, require, require_counts
+from common.options import Arg, OutputFolder, Positional, require, require_counts
 from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import Name
@@ -44,7 +44,7 @@ class Options:
     """Column of a table that names the pictures, as for train."""
     data_root: Path = Path("data")
     """Folder of unpacked archives."""
-    output: Path | None = None
+    output: Annotated[Path | None, OutputFolder] = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
     port: int | None = None
     """TCP port of --review; 0 takes a free one. Default: 7862."""

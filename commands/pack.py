@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from commands.arguments import ImagesOptions
-from common.options import Arg, Positional
+from common.options import Arg, OutputFolder, Positional
 from common.shell import command
 from common.text import pluralise
 
@@ -16,7 +16,7 @@ class Options(ImagesOptions):
     for all. Nothing is decoded. `--data FOLDER` then reads them where they lie: same order, same split, same run.
     """
 
-    folder: Annotated[Path, Positional, Arg(metavar="FOLDER")]
+    folder: Annotated[Path, Positional, OutputFolder, Arg(metavar="FOLDER")]
     """Write the shards to this new folder. Their names are train-000000.tar, val-000000.tar, ..., or all-000000.tar
     where the set brings no split."""
 

@@ -3,7 +3,9 @@
 import argparse
 import ast
 import dataclasses
+import glob
 import inspect
+import mimetypes
 import os
 import shutil
 import sys
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 
 from common.errors import OptionError
-from common.options import InFiles, NoWord, Option, Positional, options_of
+from common.options import InFiles, NoWord, Option, Output, OutputFolder, Positional, options_of
 from common.shell import NAME
 from common.text import did_you_mean
 
@@ -33,6 +35,9 @@ ELSEWHERE = {
     "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
 }  # fmt: skip
 """Names that other training programs have for our options."""
+OUTPUTS = {Output, OutputFolder}
+OPEN_PARTS = (("export",), ("explain",))
+"""Folders of a run that commands fill when they are asked to."""
 METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
 
 
@@ -73,9 +78,40 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str) -> Any:
     Raises OptionError: one line that names the option, the value and what would work. SystemExit: help was asked for.
     """
     given = given_in(options_class, argv, prog=prog)
+    spare_inputs(given)
     if issubclass(options_class, ManyOptions):
         return options_class.from_given(given)
     return filled(options_class, given)
+
+
+def spare_inputs(given: Mapping[Option, Any]) -> None:
+    """Raise UsageError where what is to be written is a file that the command reads, or another of a run."""
+    outputs = {option: Path(os.path.realpath(value)) for option, value in given.items() if OUTPUTS & {*option.marks}}
+    if not outputs:
+        return
+    values = (value for option, value in given.items() if option not in outputs)
+    words = [word for value in values for word in (value if isinstance(value, tuple) else (value,))]
+    named = [str(word) for word in words if isinstance(word, str | Path)]
+    files = {Path(os.path.realpath(path)) for word in named for path in (word, *glob.iglob(word, recursive=True))}
+    folders = {Path(os.path.realpath(word)) for word in words if isinstance(word, str) and os.path.isdir(word)}
+    for option, place in outputs.items():
+        above, there = {place, *place.parents}, place.exists()
+        runs = (path for path in above if (path / "config.json").is_file() and (path / "checkpoints").is_dir())
+        run = next(runs, None)
+        part = place.relative_to(run).parts[:1] if run else ()
+        images = [path for path in above & folders if path != run]
+        is_picture = there and (mimetypes.guess_type(place)[0] or "").startswith("image/")
+        if place in files and there:
+            why = "is read by this command"
+        elif run and (part == ("checkpoints",) or (there and place != run / "eval" and part not in OPEN_PARTS)):
+            why = f"belongs to the run {run}"
+        elif images and (OutputFolder in option.marks or is_picture):
+            why = f"lies among the images of {images[0]}"
+        elif is_picture and option.name != "grid":
+            why = "is a picture"
+        else:
+            continue
+        raise UsageError(f"{option.flag} {given[option]} {why}, and would be written over: name another place")
 
 
 def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -> Any:

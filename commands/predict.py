@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from commands.arguments import ModelOptions, output_file
 from commands.parser import UsageError
-from common.options import Arg, Positional, require_counts
+from common.options import Arg, Output, Positional, require_counts
 from common.shell import command
 from common.text import wrapped
 
@@ -32,9 +32,9 @@ class Options(ModelOptions):
     """Name image files, folders or globs. `-` reads names from standard input."""
     top: int = 1
     """List this many classes an image, the likeliest first."""
-    output: Path | None = None
+    output: Annotated[Path | None, Output] = None
     """Write the CSV to this file. Default: standard output."""
-    grid: Path | None = None
+    grid: Annotated[Path | None, Output] = None
     """Draw a grid of pictures in this PNG file. The least and the most certain of each class, green if right, red if
     wrong."""
     grid_images: int | None = None

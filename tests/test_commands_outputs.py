@@ -1,0 +1,95 @@
+"""What a command is to write is never what it reads, whichever option names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_sets import class_folders, write_table
+from small_run import call, make_run
+
+import main
+from commands.parser import OUTPUTS, kinds, on_line
+
+READ = {"--data-root", "--class-names", "--exclude", "--split", "--output-dir", "--config"}
+"""Options with a path that is read, or below which runs get folders of their own names."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    class_folders(folder / "photos", {"ant": 3, "bee": 3})
+    (folder / "photos" / "ant" / "000.png").rename(folder / "photos" / "ant" / "a.png")
+    write_table(folder / "photos.csv", [("photos/ant/a.png", "ant"), ("photos/bee/000.png", "bee")])
+    (folder / "names.txt").write_text("ant\nbee\n")
+    make_run(folder / "run", classes=("ant", "bee"))
+    (folder / "run" / "eval").mkdir()
+    (folder / "run" / "eval" / "answers.json").write_text("{}")
+    (folder / "link.csv").symlink_to("photos.csv")
+    return folder
+
+
+def test_every_option_with_a_path_is_known_as_one_to_read_or_to_write():
+    for name in main.COMMANDS:
+        for option in on_line(main.module_of(name).Options):
+            if Path in kinds(option.kind):
+                writes = bool(OUTPUTS & {*option.marks})
+                assert writes is (option.flag not in READ), f"{name} {option.flag}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "predict run photos/ant/a.png --output photos/ant/a.png",
+        "predict run photos/ant/a.png --grid photos/ant/a.png",
+        "predict run photos --output photos/ant/a.png",
+        "predict run photos --grid photos/ant/a.png",
+        "predict run photos/*/a.* --grid photos/ant/a.png",
+        "predict run photos --output run/config.json",
+        "predict run photos --output run/eval/answers.json",
+        "predict run photos --output run/checkpoints/best.safetensors",
+        "predict latest photos --output run/config.json",
+        "predict run photos --class-names names.txt --output names.txt",
+        "export run --output run/checkpoints/best.safetensors",
+        "export run --output run/checkpoints/step_9.safetensors",
+        "check photos.csv --output photos.csv",
+        "check photos.csv --output link.csv",
+        "check photos.csv --output ./photos/../photos.csv",
+        "check photos --output photos/bee/000.png",
+        "explain run photos --output photos",
+        "explain run photos --output photos/maps",
+        "explain run photos --output run",
+        "explain run photos --page --output run/checkpoints",
+        "evaluate run --data photos --output photos",
+        "evaluate run --data photos --output run",
+        "clean photos --output photos",
+        "clean photos --output photos/ant",
+        "next photos --output photos/next",
+        "next photos.csv --output photos.csv",
+        "pack photos photos/shards",
+    ],
+)
+def test_an_output_that_is_an_input_is_refused_before_anything_is_written(made, monkeypatch, capsys, words):
+    monkeypatch.chdir(made)
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    code, out, err = call(capsys, *words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert Path(words.split()[-1]).name in err
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "predict run photos --output photos/table.csv --grid grid.png",
+        "export run --output run/export/model.safetensors",
+        "check photos --output photos/check.csv --workers 0",
+        "summary",
+    ],
+)
+def test_what_a_command_wrote_is_written_again(made, monkeypatch, capsys, words):
+    monkeypatch.chdir(made)
+    for _ in range(2):
+        code, _, err = call(capsys, *words.split())
+        assert code in (0, 3), err
+        assert "written over" not in err
