@@ -197,6 +197,12 @@ def test_an_option_that_is_given_twice_is_named(capsys, words, option):
     assert "twice" in error.splitlines()[0]
 
 
+def test_pictures_without_classes_are_led_to_the_page_that_labels_them(capsys, folder, tmp_path):
+    (tmp_path / "photo.png").write_bytes((folder / "a.png").read_bytes())
+    code, _, error = call(capsys, "train", tmp_path)
+    assert (code, f"next {tmp_path} --review" in error) == (3, True)
+
+
 def test_what_follows_two_dashes_is_no_option(capsys, folder, tmp_path, monkeypatch):
     (tmp_path / "--x.png").write_bytes((folder / "a.png").read_bytes())
     monkeypatch.chdir(tmp_path)

@@ -92,7 +92,7 @@ def best_in(
     too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises."""
     require_one_run(config)
     images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
-    console.say(f"the best model in {pluralise(budget.minutes, 'minute')}", label="plan")
+    console.say(f"the best model in {console.duration(60 * budget.minutes)}", label="plan")
     if config.train.start_head == "fit":
         return start(config, ())
     if config.model.name == "auto" and config.model.weights is None:
