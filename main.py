@@ -1,6 +1,5 @@
 """The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
 
-import errno
 import io
 import os
 import select
@@ -11,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from common.errors import Interrupted, exit_code, first_line, out_of_memory
+from common.errors import Interrupted, exit_code, first_line, out_of_memory, system_reason
 from common.shell import NAME, PREFIX, PROGRAM, command
 from common.text import printable
 from trainers.system import process
@@ -151,10 +150,7 @@ def reason(error: Exception) -> str:
         return str(error)
     if out_of_memory(error):
         return f"out of memory ({first_line(error)}); give the same command with more of it free"
-    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
-        return str(error)
-    hint = "; --output-dir names another place to write to" if error.errno in (errno.ENOSPC, errno.EROFS) else ""
-    return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
+    return system_reason(error) if isinstance(error, OSError) else str(error)
 
 
 def complain(message: str, code: int) -> int:

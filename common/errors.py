@@ -1,5 +1,7 @@
 """Define exceptions with exit codes, which the command line prints as one line. Imports nothing heavy."""
 
+import errno
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -119,6 +121,20 @@ def first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     met_elsewhere = re.match(r"Caught \w+ in DataLoader worker process", lines[0])
     return lines[-1 if met_elsewhere else 0].rstrip(". ") or "no reason given"
+
+
+def system_reason(error: OSError, option: str = "--output-dir") -> str:
+    """Name the place and the fault of an error of the system, and the option that names another place to write to."""
+    if error.filename is None or error.strerror is None:
+        return first_line(error)
+    place = os.path.abspath(error.filename)
+    while not os.path.exists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    only_read = os.access(place, os.R_OK) and not os.access(place, os.W_OK)
+    forbidden = error.errno in (errno.EACCES, errno.EPERM) and only_read
+    full = error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ENOLCK)
+    hint = f"; {option} names another place to write to" if forbidden or full else ""
+    return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
 
 
 def exit_code(error: Exception) -> int:

@@ -1,8 +1,12 @@
 """Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
 import dataclasses
-from contextlib import nullcontext
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -48,18 +52,34 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, de
     with recorded(model) as kept:
         scores = score_split(model.to(place), loader, place, amp_dtype_on(place, config.train.amp))
     require_finite(run_dir, {"the output": scores.outputs.losses})
-    about = (run_dir / "eval", split, scores, kept, loader.dataset, class_names)
-    if split == "val":  # an earlier file of answers is not read where it is replaced
-        evaluation = write_evaluation(*about, fit_for=opened.seal)
-    else:
-        evaluation = write_evaluation(*about, answers=read_answers(run_dir / "eval", opened.seal))
     notes = [*filter(None, [unfinished(run_dir)]), *seen_lines(run_dir)]
+    with folder_for(run_dir / "eval") as folder:
+        about = (folder, split, scores, kept, loader.dataset, class_names)
+        if split == "val":  # an earlier file of answers is not read where it is replaced
+            evaluation = write_evaluation(*about, fit_for=opened.seal)
+        else:
+            evaluation = write_evaluation(*about, answers=read_answers(folder, opened.seal))
+    if folder != run_dir / "eval":
+        evaluation = dataclasses.replace(evaluation, files=[])
+        notes.append(f"nothing is kept of this: {run_dir / 'eval'} cannot be written to; a copy of the run can")
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, place):
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
     logged = logged_metrics(run_dir, split, opened.epoch)
     return dataclasses.replace(evaluation, epoch=opened.epoch, logged=logged, notes=notes)
+
+
+@contextmanager
+def folder_for(folder: Path) -> Iterator[Path]:
+    """Yield a folder of a run, or a copy that goes with the block where it cannot be written to."""
+    if os.access(folder if folder.is_dir() else folder.parent, os.W_OK):
+        yield folder
+        return
+    with TemporaryDirectory() as temporary:
+        for path in folder.glob("*.json"):  # what an evaluation reads of earlier ones
+            shutil.copyfile(path, Path(temporary, path.name))
+        yield Path(temporary)
 
 
 def evaluate_on(

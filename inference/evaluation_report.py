@@ -180,8 +180,8 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
     yield from evaluation.said
     yield ""
     yield from _class_table(evaluation.classes)
-    first, others = evaluation.files[0], len(evaluation.files) - 1
-    yield f"{'files':>17}  {first} and {others} more"
+    if evaluation.files:
+        yield f"{'files':>17}  {evaluation.files[0]} and {len(evaluation.files) - 1} more"
 
 
 def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:

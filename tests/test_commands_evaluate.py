@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from inference.evaluation_report import read_temperature, save_temperature
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import class_scores, mean_of, per_class
 
+TINY = "--model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"
 pytestmark = pytest.mark.drawn
 
 
@@ -221,3 +223,18 @@ def test_a_run_may_be_called_like_a_file(capsys, tmp_path, name):
     run, data = make_run(tmp_path / name), labelled_photos(tmp_path / "photos", n=1)
     assert call(capsys, "predict", run, *data.rglob("*.png"))[0] == 0
     assert call(capsys, "evaluate", run, "--data", data)[0] == 0
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_run_that_can_only_be_read_is_scored_and_nothing_is_kept(tmp_path, monkeypatch, capsys, split):
+    assert main.main(f"train digits --labels-per-class 2 {TINY} --output-dir {tmp_path} --run-name r".split()) == 0
+    run = tmp_path / "digits" / "r"
+    capsys.readouterr()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))  # also of root
+    code, out, err = call(capsys, "evaluate", run, "--split", split, "--json")
+    assert code == 0, err
+    assert json.loads(out)["scored"]["files"] == []
+    assert str(run / "eval") in err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

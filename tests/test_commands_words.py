@@ -1,6 +1,7 @@
 """Small things of the command line: --version, several seeds, the example of a file, places that fail."""
 
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from fake_sets import class_folders
+from fake_sets import class_folders, zip_folder
 from PIL import Image
 
 import main
@@ -16,10 +17,12 @@ from commands.arguments import TrainOptions
 from commands.parser import kinds, on_line, parse, read
 from common.errors import OptionError
 from common.options import options_of
+from trainers import run_engines
 from trainers.config import RunConfig, load_config, to_dict
 from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 
+MKDIR = os.mkdir
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -86,6 +89,39 @@ def test_a_place_that_cannot_be_written_to_is_named(capsys):
 def test_a_full_disk_is_answered_with_the_option_that_names_another():
     assert "--output-dir" in main.reason(OSError(errno.ENOSPC, "No space left on device", "runs"))
     assert "--output-dir" not in main.reason(PermissionError(errno.EACCES, "Permission denied", "model.pt"))
+
+
+@pytest.mark.parametrize("option", ["--output-dir", "--data-root"])
+def test_a_place_without_permission_to_write_is_answered_with_the_option_too(tmp_path, monkeypatch, capsys, option):
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    monkeypatch.setattr(os, "mkdir", refuse_all)
+    data = zip_folder(class_folders_of(tmp_path), tmp_path / "set.zip") if option == "--data-root" else "digits"
+    words = ["train", str(data), "--model", "vit_micro_2", "--epochs", "1", "--device", "cpu", "--workers", "0"]
+    assert main.main([*words, "--output-dir", str(tmp_path / "runs"), "--data-root", str(tmp_path / "data")]) in (3, 4)
+    err = capsys.readouterr().err
+    assert (option in err, err.count("\n")) == (True, 1), err
+
+
+def refuse_all(path, *_, **__):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def class_folders_of(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", MKDIR)
+        return class_folders(folder / "set", {"a": 12, "b": 12})
+
+
+def test_a_run_whose_checkpoint_fills_the_disk_names_the_option(tmp_path, monkeypatch, capsys):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(run_engines, "write_checkpoint", full)
+    words = "train digits --labels-per-class 2 --model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"
+    assert main.main([*words.split(), "--output-dir", str(tmp_path)]) == 4
+    err = capsys.readouterr().err
+    assert ("--output-dir" in err, "[Errno" in err, ".safetensors" in err) == (True, False, True), err
 
 
 def test_an_interruption_is_said_below_the_sign_that_a_terminal_shows(monkeypatch, capsys):

@@ -15,6 +15,7 @@ from ignite.engine import Events
 from killed_runs import ROOT
 from small_run import tiny_run
 
+import main
 from common.errors import OptionError
 from comparison.compare import compare_arms
 from comparison.plan import Request
@@ -116,3 +117,14 @@ def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path
     monkeypatch.setattr(folder_lock, "PATIENCE", 0.1)
     with folder_lock.held(tmp_path / "digits" / "r"), pytest.raises(OptionError, match=f"process {os.getpid()}"):
         start(tiny_run(tmp_path))
+
+
+def test_a_disk_that_has_no_locks_to_give_is_named_with_the_way_out(tmp_path, monkeypatch):
+    def none_left(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none_left)
+    with pytest.raises(OSError, match="No locks") as caught, folder_lock.held(tmp_path / "r"):
+        pass
+    assert str(tmp_path) in main.reason(caught.value)
+    assert "--output-dir" in main.reason(caught.value)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from common.errors import Diverged, Interrupted, TrainingError, first_line, out_of_memory
+from common.errors import Diverged, Interrupted, TrainingError, first_line, out_of_memory, system_reason
 from common.shell import command
 from trainers.engine import handlers
 from trainers.run_start import discard
@@ -159,7 +159,7 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
         if holds:
             return TrainingError(f"{what}{f' ({first_line(error)})' if text else ''}: {remedy}")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return TrainingError(first_line(error))
+        return TrainingError(system_reason(error))
     return None
 
 

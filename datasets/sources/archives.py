@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from common.errors import DataError
+from common.errors import DataError, system_reason
 from common.files import cut_name, folder_aside, require_writable_data_root, settle
 
 MAX_RATIO = 100
@@ -39,6 +39,8 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
                 settle(entries[0] if wrapped else aside, target)
     except DataError:
         raise
+    except OSError as error:
+        raise DataError(f"cannot unpack {archive}: {system_reason(error, '--data-root')}") from error
     except Exception as error:  # each decompressor has its own
         raise DataError(f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}") from error
     return target

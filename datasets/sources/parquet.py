@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common.errors import DataError, import_optional
+from common.errors import DataError, import_optional, system_reason
 from common.files import cut_name, folder_aside, require_writable_data_root, settle
 from common.shell import EXTRAS
 from common.text import normal
@@ -55,7 +55,8 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
                 (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
             settle(aside, folder)
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"cannot {'write' if place == folder else 'read'} {place}: {error}") from error
+        why = system_reason(error, "--data-root") if isinstance(error, OSError) else error
+        raise DataError(f"cannot {'write' if place == folder else 'read'} {place}: {why}") from error
 
 
 @contextmanager

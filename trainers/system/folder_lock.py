@@ -35,6 +35,8 @@ def held(folder: Path) -> Iterator[None]:
         raise OptionError(
             f"{folder} is in use by {holder(path)}: wait for it or stop it; if it is gone, remove {path}"
         ) from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         if isinstance(lock, FileLock):  # else filelock made another kind of it, whose text is its own
             since = datetime.now(UTC).isoformat(timespec="seconds")
