@@ -9,7 +9,7 @@ from commands import parser
 from commands.arguments import TrainOptions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
-from trainers.options.recipes import RECIPES, card
+from trainers.options.recipes import RECIPES, card, filled_in
 from trainers.reporting.figures import results
 from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
@@ -111,3 +111,12 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "lr"),
+    [("adamw", (), 0.03), ("muon", (), 0.03), ("adamw", ("--optimizer",), None), ("sgd", ("--optimizer",), None)],
+)
+def test_a_rate_of_a_recipe_is_for_its_own_optimizer(optimizer, given, lr):
+    filled = filled_in(RunConfig(train=TrainConfig(optimizer=optimizer)), RECIPES["scratch-small"].options, given).train
+    assert (filled.optimizer, filled.lr) == (optimizer if given else "muon", lr)

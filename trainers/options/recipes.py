@@ -40,7 +40,8 @@ def recipe_config(name: str) -> RunConfig:
 def filled_in(config: RunConfig, values: dict[str, dict[str, Any]], given: Collection[str] = ()) -> RunConfig:
     """Set those of `values` that `config` leaves at the application's defaults; its epochs stay.
 
-    `given`: options that a person gave, such as `--lr`, though it be with the default."""
+    `given`: options that a person gave, such as `--lr`, though it be with the default. A rate and a decay are those of
+    their optimizer: with another they stay open."""
     now, default = to_dict(config), to_dict(RunConfig())
     kept = {(option.section, option.name) for option in run_options() if option.flag in given}
     left = {
@@ -51,6 +52,11 @@ def filled_in(config: RunConfig, values: dict[str, dict[str, Any]], given: Colle
         }
         for section, part in values.items()
     }
+    own = values.get("train", {}).get("optimizer", default["train"]["optimizer"])
+    if left.get("train", {}).get("optimizer", config.train.optimizer) != own:
+        left["train"] = {
+            name: value for name, value in left.get("train", {}).items() if name not in ("lr", "weight_decay")
+        }
     filled: RunConfig = from_dict(RunConfig, left, base=config)
     return filled.changed(train={"epochs": config.train.epochs})
 
