@@ -23,6 +23,7 @@ from datasets.config import Columns, DataConfig
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
+from datasets.sources import parquet as parquet_sets
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
 
@@ -372,6 +373,22 @@ def test_a_place_that_cannot_be_written_to_is_named_before_any_parquet_is_read(t
     (tmp_path / "unpacked").write_text("a file")
     with pytest.raises(DataError, match="unpacked"):
         read_source(str(tmp_path / "words.parquet"), tmp_path)
+
+
+def test_of_two_that_unpack_one_table_the_slower_takes_what_is_there(tmp_path, monkeypatch):
+    parquet(tmp_path / "all.parquet", [(b"1", f"{row}.jpg", "ab"[row % 2]) for row in range(4)])
+    write = parquet_sets._write
+    found = []
+
+    def write_late(*arguments):
+        monkeypatch.setattr(parquet_sets, "_write", write)
+        found.append(read_source(str(tmp_path / "all.parquet"), tmp_path).samples)  # another process, meanwhile
+        return write(*arguments)
+
+    monkeypatch.setattr(parquet_sets, "_write", write_late)
+    found.append(read_source(str(tmp_path / "all.parquet"), tmp_path).samples)
+    assert [len(samples) for samples in found] == [4, 4]
+    assert len(list((tmp_path / "unpacked").iterdir())) == 1
 
 
 @pytest.mark.slow
