@@ -134,8 +134,9 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
         raise UsageError("--dry-run and --find-lr: give one of them")
     if (options.dry_run or options.find_lr) and several_runs(options):
         raise UsageError("--dry-run and --find-lr try one run: leave out --seeds and --folds")
-    augmented = ["--augment"] if options.data.augment not in ("auto", "none") else []
-    idle = [*idle_in_a_fit(options, section="model"), *augmented, *idle_in_a_fit(options)]
+    others = ["--augment"] if options.data.augment not in ("auto", "none") else []
+    others += [f"--config {options.config}"] if options.config in RECIPES else []
+    idle = [*idle_in_a_fit(options, section="model"), *others, *idle_in_a_fit(options)]
     if options.model.weights == "auto" and idle:
         raise UsageError(f"--weights auto fits a head to frozen networks: leave out {', '.join(idle)}")
     if planned and options.find_lr:

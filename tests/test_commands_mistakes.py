@@ -101,6 +101,7 @@ MISTAKES = [
     ("summary vit_tiny_16", "summary --help"),
     ("evaluate {folder}/digits", "'vit'"),
     ("train digits --dry-run --find-lr", "--find-lr"),
+    ("train digits --weights auto --config scratch-small", "--config scratch-small"),
     ("train digits --dry-run --seeds 2", "--seeds"),
     ("compare --data digits --epochs 1 --images-seen 4000", "--images-seen"),
 ]
