@@ -50,7 +50,7 @@ def main(options: Options) -> int:
     classifier = options.open(device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     pictures = options.format == "onnx" and options.input != "tensor"
-    temperature = fitted_temperature(classifier) if pictures else 1.0
+    temperature = (classifier.answers and classifier.answers.temperature) or 1.0 if pictures else 1.0
     parity, note = export(
         classifier, options.format, path, images=options.images, pictures=pictures, temperature=temperature
     )
@@ -59,13 +59,6 @@ def main(options: Options) -> int:
         if text:
             print(f"{label:>9}  {text}")
     return 0
-
-
-def fitted_temperature(classifier: Classifier) -> float:
-    """Return the temperature that `evaluate` fitted on validation images; 1 where it has not."""
-    from inference.evaluation_report import read_temperature
-
-    return read_temperature(classifier.folder / "eval") or 1.0
 
 
 def described(classifier: Classifier, pictures: bool, temperature: float) -> list[tuple[str, str]]:

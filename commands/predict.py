@@ -89,15 +89,12 @@ def main(options: Options) -> int:
 
 
 def temperature_of(classifier: Classifier) -> float:
-    """Return the temperature that `evaluate` fitted for this run. Raises UsageError: nothing."""
-    from inference.evaluation_report import read_temperature
-
-    temperature = read_temperature(classifier.folder / "eval")
-    if temperature is not None:
-        return temperature
+    """Return the temperature that `evaluate` fitted to these weights. Raises UsageError: nothing."""
+    if classifier.answers is not None and classifier.answers.temperature is not None:
+        return float(classifier.answers.temperature)
     name = classifier.source
     if classifier.run_dir is None:
-        raise UsageError(f"{name} has no fitted temperature: only a run has one, from its validation images")
+        raise UsageError(f"{name} has no fitted temperature: export a run that `evaluate` has scored")
     raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
 
 

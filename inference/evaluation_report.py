@@ -27,7 +27,6 @@ from trainers.engine.metrics import (
 from trainers.engine.predictions import Predictions
 from trainers.heads.temperature import sharpness
 from trainers.statistics import Design, design_of
-from trainers.storage.run_folder import read_json, write_json
 
 MOST_COLUMNS = 1_000
 """Classes whose confusion matrix is written as a table."""
@@ -76,7 +75,7 @@ def write_evaluation(
     `certainty.report` writes of the `answers`, into `folder`.
 
     `kept`: the features of each pass. With `fit_for`, the name of the weights, a temperature and answers are fitted to
-    these scores and saved; else the saved temperature and the given answers are used.
+    these scores and saved; else the given answers, and their temperature, are used.
     """
     from trainers.reporting.figures.results import (  # matplotlib takes a second to import
         confusion_figure,
@@ -86,9 +85,9 @@ def write_evaluation(
 
     folder.mkdir(parents=True, exist_ok=True)
     outputs = scores.outputs
-    if fit_for is not None and outputs.whole:
-        save_temperature(folder, scores)
-    temperature = read_temperature(folder) if outputs.whole else None
+    temperature = None
+    if outputs.whole:
+        temperature = fitted_temperature(outputs) if fit_for is not None else answers and answers.temperature
     bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
     if temperature is not None:
         scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
@@ -144,19 +143,9 @@ def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> 
     return confidence_bins(confidence, predicted == labels)
 
 
-def save_temperature(folder: Path, scores: Scores) -> None:
-    labels = scores.outputs.labels
-    temperature = 1 / sharpness(scores.outputs.logits.double().numpy(), labels.numpy())
-    values = {"temperature": temperature, "fitted_on": "val", "images": len(labels)}
-    for name, divisor in (("before", 1.0), ("after", temperature)):
-        values |= {f"{metric}_{name}": value for metric, value in _calibration(scores, divisor).items()}
-    write_json(folder / "temperature.json", values)
-
-
-def read_temperature(folder: Path) -> float | None:
-    """Read the temperature that was fitted on val; None where none was."""
-    path = folder / "temperature.json"
-    return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None
+def fitted_temperature(outputs: Predictions) -> float:
+    """Fit the temperature (Guo et al. 2017) to the logits and labels of validation images."""
+    return 1 / sharpness(outputs.logits.double().numpy(), outputs.labels.numpy())
 
 
 LISTED = 4

@@ -136,7 +136,8 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Pict
             raise WeightsError(f"onnx export refused: {labels[0]!r} for a picture that the model calls {named!r}")
     if not difference <= PICTURE_TOLERANCE:
         raise WeightsError(f"onnx export refused: probabilities differ by {difference:.3g}; nothing was written")
-    return f"probabilities of {len(pictures)} whole pictures differ by at most {difference:.2g} from those of predict"
+    of = "predict" if temperature == 1 else "predict --calibrated"
+    return f"probabilities of {len(pictures)} whole pictures differ by at most {difference:.2g} from those of {of}"
 
 
 def seen_by(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:

@@ -16,10 +16,13 @@ from small_run import call, labelled_photos, make_run
 
 from common.errors import OptionError, WeightsError, import_optional
 from datasets.transforms import preprocess
+from inference.certainty.answers import Answers, write_answers
+from inference.certainty.unknown import RobustScale, Unlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.export import compare_pictures
 from inference.images import ImageFile
 from inference.predict import predict
+from trainers.storage.finished_run import open_best
 from vit import ImageSpec
 from vit.export import open_session
 
@@ -152,8 +155,9 @@ def test_a_program_of_twenty_lines_gives_the_classes_of_predict_on_odd_pictures(
 @pytest.mark.slow
 def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
     run, photos = make_run(tmp_path / "run", name="vit_micro_4"), labelled_photos(tmp_path / "photos")
+    score = Unlikeness(None, None, RobustScale(0.0, 1.0))
     (run / "eval").mkdir(exist_ok=True)
-    (run / "eval" / "temperature.json").write_text(json.dumps({"temperature": 1.7}), encoding="utf-8")
+    write_answers(run / "eval", Answers(9, 9, {}, {}, score, open_best(run).seal, temperature=1.7))
     code, out, err = call(capsys, "export", run, "--format", "onnx", "--images", photos)
     assert code == 0, err
     assert "picture, uint8 (height, width, 3)" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from known_shares import Known
+from PIL import Image
 from scipy.stats import beta
 from sklearn.covariance import oas
 from small_images import image_folder
@@ -32,6 +34,7 @@ from inference.predict import predict
 from inference.serve import classify
 from trainers.coverage import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_of
+from trainers.storage.finished_run import open_best
 from vit.factory import build_model
 
 
@@ -357,6 +360,66 @@ def test_an_export_says_what_predict_says(format, evaluated, exports, capsys):
     for name in ("path", "predicted", "set", "unknown"):
         assert [row[name] for row in rows] == [row[name] for row in wanted]
     assert len({row["unknown"] for row in wanted}) == 1 or {row["unknown"] for row in wanted} == {"yes", "no"}
+
+
+def test_run_and_exports_give_the_same_numbers_of_the_same_images(evaluated, exports, tmp_path, capsys):
+    run, data = evaluated
+    other = shutil.copytree(data / "test", tmp_path / "other")
+    for number, path in enumerate(sorted(other.rglob("*.jpg"))[::2]):  # half of them are like nothing in training
+        noise = np.random.default_rng(number).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(path)
+    copied = shutil.copytree(run, tmp_path / "copied")
+    scored, rows, served, explained = [], [], [], []
+    for number, model in enumerate((run, copied, *exports.values())):
+        folder = tmp_path / str(number)
+        code, out, err = call(capsys, "evaluate", model, "--data", other, "--output", folder, "--json")
+        assert code == 0, err
+        scored.append({key: json.loads(out)["scored"][key] for key in ("metrics", "answers", "scaled", "temperature")})
+        of_evaluate = list(csv.DictReader(io.StringIO((folder / "other_answers.csv").read_text())))
+        for more in ([], ["--calibrated"]):
+            code, out, err = call(capsys, "predict", model, other, *more)
+            assert code == 0, err
+            rows.append(list(csv.DictReader(io.StringIO(out))))
+            assert [row["unknown"] for row in rows[-1]] == [row["unknown"] for row in of_evaluate]
+        picture = next(other.rglob("*.jpg"))
+        served.append(classify(open_classifier(str(model), device="cpu"), picture.read_bytes())["top"])
+        if model != exports["onnx"]:  # which has no layers to look into
+            code, out, err = call(capsys, "explain", model, picture, "--output", folder)
+            assert code == 0, err
+            explained.append(out.split(": ", 1)[1].partition(";")[0])
+    assert 0 < scored[0]["answers"]["unknown"] < 1
+    assert scored[0]["temperature"] is not None
+    assert rows[0] != rows[1]
+    for found in scored[1:]:
+        assert flat(found) == pytest.approx(flat(scored[0]), abs=1e-5)
+    for calibrated in (0, 1):
+        for found in rows[2 + calibrated :: 2]:
+            for row, first in zip(found, rows[calibrated], strict=True):
+                assert float(row["probability"]) == pytest.approx(float(first["probability"]), abs=1e-5)
+                assert all(row[name] == first[name] for name in ("predicted", "set", "unknown"))
+    assert len({*explained}) == 1
+    for top in served[1:]:
+        assert dict(top) == pytest.approx(dict(served[0]), abs=1e-5)
+
+
+def flat(values, name=""):
+    """Each number of nested tables under one name."""
+    if not isinstance(values, dict):
+        return {name: values}
+    return {key: value for part, inner in values.items() for key, value in flat(inner, f"{name}.{part}").items()}
+
+
+def test_what_was_fitted_to_earlier_weights_is_not_used_after_a_run_goes_on(evaluated, tmp_path, capsys):
+    run, data = evaluated
+    copied = shutil.copytree(run, tmp_path / "copied")
+    before = open_best(copied).seal
+    assert call(capsys, "resume", copied, "--epochs", "6")[0] == 0
+    assert open_best(copied).seal != before
+    code, _, err = call(capsys, "predict", copied, data / "test", "--calibrated")
+    assert (code, "no fitted temperature" in err) == (2, True)
+    assert "fitted on val" not in call(capsys, "evaluate", copied, "--split", "test")[1]
+    assert call(capsys, "evaluate", copied)[0] == 0
+    assert call(capsys, "predict", copied, data / "test", "--calibrated")[0] == 0
 
 
 def test_the_example_without_torch_says_what_predict_says(evaluated, exports, capsys):

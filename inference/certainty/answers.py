@@ -21,14 +21,14 @@ from common.errors import WeightsError
 from common.files import write_text
 from inference.certainty import conformal, unknown
 from inference.certainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
-from inference.certainty.features import two_outputs
+from inference.certainty.features import WithUnlikeness
 from inference.certainty.unknown import RATES, Gaussian, RobustScale, Unlikeness, fit_threshold, fit_unlikeness
 
 FILE = "answers.json"
 """Name of the file in the folder of a run's predictions."""
 RECORD = "answers"
 """The name among the metadata of an export."""
-FORMAT = 3
+FORMAT = 4
 Verdict = tuple[tuple[str, ...] | None, bool | None]
 """The names in the set of an image, the likeliest first, and whether it is unknown; None: nothing is promised."""
 LEVEL, RATE = 0.95, 0.05
@@ -52,6 +52,8 @@ class Answers:
     """SHA-256 of the checkpoint that they hold for, in a run."""
     temperature: float | None = None
     """Divisor of logits for calibrated probabilities; sets are made from probabilities as they are."""
+    halved: bool = False
+    """Whether half of the images fitted the score, and the thresholds are those of the other half."""
 
     def without(self, levels: Iterable[float], rate: float) -> str | None:
         """Say what of this cannot be promised, and how many images it would take; None: nothing."""
@@ -59,7 +61,7 @@ class Answers:
         sets = ", ".join(f"{level} {images}" for level, images in lack.items()).replace(" ", " sets need ", 1)
         parts = [sets] if lack else []
         if rate not in self.thresholds:
-            parts.append(f"unknowns {unknown.fewest(rate) * (1 if self.unlikeness.gaussian is None else 2)}")
+            parts.append(f"unknowns {unknown.fewest(rate) * (1 + self.halved)}")
         what = "images" if self.units == self.images else "groups"
         return f"{self.units} {what}; {', '.join(parts)}" if parts else None
 
@@ -86,6 +88,7 @@ def fit_answers(
         unlikeness,
         weights,
         temperature,
+        halved=unlikeness.gaussian is not None,
     )
     return answers, scores
 
@@ -113,7 +116,7 @@ class Judge:
     ) -> None:
         """`model` is in evaluation mode, on the device that its images come to; autocast computes it in `amp_dtype`."""
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.model = two_outputs(model, copy.deepcopy(answers.unlikeness).to(place), amp_dtype)
+        self.model = WithUnlikeness(model, copy.deepcopy(answers.unlikeness).to(place), amp_dtype)
         self.class_names = class_names
         self.cut, self.threshold = answers.cuts.get(level), answers.thresholds.get(rate)
 
@@ -152,7 +155,7 @@ def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
     """Return what an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers
     are not repeated."""
     if kind == "onnx":
-        answers = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, RobustScale(0.0, 1.0)))
+        answers = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, None))
     return {RECORD: to_text(answers)}
 
 
@@ -175,6 +178,7 @@ def to_text(answers: Answers) -> str:
             "thresholds": [*answers.thresholds.items()],
             "weights": answers.weights,
             "temperature": answers.temperature,
+            "halved": answers.halved,
             "distance": score.distance and [score.distance.middle, score.distance.spread],
             "energy": score.energy and [score.energy.middle, score.energy.spread],
             "gaussian": gaussian and {name: _as_text(tensor) for name, tensor in gaussian.state_dict().items()},
@@ -198,7 +202,7 @@ def from_text(text: str, source: object) -> Answers:
             )
         distance, energy = (record[name] and RobustScale(*map(float, record[name])) for name in ("distance", "energy"))
         gaussian = record["gaussian"] and _gaussian(record)
-        if (gaussian is None) != (distance is None) or (gaussian is None and energy is None):
+        if (gaussian is None) != (distance is None):
             raise ValueError("no whole score")
         cuts, thresholds = (
             {float(name): float(value) for name, value in record[part]} for part in ("cuts", "thresholds")
@@ -209,7 +213,8 @@ def from_text(text: str, source: object) -> Answers:
         if isinstance(error, WeightsError):
             raise
         raise WeightsError(f"{source} is damaged: its answers are not readable ({str(error)[:60]})") from None
-    return Answers(images, units, cuts, thresholds, Unlikeness(gaussian, distance, energy), weights, temperature)
+    score = Unlikeness(gaussian, distance, energy)
+    return Answers(images, units, cuts, thresholds, score, weights, temperature, record["halved"] is True)
 
 
 def _gaussian(record: Mapping[str, Any]) -> Gaussian:

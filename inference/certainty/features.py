@@ -37,8 +37,12 @@ def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
 @contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the parts (B, width) of a pass in the list while entered: of the first block and the middle one what they
-    hand on, and what reaches the head. It must be emptied after each pass."""
+    hand on, and what reaches the head; of an ONNX file its own score. It must be emptied after each pass."""
     seen: list[Tensor] = []
+    if UNLIKE in names_of_outputs(model):
+        with scored_by_itself(model, seen):
+            yield seen
+        return
     head = head_of(model)
     if head is None:
         yield seen
@@ -58,6 +62,28 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def names_of_outputs(model: nn.Module) -> list[str]:
+    """Name the outputs of an ONNX file; none of another model."""
+    session: Any = getattr(model, "session", None)
+    return [] if session is None else [output.name for output in session.get_outputs()]
+
+
+@contextmanager
+def scored_by_itself(model: Any, seen: list[Tensor]) -> Iterator[None]:
+    """Let an ONNX file compute its score (B, 1) in the pass that computes the logits."""
+
+    def forward(images: Tensor) -> Tensor:
+        logits, score = model.run(images, model.output, UNLIKE)
+        seen.append(score[:, None])
+        return logits
+
+    model.forward = forward  # of the instance
+    try:
+        yield
+    finally:
+        del model.forward
 
 
 def head_of(model: nn.Module) -> nn.Module | None:
@@ -87,25 +113,6 @@ class WithUnlikeness(nn.Module):
         with watched(self.model) as seen, autocast(images.device, self.amp_dtype):
             logits = self.model(images)
         return logits, self.unlikeness(logits, tuple(part.float() for part in seen) or None)
-
-
-class OfFile(nn.Module):
-    """Unlikeness and logits of an ONNX file, which computes both."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return self.model.run(images, "logits", UNLIKE)
-
-
-def two_outputs(model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None) -> nn.Module:
-    """Return a model, or the network of an ONNX file, with both outputs."""
-    session: Any = getattr(model, "session", None)
-    if session is not None and UNLIKE in [output.name for output in session.get_outputs()]:
-        return OfFile(model)
-    return WithUnlikeness(model, unlikeness, amp_dtype)
 
 
 def in_one(kept: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:

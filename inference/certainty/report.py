@@ -74,7 +74,8 @@ def report(
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
     """Return how unlike the validation images each is (N,); None where a part of the score is not there."""
     score = answers.unlikeness
-    if (score.energy is not None and not outputs.whole) or (score.gaussian is not None and features is None):
+    of_features = score.gaussian is not None or score.energy is None  # or of an ONNX file, which gives its own
+    if (score.energy is not None and not outputs.whole) or (of_features and features is None):
         return None
     return score(outputs.logits, features).double().numpy()
 

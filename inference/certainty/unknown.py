@@ -115,7 +115,8 @@ class Unlikeness(nn.Module):
     """Logits (B, C) and parts (B, width) of the features -> (B,): how unlike the validation images."""
 
     def __init__(self, gaussian: Gaussian | None, distance: RobustScale | None, energy: RobustScale | None) -> None:
-        """`gaussian` with the scale of its `distance`: None without features. `energy`: None without logits."""
+        """`gaussian` with the scale of its `distance`: None without features. `energy`: None without logits. All None:
+        the score of an ONNX file, which computes it and gives it as its features (B, 1)."""
         super().__init__()
         self.gaussian, self.distance, self.energy = gaussian, distance, energy
 
@@ -126,6 +127,9 @@ class Unlikeness(nn.Module):
             found.append(self.distance.standard(self.gaussian(features)))
         if self.energy is not None:
             found.append(self.energy.standard(energy(logits.float())))
+        if not found:
+            assert features is not None
+            found.append(features[0][:, 0])
         return found[0] if len(found) == 1 else torch.logaddexp(*found)
 
 
