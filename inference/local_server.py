@@ -1,13 +1,15 @@
 """Web pages on this machine, served by werkzeug: who may ask, how much, and how a server starts and ends."""
 
+import io
 import json
+import re
 import signal
 import socket
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from werkzeug.exceptions import Forbidden, HTTPException, RequestEntityTooLarge
-from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.wrappers import Request, Response
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TRUSTED = ("127.0.0.1", "localhost", "[::1]")
-"""LOOPBACK, as a browser spells it."""
+TRUSTED = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")
+"""LOOPBACK, as a browser spells it, on whichever port it is forwarded to."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -29,10 +31,37 @@ HEADERS = {
 }
 
 
+class Timed(socket.SocketIO):
+    """Reads a request up to a point in time, however its bytes trickle in."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        super().__init__(connection, "r")
+        self.connection, self.silence, self.until = (
+            connection,
+            connection.gettimeout() or seconds,
+            time.monotonic() + seconds,
+        )
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.connection.settimeout(min(self.silence, left))
+        try:
+            return super().readinto(buffer)
+        finally:
+            self.connection.settimeout(self.silence)  # for the answer
+
+
 class Handler(WSGIRequestHandler):
     """Reads requests, and logs none: which pictures a person opens is private."""
 
-    timeout = 30  # seconds that a client may be silent
+    timeout, whole = 30, 120
+    """Seconds that a client may be silent, and that a request may take to arrive."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(Timed(self.connection, self.whole))
 
     def log(self, *_: Any) -> None:
         pass
@@ -66,6 +95,8 @@ class LocalServer(ThreadedWSGIServer):
     def respond(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         with Request(environ) as request:
             request.max_content_length = self.max_bytes
+            if request.method == "HEAD":
+                request.method = "GET"  # werkzeug sends no body
             try:
                 self.refuse_strangers(request)
                 response = self.answer(request)
@@ -79,7 +110,7 @@ class LocalServer(ThreadedWSGIServer):
     def refuse_strangers(self, request: Request) -> None:
         """Refuse other names for this machine and other sites' scripts, which could reach a local server."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        known = not self.only_loopback or host_is_trusted(host, TRUSTED)
+        known = not self.only_loopback or TRUSTED.fullmatch(host or "")
         if not known or origin not in (None, f"http://{host}"):
             raise Forbidden("requests of other sites are refused")
 

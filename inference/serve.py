@@ -1,11 +1,14 @@
 """A page on this machine on which a person tries a model: one HTML file that fetches nothing from elsewhere."""
 
+import io
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
-from werkzeug.exceptions import NotFound
+from werkzeug.exceptions import NotFound, ServiceUnavailable
 from werkzeug.wrappers import Request, Response
 
 from common.errors import DataError, OptionError
@@ -20,8 +23,8 @@ from trainers.reporting.figures.thumbnails import data_uri
 from trainers.system.process import give_back_freed_memory
 
 PAGE = Path(__file__).with_name("serve_page.html")
-WAITING = 16
-"""Images held in memory at once; one of them is classified."""
+HELD = 320_000_000
+"""Bytes of pictures in memory at once, or one picture; one of them is classified."""
 
 
 class Server(LocalServer):
@@ -33,7 +36,7 @@ class Server(LocalServer):
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
         """Raises OptionError: the port is taken, or no such address."""
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
-        self.one_at_a_time, self.waiting = threading.Lock(), threading.BoundedSemaphore(WAITING)
+        self.one_at_a_time, self.counting, self.held = threading.Lock(), threading.Lock(), 0
         page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
         classes, size = len(classifier.class_names), classifier.spec.image_size
         self.page = page.render(source=classifier.source, classes=classes, size=size)
@@ -44,11 +47,29 @@ class Server(LocalServer):
             case "GET", "/":
                 return as_page(self.page)
             case "POST", "/classify" | "/page":
-                with self.waiting:
-                    content = picture_in(request)
-                    with self.one_at_a_time:
-                        return self.judged(content, inside=request.path == "/page")
+                with self.body_of(request) as body, self.one_at_a_time:
+                    return self.judged(picture_in(request, body), inside=request.path == "/page")
         raise NotFound("no such page")
+
+    @contextmanager
+    def body_of(self, request: Request) -> Iterator[bytes]:
+        """Read the body. What clients have not sent yet takes no memory, and keeps nobody out.
+
+        Raises ServiceUnavailable: those of all requests together take too much memory."""
+        body = bytearray()
+        try:
+            while chunk := request.stream.read(2**16):
+                body += chunk
+                self.count(len(chunk))
+                if self.held > max(HELD, self.max_bytes):
+                    raise ServiceUnavailable("too many pictures at once: try again")
+            yield bytes(body)
+        finally:
+            self.count(-len(body))
+
+    def count(self, size: int) -> None:
+        with self.counting:
+            self.held += size
 
     def judged(self, content: bytes, *, inside: bool) -> Response:
         """Answer with what the model makes of a picture, or with the page of what happens `inside` the model."""
@@ -63,11 +84,14 @@ class Server(LocalServer):
         return as_json(result, 422 if "error" in result else 200)
 
 
-def picture_in(request: Request) -> bytes:
-    """Read the body, or the first file of a form; empty if the form has none."""
+def picture_in(request: Request, body: bytes) -> bytes:
+    """Return the body, or the first file of a form; empty if the form has none."""
     if request.mimetype != "multipart/form-data":
-        return request.get_data(cache=False)
-    return next((file.read() for file in request.files.values()), b"")
+        return body
+    parser = request.make_form_data_parser()
+    parser.stream_factory = lambda *_, **__: io.BytesIO()  # it is in memory already
+    _, _, files = parser.parse(io.BytesIO(body), request.mimetype, len(body), request.mimetype_params)
+    return next((file.read() for file in files.values()), b"")
 
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:

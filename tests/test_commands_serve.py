@@ -140,6 +140,17 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_is_logged(serve
     assert "AttributeError" in caplog.text
 
 
+def test_more_pictures_at_once_than_memory_is_for_are_refused_and_forgotten(server, tmp_path, monkeypatch):
+    picture = photo(tmp_path / "a.png").read_bytes()
+    monkeypatch.setattr(serve, "HELD", 0)
+    monkeypatch.setattr(server, "held", 50_000)
+    assert ask(server, "POST", "/classify", picture)[0] == 503
+    assert server.held == 50_000
+    server.held = 0
+    assert ask(server, "POST", "/classify", picture)[0] == 200
+    assert server.held == 0
+
+
 @pytest.mark.parametrize("part", ["first line", "headers", "body"])
 def test_a_client_that_falls_silent_does_not_keep_its_thread(server, monkeypatch, capsys, part):
     monkeypatch.setattr("inference.local_server.Handler.timeout", 0.3)

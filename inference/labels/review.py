@@ -104,8 +104,9 @@ class Review(LocalServer):
             case "GET", "/picture" if place < len(self.samples) and size in SIDES:
                 return as_json({"picture": thumbnail(picture_of(self.samples, place), SIDES[size])})
             case "POST", "/decide":
+                asked = request.get_data()  # before the lock: a client may be slow
                 with self.one_at_a_time:
-                    self.decide(request.get_data())
+                    self.decide(asked)
                     return as_json(self.listed())
         raise NotFound("no such page")
 

@@ -1,0 +1,172 @@
+"""What the pages of `serve`, `clean --review` and `next --review` have in common: who may ask, and for how long."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from contextlib import ExitStack, closing
+
+import pytest
+from werkzeug.wrappers import Response
+
+from inference.labels.picks import PicksPage
+from inference.labels.suspects import SuspectsPage
+from inference.local_server import Handler, LocalServer, as_page
+from inference.serve import Server
+
+
+class Page(LocalServer):
+    """The least page: it hands back how much it was sent."""
+
+    max_bytes = 1000
+
+    def answer(self, request):
+        return as_page("page") if request.method == "GET" else Response(str(len(request.get_data())))
+
+
+def of_serve():
+    class Named:
+        source, class_names = "a run", ("a", "b")
+        spec = type("Spec", (), {"image_size": 32})
+
+    return Server(Named(), host="127.0.0.1", port=0, max_megabytes=1, top=5)
+
+
+def of_review(kind):
+    def build():
+        server = object.__new__(kind)
+        server.samples, server.rows, server.one_at_a_time = (), [], threading.Lock()
+        LocalServer.__init__(server, "127.0.0.1", 0)
+        return server
+
+    return build
+
+
+@pytest.fixture
+def started():
+    """Start servers; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(server):
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            stack.callback(server.server_close)
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return server
+
+        yield start
+
+
+@pytest.fixture(params=[of_serve, of_review(SuspectsPage), of_review(PicksPage)], ids=["serve", "clean", "next"])
+def server(request, started):
+    return started(request.param())
+
+
+def ask(server, method="GET", path="/", body=None, **headers):
+    with closing(http.client.HTTPConnection(*server.server_address[:2], timeout=20)) as connection:
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        return reply.status, dict(reply.headers), reply.read()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "elsewhere.example"},
+        {"Host": "127.0.0.1.elsewhere.example"},
+        {"Host": "127.0.0.1@elsewhere.example"},
+        {"Host": "[::2]:80"},
+        {"Host": ""},
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+def test_other_names_and_other_sites_are_refused_on_every_path(server, headers, method):
+    for path in ("/", "/classify", "/page", "/rows", "/decide"):
+        assert ask(server, method, path, b"{}" if method == "POST" else None, **headers)[0] == 403
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]"])
+def test_the_page_is_answered_under_each_own_name_and_to_its_own_script(server, name):
+    host = f"{name}:{server.port}"
+    assert ask(server, Host=host, Origin=f"http://{host}")[0] == 200
+
+
+def test_every_answer_carries_the_same_protection(server):
+    kept = {
+        "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+        "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+        "Connection": "close",
+    }
+    of_each_answer = ("Server", "Date", "Content-Type", "Content-Length")
+    for path, headers, status in (("/", {}, 200), ("/none", {}, 404), ("/", {"Host": "elsewhere.example"}, 403)):
+        found, actual, _ = ask(server, path=path, **headers)
+        assert found == status
+        assert {name: value for name, value in actual.items() if name not in of_each_answer} == kept
+
+
+def test_head_is_answered_as_get_without_its_body(server):
+    whole, bare = ask(server, "GET"), ask(server, "HEAD")
+    assert (bare[0], bare[2]) == (200, b"")
+    assert bare[1]["Content-Length"] == whole[1]["Content-Length"] == str(len(whole[2]))
+
+
+@pytest.mark.parametrize("path", ["/classify", "/page", "/decide"])
+def test_silent_clients_keep_nobody_out(server, monkeypatch, path):
+    monkeypatch.setattr(server, "judged", lambda *_, **__: as_page("judged"), raising=False)
+    monkeypatch.setattr(server, "decide", lambda *_: None, raising=False)
+    monkeypatch.setattr(server, "listed", lambda *_: {}, raising=False)
+    begun = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+    with ExitStack() as stack:
+        for _ in range(300):
+            client = stack.enter_context(socket.create_connection(server.server_address[:2], timeout=20))
+            client.sendall(begun)
+        before = time.monotonic()
+        assert ask(server, "POST", path, b"a picture")[0] in (200, 404)
+        assert time.monotonic() - before < 10
+
+
+def test_a_client_has_thirty_seconds_of_silence_and_two_minutes_for_a_request():
+    assert (Handler.timeout, Handler.whole) == (30, 120)
+
+
+@pytest.mark.parametrize("part", ["first line", "headers", "body"])
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(started, monkeypatch, capsys, part):
+    monkeypatch.setattr(Handler, "whole", 0.5)
+    server = started(Page("127.0.0.1", 0))
+    begun = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
+    begun = {"first line": b"", "headers": begun[:-2], "body": begun}[part]
+    with socket.create_connection(server.server_address[:2], timeout=0.05) as client:
+        client.sendall(begun)
+        until, answer = time.monotonic() + 10, None
+        while answer is None and time.monotonic() < until:
+            try:
+                client.sendall(b"x")
+                answer = client.recv(1000)
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                answer = b""
+    assert answer is not None
+    assert b" 200 " not in answer
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
+def test_a_server_on_the_other_loopback_address_answers_under_its_own_name(started):
+    try:
+        server = started(Page("::1", 0))
+    except ValueError:
+        pytest.skip("no IPv6 on this machine")
+    assert ask(server)[0] == 200
+    assert ask(server, Host=f"[::1]:{server.port}", Origin=server.url.rstrip("/"))[0] == 200
+    assert ask(server, Host="[::2]")[0] == 403
+    assert json.loads(ask(server, Host="elsewhere.example")[2])["error"]
