@@ -137,9 +137,10 @@ def verdict(report: CheckReport) -> str:
 
 
 def _is_of_an_image(finding: Problem) -> bool:
-    """Tell whether an error goes with its image: one of a class, or of the bit depth of a whole set, does not."""
-    of_a_set = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank")
-    return finding.severity == "error" and not of_a_set
+    """Tell whether an error goes with its image: one of a class, of the bit depth of a whole set, or of two rows about
+    a good image does not."""
+    of_others = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank", "duplicate_row")
+    return finding.severity == "error" and not of_others
 
 
 def next_step(config: Options, report: CheckReport) -> str:

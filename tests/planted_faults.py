@@ -155,7 +155,7 @@ def _classes(root: Path) -> Planted:
         ("unread_picture", "train/hornet/1.gif"),
         ("class_not_in_train", "moth"),
         ("class_names_differ_in_case", "bee"),
-        ("class_names_same", "ant "),
+        ("class_folders_same", "ant "),
         ("class_missing", "Bee"),
         ("class_missing", "ant "),
         ("few_images", "Bee"),
@@ -234,7 +234,7 @@ def faulty_table(root: Path) -> tuple[Path, Planted]:
     return table, {
         ("missing_file", "images/gone.jpg"),
         ("empty_label", "images/unlabelled.jpg"),
-        ("duplicate_row", "images/train_ant_0.jpg"),
+        ("repeated_row", "images/train_ant_0.jpg"),
         ("duplicate_row", "images/train_ant_1.jpg"),
         ("duplicate_row", "images/train_ant_2.jpg"),
         ("unknown_split", "images/train_ant_3.jpg"),

@@ -9,13 +9,14 @@ from fake_sets import Spec, class_folders, save
 from small_comparison import arm_of
 
 from common.errors import DataError, OptionError
-from common.tables import csv_lines, frame_of, frame_text
+from common.tables import csv_lines, csv_text, frame_of, frame_text
 from common.tables import read_table as read_own
 from common.text import read_text
 from datasets import DataConfig, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
 from inference.classifier import read_class_names
+from main import main
 from trainers.config import load_config
 from trainers.storage.run_folder import read_json, write_json
 from trainers.storage.run_result import RunResult
@@ -172,6 +173,11 @@ def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
     assert {problem.kind for problem in check_source(str(table)).findings} > {"ambiguous_file"}
 
 
+def write_table(path, rows, header=("path", "label")):
+    path.write_text(csv_text(header, rows), encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize(
     ("labels", "same"),
     [
@@ -184,12 +190,85 @@ def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
         (("1_0", "10"), False),
         (("1e1", "10"), False),
         (("0", "1", "10"), False),
+        (tuple(f"1.{n}" for n in range(1, 12)), False),
+        (("1.1", "1.10"), True),
     ],
 )
-def test_labels_that_are_one_number_are_an_error(tmp_path, labels, same):
+def test_labels_that_are_one_number_are_an_error_of_a_table_and_a_warning_of_folders(tmp_path, labels, same):
+    folder = class_folders(tmp_path / "set", dict.fromkeys(labels, 6))
+    table = write_table(tmp_path / "set" / "t.csv", [(f"{a}/{n:03}.png", a) for a in labels for n in range(6)])
+    for source, severity in ((table, "error"), (folder, "warning")):
+        found = {one.severity for one in check_source(str(source), near=False).findings if "_same" in one.kind}
+        assert found == {severity} if same else not found
+        table.unlink(missing_ok=True)
+
+
+def copied(rows):
+    return [*rows, *rows]
+
+
+def other_label(rows):
+    return [*rows, *((path, "b" if label == "a" else "a", split) for path, label, split in rows[:2])]
+
+
+def other_split(rows):
+    return [*rows, *((path, label, "val") for path, label, _ in rows[:2])]
+
+
+@pytest.mark.parametrize(
+    ("change", "errors", "kept"), [(copied, 0, 12), (other_label, 2, None), (other_split, 2, None)]
+)
+def test_rows_that_say_the_same_count_once_and_rows_that_differ_are_to_be_chosen_from(
+    tmp_path, capsys, change, errors, kept
+):
+    class_folders(tmp_path / "set", {"a": 8, "b": 8})
+    rows = [(f"{name}/{n:03}.png", name, "val" if n > 5 else "train") for name in "ab" for n in range(8)]
+    table = write_table(tmp_path / "set" / "t.csv", change(rows), ("path", "label", "split"))
+    report = check_source(str(table), near=False)
+    assert report.errors == errors
+    assert main(["check", str(table), "--no-near", "--output", str(tmp_path / "c.csv")]) == (3 if errors else 0)
+    assert "--exclude" not in capsys.readouterr().out  # it would leave good pictures out
+    if kept is None:
+        with pytest.raises(DataError, match="differ"):
+            used(table, tmp_path)
+    else:
+        assert len(used(table, tmp_path)[0]["train"]) == kept
+
+
+@pytest.mark.parametrize("sign", ["|", ",", ";", " ", "/", "+", " & ", "_"])
+def test_labels_that_occur_alone_and_together_are_several_in_one(tmp_path, sign):
+    labels = ["red", "green", "blue", f"red{sign}green", f"red{sign}blue", f"green{sign}blue"]
+    class_folders(tmp_path / "set", {str(number): 6 for number in range(6)})
+    rows = [(f"{number}/{n:03}.png", label) for number, label in enumerate(labels) for n in range(6)]
+    table = write_table(tmp_path / "set" / "t.csv", rows)
+    kinds = {one.kind for one in check_source(str(table), near=False).findings}
+    assert "multi_label" in kinds
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["black bear", "brown bear", "polar bear", "black cat", "brown dog", "black dog"],
+        ["bear", "brown bear", "black bear", "dog", "black dog", "brown dog"],
+        ["day_in", "day_out", "night_in", "night_out"],
+    ],
+)
+def test_names_of_several_words_are_one_label(tmp_path, labels):
     class_folders(tmp_path / "set", dict.fromkeys(labels, 6))
-    report = check_source(str(tmp_path / "set"), near=False)
-    assert ("class_names_same" in {one.kind for one in report.findings}) == same
+    assert "multi_label" not in {one.kind for one in check_source(str(tmp_path / "set"), near=False).findings}
+
+
+def test_a_table_without_a_column_of_labels_says_what_could_be_one_in_a_short_line(tmp_path):
+    class_folders(tmp_path / "set", {"a": 3, "b": 3})
+    rows = [(f"{name}/{n:03}.png", str(int(name == "a")), f"{name == 'b':.1f}") for name in "ab" for n in range(3)]
+    table = write_table(tmp_path / "set" / "t.csv", rows, ("image", "mel", "nv"))
+    with pytest.raises(DataError, match=r"'mel', 'nv' hold 0 and 1"):
+        used(table, tmp_path)
+    pixels = [("7", *("0" * 784)), ("3", *("1" * 784))]
+    table = write_table(tmp_path / "p.csv", pixels, ("label", *(f"pixel{n}" for n in range(784))))
+    with pytest.raises(DataError, match="773 more") as caught:
+        used(table, tmp_path)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])

@@ -30,6 +30,10 @@ table lies next to class folders."""
 WITH_YES_OR_NO = frozenset(("is", "in", "for", "set", "split", "data", "flag", "or", "and"))
 """Words around that of a split in the name of a column of yes and no."""
 YES_OR_NO = frozenset(("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n"))
+ONE_HOT = frozenset(("", "0", "1", "0.0", "1.0"))
+"""Cells of a column that says of each row whether it has one label."""
+LISTED = 12
+"""Columns that are named where the right one is missing."""
 MOST_SPLITS = 10
 """Values that a column of splits has, at most."""
 MOST_NAMES = 2_000_000
@@ -113,7 +117,7 @@ def column_names(role: str, columns: Columns) -> tuple[str, ...]:
     return USUAL[role] if name is None else (name.strip().lower(),)
 
 
-def columns_of(cells: Collection[str], role: str, columns: Columns, table: Path) -> list[str]:
+def columns_of(cells: Mapping[str, Collection[str]], role: str, columns: Columns, table: Path) -> list[str]:
     """Return the columns that may be the path, or the label: the likeliest first."""
     names = [name for name in column_names(role, columns) if name in cells]
     if names:
@@ -121,7 +125,15 @@ def columns_of(cells: Collection[str], role: str, columns: Columns, table: Path)
     known = getattr(columns, role)
     wanted = f"{role} column" if known is None else f"column {known!r}"
     hint = f"name it with --{role}-column, or write path,label above it"
-    raise DataError(f"{table} has no {wanted}: found {', '.join(cells) or 'nothing'}; {hint}")
+    flags = [name for name, column in cells.items() if {*column} - {""} and ONE_HOT.issuperset(column)]
+    if role == "label" and known is None and len(flags) > 1:
+        hint = f"{shorten_list(flags)} hold 0 and 1: write a column label with the name of the one that is 1"
+    raise DataError(f"{table} has no {wanted}: found {_listed(cells)}; {hint}")
+
+
+def _listed(columns: Collection[str]) -> str:
+    names, more = [*columns], len(columns) - LISTED
+    return ", ".join(names[:LISTED]) + f" and {more} more" * (more > 0) or "nothing"
 
 
 def split_column(cells: Mapping[str, Collection[str]], roles: Collection[str], table: Path) -> str:
@@ -160,7 +172,7 @@ def _group_column(cells: Cells, columns: Columns, table: Path) -> str:
     """Return the column that --group names; empty where it says something else, such as a pattern for the path."""
     name = (columns.group or "").strip().lower()
     if name not in cells and column_of(columns.group):
-        raise DataError(f"{table} has no column {name!r}: found {', '.join(cells)}")
+        raise DataError(f"{table} has no column {name!r}: found {_listed(cells)}")
     return name if name in cells else ""
 
 
@@ -170,8 +182,8 @@ class _TableRows(Rows):
     def __init__(self, root: Path, *, confined: bool) -> None:
         super().__init__()
         self.files, self._confined = _Files(root), confined
-        self._first: dict[str, str] = {}
-        """File -> line, label and split of the first row that names it."""
+        self._first: dict[str, tuple[str, tuple[str, str, str]]] = {}
+        """File -> line and words, and label, split and group, of the first row that names it."""
 
     def add_row(self, line: int, cell: str, label: str, split_cell: str, group: str, *, has_splits: bool) -> None:
         where, split = f"line {line}", SPLIT_FOLDERS.get(split_cell.strip().lower(), "")
@@ -183,7 +195,7 @@ class _TableRows(Rows):
             return
         self.classes.setdefault(split, set()).add(label)
         file, *others = self.files.find(cell) or [""]
-        key, said = os.path.normpath(file), f"{where}: {label!r} {split_cell}".rstrip()
+        key, said, meant = os.path.normpath(file), f"{where}: {label!r} {split_cell}".rstrip(), (label, split, group)
         if not file:
             self.problem("missing_file", cell, split, label, where)
         elif others:
@@ -191,9 +203,10 @@ class _TableRows(Rows):
         elif self._confined and (os.path.isabs(key) or key.startswith(os.pardir + os.sep)):
             self.problem("outside_archive", file, split, label, where)
         elif key in self._first:
-            self.problem("duplicate_row", file, split, label, f"{said}; {self._first[key]}")
+            earlier, same = self._first[key][0], meant == self._first[key][1]
+            self.problem("repeated_row" if same else "duplicate_row", file, split, label, f"{said}; {earlier}")
         else:
-            self._first[key] = said
+            self._first[key] = said, meant
             self.add(file, label, split, normal(group))
 
 

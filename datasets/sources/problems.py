@@ -47,10 +47,11 @@ class Problem(NamedTuple):
         return f"{self.path!r}: {KINDS[self.kind][1]}" + (f" ({self.detail})" if self.detail else "")
 
 
-def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Problem]:
+def class_problems(counts: Counts, unread: Mapping[str, int], *, of_table: bool) -> Iterator[Problem]:
     """Yield the faults of classes: empty, tiny or unequal, in one split only, or with a name that means no class.
 
-    `unread`: number of files of each class that are of a kind that is not read.
+    `unread`: number of files of each class that are of a kind that is not read. `of_table`: a spreadsheet may have
+    written the names; folders a person has made.
     """
     home, *others = counts
     for label, count in counts[home].items():
@@ -69,7 +70,7 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
     yield from _sizes({label: count for label, count in counts[home].items() if count}, home, alone=not others)
     labels = sorted(set().union(*counts.values()))
     yield from _no_classes(labels, home)
-    yield from _similar_names(labels)
+    yield from _similar_names(labels, "class_names_same" if of_table else "class_folders_same")
 
 
 def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
@@ -102,16 +103,20 @@ def _sizes(counts: Mapping[str, int], home: str, *, alone: bool) -> Iterator[Pro
 
 def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
     """Yield a problem where labels join several (multi-label), or are measurements (regression)."""
-    for sign in "|;,":
+    for sign in "|;,/+&_ ":
         joined = [[part.strip() for part in label.split(sign)] for label in labels if sign in label]
         parts = Counter(part for label in joined for part in label)
-        if sum(count > 1 for count in parts.values()) > len(parts) / 2:  # most occur in several labels
+        if sign not in "|;,":  # signs that occur in names, too: the parts have to be classes by themselves as well
+            alone = sum(part in labels for part in parts)
+            joined = joined if alone > len(parts) / 2 else []
+        if joined and sum(count > 1 for count in parts.values()) > len(parts) / 2:  # most occur in several labels
             first = next(label for label in labels if sign in label)
             detail = (
                 f"{sign!r} joins {len(parts)} labels into {len(joined)} combinations, such as {first!r}, and each is "
                 "trained as a class of its own; keep one label per image, or train one model for each kind of label"
             )
             yield Problem("multi_label", first, home, first, detail=detail)
+            break
     try:
         numbers = sorted(map(float, labels))
     except ValueError:
@@ -124,17 +129,24 @@ def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
         yield Problem("regression", labels[0], home, labels[0], detail=detail)
 
 
-def _similar_names(names: list[str]) -> Iterator[Problem]:
+def _similar_names(names: list[str], same_kind: str) -> Iterator[Problem]:
     """Yield names that look the same, that are one number, or that differ in case alone."""
     known: dict[tuple[str, object], str] = {}
     for label in names:
         plain = _plain(label)
-        same = float(plain.replace(",", ".")) if _NUMBER.fullmatch(plain) else plain
-        for kind, key in (("class_names_same", same), ("class_names_differ_in_case", plain.casefold())):
+        is_number = _NUMBER.fullmatch(plain) and not _follows(plain, names)
+        same = float(plain.replace(",", ".")) if is_number else plain
+        for kind, key in ((same_kind, same), ("class_names_differ_in_case", plain.casefold())):
             other = known.setdefault((kind, key), label)
             if other != label:
                 yield Problem(kind, label, label=label, other=other, detail=f"{label!r} and {other!r}")
                 break
+
+
+def _follows(name: str, names: list[str]) -> bool:
+    """Return whether a name is a section's or a version's, as 1.10 is where there is 1.9."""
+    whole, _, part = name.rpartition(".")
+    return part.isdecimal() and part[0] != "0" and f"{whole}.{int(part) - 1}" in names
 
 
 def _plain(name: str) -> str:

@@ -76,7 +76,8 @@ class Reading:
     def problems(self) -> list[Problem]:
         """Return all that is wrong: what was found, then the problems of the classes."""
         unread = Counter(one.label for one in self.found if one.kind in ("unread_picture", "unsupported_file"))
-        return [*self.found, *class_problems({split: self.counts(split) for split in self.splits}, unread)]
+        counts, of_table = {split: self.counts(split) for split in self.splits}, self.form.startswith("table")
+        return [*self.found, *class_problems(counts, unread, of_table=of_table)]
 
     @property
     def splits(self) -> list[str]:
