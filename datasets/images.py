@@ -1,5 +1,6 @@
 """Decoder from a file to pixels, the one of training, evaluation, prediction and `check`."""
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ BYTES_PER_PIXEL = 10
 transparency 12, of WebP 20."""
 # One long text, such as a prompt, is no bomb: what all texts of a picture may take stays bounded.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+Image.MAX_IMAGE_PIXELS = None  # `open_image` has a tighter limit, and says what would work
+CUT_OFF = "truncated, its end is missing; copy or download it again"
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
 STRIP = 2**20  # pixels that are converted at once
 RESERVE = 2
@@ -74,7 +77,7 @@ def naming(file: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> 
         yield
     except Exception as error:
         which = label if label == THE_IMAGE else f"image {label}"
-        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
+        raise DataError(f"cannot read {which}: {_reason(error, file)}") from error
 
 
 def read_image(
@@ -196,13 +199,17 @@ def upright_size(image: Image.Image) -> Size:
     return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _reason(error: Exception, name: str) -> str:
+def _reason(error: Exception, file: str | os.PathLike[str] | BinaryIO) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    words = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, Image.UnidentifiedImageError):
-        return " ".join(str(error).split()) or type(error).__name__
-    with suppress(OSError), open(name, "rb") as file:  # a member of a shard is no file
-        return f"not an image: {unidentified(file.read(512))[1]}"
+        return CUT_OFF if "truncated" in words.lower() else words
+    if isinstance(file, io.BytesIO):
+        return f"not an image: {unidentified(file.getvalue())[1]}"
+    if isinstance(file, str | os.PathLike):
+        with suppress(OSError), open(file, "rb") as content:
+            return f"not an image: {unidentified(content.read(512))[1]}"
     return "not an image, or an empty file"
 
 

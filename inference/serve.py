@@ -11,7 +11,7 @@ from jinja2 import Template
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 from werkzeug.wrappers import Request, Response
 
-from common.errors import DataError, OptionError
+from common.errors import OptionError, exit_code, first_line, out_of_memory
 from datasets.images import THE_IMAGE
 from inference.certainty.answers import LEVEL
 from inference.classifier import Classifier
@@ -36,6 +36,7 @@ class Server(LocalServer):
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
         """Raises OptionError: the port is taken, or no such address."""
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
+        self.faithful: dict[str, str] = {}
         self.one_at_a_time, self.counting, self.held = threading.Lock(), threading.Lock(), 0
         page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
         classes, size = len(classifier.class_names), classifier.spec.image_size
@@ -76,9 +77,13 @@ class Server(LocalServer):
         try:
             if inside:
                 return as_page(look_inside(self.classifier, content))
-            result = classify(self.classifier, content, top=self.top)
-        except (DataError, OptionError) as error:
-            result = {"error": str(error)}
+            result = classify(self.classifier, content, top=self.top, faithful=self.faithful)
+        except Exception as error:
+            code = exit_code(error)
+            if code == 1:
+                raise
+            words = f"out of memory ({first_line(error)})" if out_of_memory(error) else str(error)
+            return as_json({"error": words}, 422 if code in (2, 3) else 503)
         finally:
             give_back_freed_memory()
         return as_json(result, 422 if "error" in result else 200)
@@ -94,8 +99,10 @@ def picture_in(request: Request, body: bytes) -> bytes:
     return next((file.read() for file in files.values()), b"")
 
 
-def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
-    """Classify a picture.
+def classify(
+    classifier: Classifier, content: bytes, *, top: int = 5, faithful: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Classify a picture. `faithful`: what is known of a method, which is looked up once and added.
 
     `top`: [name, probability] pairs. `set`, of an evaluated model: names of which one is right in a share `cover` of
     images. `unknown`: whether the picture is unlike the validation images. `heat_map`: a PNG as data URI, with
@@ -116,12 +123,15 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     from trainers.reporting.figures.sheets import heat_sheet, png  # matplotlib takes a second to import
 
     assert not isinstance(explanation, Unreadable)
+    faithful = {} if faithful is None else faithful
+    if explanation.method not in faithful:
+        faithful[explanation.method] = str(faithfulness_of(classifier, explanation))
     figure = heat_sheet(explanation.image, explanation.drawn())
     return result | {
         "attention": explanation.attention is not None,
         "heat_map": data_uri(png(figure), "png"),
         "map_of": explanation.drawn()[0][0],
-        "faithful": str(faithfulness_of(classifier, explanation)),
+        "faithful": faithful[explanation.method],
     }
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo
 
 import main
-from common.errors import MissingPackage
+from common.errors import CheckpointError, MissingPackage, WeightsError
 from inference import serve
 from inference.classifier import open_classifier
 from inference.images import ImageFile
@@ -160,6 +160,62 @@ def test_a_client_that_falls_silent_does_not_keep_its_thread(server, monkeypatch
         while client.recv(1000):
             pass
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", ["/classify", "/page"])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (CheckpointError("a file is damaged"), 422),
+        (WeightsError("a file is damaged"), 422),
+        (FileNotFoundError(2, "No such file", "best"), 422),
+        (MemoryError("a lot"), 503),
+        (RuntimeError("CUDA out of memory. Tried to allocate a lot"), 503),
+        (OSError(28, "No space left on device"), 503),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_fault_of_the_program_is_a_line_of_the_answer(server, monkeypatch, caplog, path, error, status):
+    def broken(*_args, **_options):
+        raise error
+
+    monkeypatch.setattr(serve, "classify", broken)
+    monkeypatch.setattr(serve, "look_inside", broken)
+    found, _, answer = ask(server, "POST", path, b"x")
+    assert found == status
+    assert len(json.loads(answer)["error"].splitlines()) == 1
+    assert caplog.text == ""
+
+
+def test_how_faithful_maps_are_is_looked_up_once_for_all_pictures(server, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(serve, "faithfulness_of", lambda *_: asked.append(1) or "it was measured")
+    monkeypatch.setattr(server, "faithful", {})
+    for seed in range(3):
+        picture = photo(tmp_path / f"{seed}.png", seed=seed).read_bytes()
+        assert json.loads(ask(server, "POST", "/classify", picture)[2])["faithful"] == "it was measured"
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["heic", "text", "cut", "empty", "bomb", "huge"])
+def test_a_file_that_cannot_be_read_is_explained_as_predict_explains_it(server, tmp_path, kind):
+    file = tmp_path / "a.png"
+    content = {
+        "heic": b"\0\0\0\x18ftypheic" + bytes(40),
+        "text": b"<html>a page",
+        "cut": photo(tmp_path / "b.png").read_bytes()[:-200],
+        "empty": b"",
+        "bomb": b"P6 10000 12000 255\n",
+        "huge": b"P6 20000 15000 255\n",
+    }[kind]
+    file.write_bytes(content)
+    expected = next(predict(server.classifier, [ImageFile(str(file))])).error.partition(": ")[2]
+    status, _, answer = ask(server, "POST", "/classify", content)
+    assert status == 422
+    assert json.loads(answer)["error"].partition(": ")[2] == expected
+    fact = {"heic": "HEIC", "text": "text", "cut": "again", "empty": "empty"}.get(kind, "make it smaller")
+    assert fact in expected
+    assert not re.search("DOS|bytes not processed|Truncated File", expected)
 
 
 def test_other_pages_do_not_exist(server):
