@@ -668,3 +668,15 @@ def test_a_step_is_timed_with_no_image_alone(tmp_path):
 def test_what_is_no_run_config_is_refused_in_a_line(start, given):
     with pytest.raises(OptionError, match="RunConfig"):
         start(given)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("side", "channels"), [(16, 1), (8, 3)])
+def test_a_spec_of_another_shape_than_the_models_images_is_refused_before_anything_is_written(
+    tmp_path, named, side, channels
+):
+    config = options(tmp_path, model={"name": "vit_micro_2", "image_size": 8, "in_channels": 1} if named else None)
+    spec = ImageSpec(image_size=side, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
+    with pytest.raises(OptionError, match="image_size=16.*=8" if side == 16 else "in_channels=3.*=1"):
+        train(config, model=None if named else net(), dataloaders=splits(), spec=spec)
+    assert not [*tmp_path.iterdir()]

@@ -119,10 +119,15 @@ class UserObjects:
             config = config.changed(data={"source": source, "augment": "none"})
         return config
 
+    @property
+    def own_images(self) -> bool:
+        """Return whether a Dataset of the program's own gives the images as they are."""
+        return self.dataloaders is not None and not isinstance(self.dataloaders, DataBundle)
+
     def spec_of_module(self, config: RunConfig) -> ImageSpec:
         """Return the preprocessing for a module: as its Dataset gives the images, else by the application's values."""
         size = config.model.image_size
-        if self.dataloaders is None or isinstance(self.dataloaders, DataBundle):
+        if not self.own_images:
             return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
         from datasets.own_dataset import first_image, splits_of
 
@@ -174,6 +179,8 @@ def prepare(
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
     if checkpoint is None and given.spec is None:
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
+    elif checkpoint is None and (blueprint or given.own_images):
+        require_shape(spec, blueprint.image_spec if blueprint else given.spec_of_module(config))
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
     begun = run_dir if checkpoint is not None else None
     data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun, device))
@@ -201,6 +208,14 @@ def prepare(
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     return RunSetup(config, spec, data, model, optimizer_of(model, config), device, seen=seen)
+
+
+def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
+    """Raise OptionError where images prepared by `spec` have another shape than those that the model takes."""
+    for name in ("image_size", "in_channels"):
+        said, fits = getattr(spec, name), getattr(taken, name)
+        if said != fits:
+            raise OptionError(f"spec says {name}={said}, and the model's images have {name}={fits}: give both the same")
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
