@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import interpolate
@@ -9,6 +10,7 @@ from torch.nn.functional import interpolate
 from common.errors import OptionError
 from inference.classifier import Classifier
 from inference.export import export
+from inference.page.document import PagePicture, page_of
 from trainers.config import from_dict, to_dict
 from trainers.reporting.explanations.methods import heat_maps
 from vit import ModelConfig, build_model, image_spec
@@ -144,6 +146,12 @@ def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, config,
     classifier = Classifier("mixture", mixture, image_spec(config), ("a", "b", "c"), config)
     parity, _ = export(classifier, kind, tmp_path / f"mixture.{kind}")
     assert parity.good, parity
+
+
+def test_the_page_of_a_mixture_is_refused_with_what_to_name(mixture, tmp_path):
+    classifier = Classifier("runs/mix", mixture, image_spec(MIX), ("a", "b", "c"), MIX)
+    with pytest.raises(OptionError, match=r"runs/mix mixes several networks.* name the run"):
+        page_of([classifier], [PagePicture("a", None, np.zeros((3, 8, 8), np.uint8))])
 
 
 def test_autocast_does_not_round_the_pictures_that_a_network_gets():

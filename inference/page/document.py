@@ -20,6 +20,7 @@ from markupsafe import Markup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import NoAttention
 from datasets.bundle import evenly
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
@@ -33,6 +34,7 @@ from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
+from vit.mixture import SideBySide
 from vit.model import ConvStem, VisionTransformer
 from vit.parts import count_parameters, position_embeddings
 
@@ -112,6 +114,8 @@ def names_of(classifiers: Sequence[Classifier]) -> list[str]:
 
 def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
     model, spec = classifier.model, classifier.spec
+    if isinstance(model, SideBySide):
+        raise NoAttention(f"{classifier.source} mixes several networks, and a page shows one ViT: name the run of one")
     with residual_stream(model) as stream:
         maps = maps_of(model, normalised(classifier, picture.seen_by(classifier)))
     tokens, width = stream[0].shape[1:]
