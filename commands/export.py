@@ -49,27 +49,37 @@ def main(options: Options) -> int:
         raise UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
     classifier = options.open(device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
-    pictures = options.format == "onnx" and options.input != "tensor"
+    form = options.input or "picture" if options.format == "onnx" else "weights"
+    pictures = form == "picture"
+    print(f"{'writing':>9}  {path}, and comparing it with the model", flush=True)
     temperature = (classifier.answers and classifier.answers.temperature) or 1.0 if pictures else 1.0
     parity, note = export(
         classifier, options.format, path, images=options.images, pictures=pictures, temperature=temperature
     )
     print(f"{'written':>9}  {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    for label, text in [*described(classifier, pictures, temperature), ("parity", str(parity)), ("note", note)]:
+    for label, text in [*described(classifier, form, temperature), ("parity", str(parity)), ("note", note)]:
         if text:
             print(f"{label:>9}  {text}")
     return 0
 
 
-def described(classifier: Classifier, pictures: bool, temperature: float) -> list[tuple[str, str]]:
-    """Describe what goes into the file and what comes out."""
-    spec, classes = classifier.spec, pluralise(len(classifier.class_names), "class")
-    if not pictures:
+def described(classifier: Classifier, form: str, temperature: float) -> list[tuple[str, str]]:
+    """Describe what goes into a file of this form, picture, tensor or weights, and what comes out."""
+    from inference.certainty.answers import LEVEL, RATE
+
+    spec, count, answers = classifier.spec, len(classifier.class_names), classifier.answers
+    classes = pluralise(count, "class")
+    unlike = "" if answers is None else "; unlike, float32"
+    if form != "picture":
         shape = f"float32 (batch, {spec.in_channels}, {spec.image_size}, {spec.image_size}), any batch"
-        return [("input", shape), ("classes", f"{classes}, names inside; preprocessing inside as image_spec")]
-    fitted = f"the logits are divided by {temperature:.4g}, as `evaluate` fitted" if temperature != 1 else ""
+        output = f"logits, float32 (batch, {count}){unlike}" if form == "tensor" else ""
+        inside = f"{classes}, names inside; preprocessing inside as image_spec"
+        return [("input", shape), ("output", output), ("classes", inside)]
+    sets = f"; set, bool (1, {count})" if answers and LEVEL in answers.cuts else ""
+    unknown = "; unknown, bool" if answers and RATE in answers.thresholds else ""
+    fitted = f"; the logits are divided by {temperature:.4g}, as `evaluate` fitted" if temperature != 1 else ""
     return [
         ("input", "picture, uint8 (height, width, 3): upright RGB of any size"),
-        ("output", f"probabilities, float32 (1, {len(classifier.class_names)}); label, a string; logits"),
-        ("inside", f"{classes}, fit {spec.fit}, normalisation" + (f"; {fitted}" if fitted else "")),
+        ("output", f"probabilities, float32 (1, {count}); label, a string; logits{sets}{unknown}{unlike}"),
+        ("inside", f"{classes}, fit {spec.fit}, normalisation{fitted}"),
     ]

@@ -350,6 +350,25 @@ def exports(evaluated, tmp_path_factory) -> dict[str, Path]:
     return files
 
 
+def test_predict_counts_the_unknown_rows_that_it_wrote(evaluated, tmp_path, capsys):
+    run, data = evaluated
+    _, _, err = call(capsys, "predict", run, data / "test", "--output", tmp_path / "rows.csv")
+    with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as file:
+        unknown = sum(row["unknown"] == "yes" for row in csv.DictReader(file))
+    assert f"{unknown} of 40 unknown" in err
+
+
+@pytest.mark.parametrize("form", ["picture", "tensor"])
+def test_export_names_each_output_of_its_file(form, evaluated, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "model.onnx"
+    _, out, _ = call(capsys, "export", evaluated[0], "--format", "onnx", "--input", form, "--output", file)
+    assert out.splitlines()[0].split()[0] == "writing"
+    said = next(line for line in out.splitlines() if line.split()[0] == "output")
+    named = {part.split(",")[0].strip() for part in said.removeprefix("   output").split(";")}
+    assert named == {output.name for output in onnxruntime.InferenceSession(file).get_outputs()}
+
+
 @pytest.mark.parametrize("format", ["safetensors", "onnx"])
 def test_an_export_says_what_predict_says(format, evaluated, exports, capsys):
     run, data = evaluated
