@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,7 +14,7 @@ from commands.arguments import ModelOptions, output_file
 from commands.parser import UsageError
 from common.options import Arg, Output, Positional, require_counts
 from common.shell import command
-from common.text import wrapped
+from common.text import pluralise, printable, wrapped
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
@@ -84,7 +85,7 @@ def main(options: Options) -> int:
         file.flush()
     if options.grid is not None and spread.pool:
         draw_grid(spread, options.grid, of=tally.images)
-    say(tally)
+    say(tally, [*filter(None, (options.output, options.grid if spread.pool else None))])
     return 3 if tally.unreadable else 0
 
 
@@ -118,8 +119,14 @@ def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
     save(prediction_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5))), path)
 
 
-def say(tally: Tally) -> None:
-    """Say on standard error how many images are right and how many files could not be read."""
+def say(tally: Tally, files: Sequence[Path] = ()) -> None:
+    """Say on standard error what was written, how many images are right, and how many files could not be read."""
+    if files:
+        unknown = f", {tally.unknown:,} of {tally.judged:,} unknown" if tally.judged else ""
+        print(
+            f"{pluralise(tally.images, 'image')}{unknown}: {', '.join(printable(str(file)) for file in files)}",
+            file=sys.stderr,
+        )
     if tally.labelled:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
         trained_on = f"; the model was trained on {tally.trained_on:,} of them" if tally.trained_on else ""

@@ -119,6 +119,10 @@ class Tally:
     trained_on: int = 0
     """Labelled images that the model was trained on."""
     unreadable: int = 0
+    judged: int = 0
+    """Images of which is known whether they are unlike the validation images."""
+    unknown: int = 0
+    """Images that are."""
 
     @cached_property
     def training(self) -> set[str]:
@@ -140,6 +144,8 @@ class Tally:
                 tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)
                 continue
             self.images += 1
+            self.judged += image.unknown is not None
+            self.unknown += image.unknown is True
             self.labelled += image.label is not None
             self.right += image.label == image.predicted
             if image.label is not None and self.training:

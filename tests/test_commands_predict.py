@@ -189,6 +189,16 @@ def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
     assert all(Path(row["path"]).is_file() for row in rows)
 
 
+def test_what_was_written_is_said_with_the_number_of_images(capsys, run, tmp_path):
+    picture = photo(tmp_path / "photos" / "a.png")
+    files = [tmp_path / "rows.csv", tmp_path / "grid.png"]
+    code, out, err = call(capsys, "predict", run, picture, "--output", files[0], "--grid", files[1])
+    assert (code, out) == (0, "")
+    assert all(str(file) in err for file in files)
+    assert "1 image" in err
+    assert "unknown" not in err  # nothing was promised
+
+
 def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_number_of_files():
     def image(number: int) -> ImagePrediction:
         name = "rare" if number in (1501, 1502) else "abc"[number % 3]
