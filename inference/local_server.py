@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from werkzeug.exceptions import Forbidden, HTTPException, RequestEntityTooLarge
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -72,6 +73,8 @@ class LocalServer(ThreadedWSGIServer):
 
     max_bytes: int
     """Size limit of a request's body."""
+    origin = ""
+    """Another address under which a proxy hands requests on: http(s)://name."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises OptionError: the port is taken, or there is no such address."""
@@ -110,8 +113,8 @@ class LocalServer(ThreadedWSGIServer):
     def refuse_strangers(self, request: Request) -> None:
         """Refuse other names for this machine and other sites' scripts, which could reach a local server."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
-        known = not self.only_loopback or TRUSTED.fullmatch(host or "")
-        if not known or origin not in (None, f"http://{host}"):
+        own = TRUSTED.fullmatch(host or "") or (self.origin and host == urlsplit(self.origin).netloc)
+        if (self.only_loopback and not own) or origin not in (None, f"http://{host}", self.origin or None):
             raise Forbidden("requests of other sites are refused")
 
     def serve_until_interrupted(self, *lines: str) -> None:

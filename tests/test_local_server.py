@@ -10,6 +10,8 @@ from contextlib import ExitStack, closing
 import pytest
 from werkzeug.wrappers import Response
 
+from commands.serve import Options
+from common.errors import OptionError
 from inference.labels.picks import PicksPage
 from inference.labels.suspects import SuspectsPage
 from inference.local_server import Handler, LocalServer, as_page
@@ -170,3 +172,25 @@ def test_a_server_on_the_other_loopback_address_answers_under_its_own_name(start
     assert ask(server, Host=f"[::1]:{server.port}", Origin=server.url.rstrip("/"))[0] == 200
     assert ask(server, Host="[::2]")[0] == 403
     assert json.loads(ask(server, Host="elsewhere.example")[2])["error"]
+
+
+@pytest.mark.parametrize("host", ["models.example", "127.0.0.1:7860"])
+def test_a_proxy_whose_address_is_named_hands_requests_on(started, host):
+    server = Page("127.0.0.1", 0)
+    server.origin = "https://models.example"
+    started(server)
+    for method in ("GET", "HEAD", "POST"):
+        assert ask(server, method, Host=host, Origin="https://models.example")[0] == 200
+    assert ask(server, Host="models.example")[0] == 200
+    for origin in ("https://elsewhere.example", "https://models.example:1", "https://models.example.org", "null", ""):
+        assert ask(server, "POST", Host=host, Origin=origin)[0] == 403
+    for other in ("elsewhere.example", "models.example.org", "models.example:1", ""):
+        assert ask(server, "POST", Host=other, Origin="https://models.example")[0] == 403
+
+
+@pytest.mark.parametrize(
+    "url", ["models.example", "https://", "https://a/b", "https://a/", "ftp://a", "*", "https://A"]
+)
+def test_an_address_that_no_browser_sends_is_refused(url):
+    with pytest.raises(OptionError, match="origin"):
+        Options(run="run", origin=url)
