@@ -19,7 +19,7 @@ from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.loaders import split_samples
-from inference.labels.clean import cross_validate
+from inference.labels.clean import cross_validate, say_suspects
 from inference.labels.features import ExtractedFeatures
 from inference.labels.label_issues import COPY, OUTLIER, fold_of_each, label_issues, out_of_fold
 from inference.labels.suspects import Suspect, SuspectsPage, cleaned, read_suspects, write_cleaned, write_suspects
@@ -194,6 +194,14 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert "its decisions count" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
+
+
+@pytest.mark.parametrize("reviewed", [True, False])
+def test_the_page_is_offered_to_those_who_did_not_ask_for_it(tmp_path, capsys, reviewed):
+    samples = small_samples([f"{number}" for number in range(4)], ("a", "b"))
+    suspects = [suspect_of(samples, 0, "drop", suggested="b")]
+    say_suspects(tmp_path, samples, suspects, may_mirror=True, reviewed=reviewed)
+    assert ("--review" in capsys.readouterr().out) is not reviewed
 
 
 @pytest.fixture
