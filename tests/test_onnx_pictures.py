@@ -169,3 +169,13 @@ def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
     ours, theirs = (list(predict(open_classifier(str(which), device="cpu"), pictures)) for which in (run, file))
     assert [image.predicted for image in ours] == [image.predicted for image in theirs]
     assert not [module for module in ("onnx", "onnxruntime") if module not in sys.modules]
+
+
+@pytest.mark.parametrize("form", ["picture", "tensor"])
+def test_the_runtimes_own_quantisation_takes_the_file(capsys, tmp_path, form):
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    run, file, small = make_run(tmp_path / "run", name="vit_micro_4"), tmp_path / "m.onnx", tmp_path / "small.onnx"
+    assert call(capsys, "export", run, "--format", "onnx", "--input", form, "--output", file)[0] == 0
+    quantization.quantize_dynamic(file, small, op_types_to_quantize=["MatMul", "Gemm"])
+    assert small.stat().st_size < file.stat().st_size / 2
+    assert onnxruntime.InferenceSession(small).get_inputs()[0].name == {"tensor": "images"}.get(form, form)

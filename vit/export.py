@@ -68,6 +68,7 @@ def export_onnx(
         )  # fmt: skip
     assert program is not None
     proto = program.model_proto
+    del proto.graph.value_info[:]  # some give the shape from before a weight was transposed; others say "batch"
     if form is not None:
         from vit.onnx_pictures import of_pictures
 

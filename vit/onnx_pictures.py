@@ -71,7 +71,6 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
     outputs = [output.name for part in (end, model) for output in part.graph.output]
     io_map = [(value.name, value.name) for value in end.graph.input]
     merged = compose.merge_models(merged, end, io_map=io_map, outputs=outputs)
-    del merged.graph.value_info[:]  # one of them says "batch" where there is one picture
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
     imports = {each.domain: each for each in merged.opset_import}  # merging repeats those of each part, all alike
     del merged.opset_import[:]
