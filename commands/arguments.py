@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 from commands.parser import ManyOptions, UsageError, filled
 from common.files import text_file
 from common.options import Arg, NoWord, Option, Positional, require, require_counts, require_finite
-from common.text import did_you_mean, wrapped
+from common.text import did_you_mean, pluralise, printable, wrapped
 from datasets.config import DataConfig, Group, Name
 from trainers.config import Device, RunConfig, load_config, set_in
 from trainers.options.recipes import RECIPES, recipe_config
@@ -117,6 +117,9 @@ class WeightsOptions:
 
         own = {name: vars(self)[name] for name in ("model", "class_names", "output_dir")}
         classifier = open_classifier(source or self.run, **own, **options)
+        if "latest" in (source, self.run):
+            classes = pluralise(len(classifier.class_names), "class")
+            print(wrapped(f"model: {printable(str(classifier.run_dir))}, {classes}"), file=sys.stderr)
         if classifier.run_dir is not None and (note := unfinished(classifier.run_dir)):
             print(wrapped(f"note: {note}"), file=sys.stderr)
         return classifier

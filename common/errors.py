@@ -85,6 +85,9 @@ class FailedElsewhere(RuntimeError):
         super().__init__(message)
         self.exit_code = exit_code
 
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.exit_code)
+
 
 class Interrupted(BaseException):
     """A signal asked the command to stop. Not an Exception, so that no handler takes it for a fault."""

@@ -162,6 +162,9 @@ def read_run(run_dir: Path) -> FinishedRun:
     names = tuple(meta.get("class_names") or ())  # in the order of the model's outputs
     if not names or not all(isinstance(name, str) for name in names):
         raise CheckpointError(f"{run_dir}/meta.json is damaged: its class_names are {names!r:.100}")
+    open_yet = [name for name in ("epochs", "lr") if getattr(config.train, name) is None]
+    if open_yet:
+        raise CheckpointError(f"{run_dir}/config.json is damaged: {open_yet[0]} of a run that has ended is open")
     history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
     rows = read_split(run_dir / "split.csv")
     groups = {row.path: row.group for row in rows if row.split == "test" and row.group}

@@ -25,7 +25,14 @@ from trainers.engine.evaluation import score_split
 from trainers.options.defaults import resolve_device
 from trainers.run_start import changes_of_machine, images_of
 from trainers.seen import seen_lines, start_of, without_seen
-from trainers.storage.finished_run import open_best, read_history, read_run_config, unfinished, untrusted_run
+from trainers.storage.finished_run import (
+    open_best,
+    read_history,
+    read_run_config,
+    unfinished,
+    untrusted_run,
+    validated,
+)
 from trainers.storage.run_folder import META, read_json
 from vit.config import WHAT_THEY_ARE
 from vit.tensor_files import require_finite
@@ -110,7 +117,6 @@ def evaluate_on(
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:
     """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test."""
     if split == "test":
-        test = read_json(run_dir / "summary.json")["test"] or {}
+        test = read_json(run_dir / "summary.json").get("test") or {}
         return {name: value for name, value in test.items() if name != "n"}
-    row = next(row for row in read_history(run_dir) if row["epoch"] == epoch)
-    return {name.removeprefix("val_"): value for name, value in row.items() if name.startswith("val_")}
+    return validated(run_dir, read_history(run_dir), epoch)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from mutated_files import outcomes
 from one_layer import one_layer
-from small_run import CLASSES, labelled_photos, make_run
+from small_run import CLASSES, labelled_photos, make_run, tiny_run
 
 import main
 from common.errors import DataError
@@ -20,6 +20,7 @@ from datasets.split_csv import read_split
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.config import to_dict
+from trainers.run import train
 from trainers.storage.checkpoint_file import best_of, read_checkpoint, write_checkpoint
 from trainers.storage.run_folder import write_json
 from vit.export import describe, export_safetensors
@@ -63,6 +64,81 @@ def refused(capsys, *words):
     assert line.startswith("error: ")
     assert len(line) < 600
     return line
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    run = train(tiny_run(folder)).run_dir
+    assert main.main(["evaluate", str(run), "--device", "cpu"]) == 0
+    return run
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    return shutil.copytree(trained_once, tmp_path / "trained")
+
+
+TEST = {"accuracy": 0.5, "loss": 1.0, "macro_f1": 0.5, "ece": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("metrics.csv", lambda text: "\n".join(text.splitlines()[:2])),
+        ("metrics.csv", lambda text: text.replace("val_accuracy", "accuracy_val")),
+        ("summary.json", lambda text: json.dumps({"status": "finished"})),
+        *(
+            ("summary.json", lambda text, test=test: json.dumps(json.loads(text) | {"test": test}))
+            for test in ({"n": 3}, TEST | {"accuracy": "x"}, TEST | {"loss": None}, [1], TEST | {"ece": float("nan")})
+        ),
+        *(
+            ("config.json", lambda text, name=name: json.dumps(without(json.loads(text), name)))
+            for name in ("lr", "epochs")
+        ),
+    ],
+)
+def test_scores_and_options_that_a_run_has_lost_are_one_line(trained, capsys, monkeypatch, name, damage):
+    monkeypatch.chdir(trained.parent)  # where a comparison writes its report
+    path = trained / name
+    path.write_text(damage(path.read_text()))
+    codes = []
+    for words in (["evaluate"], ["evaluate", "--split", "test"], ["resume"], ["compare", trained]):
+        codes.append(main.main([words[0], str(trained), *map(str, words[1:])]))
+        err = capsys.readouterr().err
+        assert "Traceback" not in err
+        assert len(err.splitlines()) == (codes[-1] > 0), err
+    assert {*codes} <= {0, 2, 3}
+
+
+def without(config, name):
+    return config | {"train": config["train"] | {name: None}}
+
+
+@pytest.mark.slow
+def test_any_file_of_a_run_may_be_damaged_for_any_command_that_opens_it(
+    trained_once, photos, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    picture = str(photos / CLASSES[0] / "0.png")
+    files = sorted(path.relative_to(trained_once) for path in trained_once.rglob("*") if path.is_file())
+    for file in files:
+        content = (trained_once / file).read_bytes()
+        for number, damaged in enumerate((content[: len(content) // 2], b"", b"\0\xff not a file of this run {")):
+            for place, words in enumerate(
+                (
+                    ["evaluate"], ["evaluate", "--split", "test"], ["resume"], ["resume", "--epochs", "3"],
+                    ["compare", str(trained_once)], ["explain", picture, "--output", str(tmp_path / "maps")],
+                    ["predict", picture], ["predict", picture, "--calibrated"], ["export", "--format", "safetensors"],
+                )
+            ):  # fmt: skip
+                run = shutil.copytree(trained_once, tmp_path / f"{place}" / "digits" / "r")
+                (run / file).write_bytes(damaged)
+                code = main.main([words[0], str(run), *words[1:]])
+                err = capsys.readouterr().err
+                assert code in (0, 2, 3), (file, number, words, err)
+                assert "Traceback" not in err, (file, number, words, err)
+                shutil.rmtree(tmp_path / f"{place}")
 
 
 @pytest.mark.parametrize("content", BAD_JSON)

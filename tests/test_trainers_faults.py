@@ -1,12 +1,14 @@
 """What an error means for a run: a fault of the machine is named beside its own words; a bug stays what it is."""
 
 import multiprocessing
+import pickle
 
 import pytest
 import torch
 from small_run import tiny_run
 from torch.utils.data import Dataset
 
+from common import errors
 from common.errors import TrainingError
 from trainers.run import train
 from trainers.run_status import diagnose_failure
@@ -117,3 +119,12 @@ def test_the_error_of_a_program_of_ones_own_keeps_its_words(tmp_path, error, kin
         train(config, dataloaders={"train": FailingLater(24, error), "val": FailingLater(12)})
     assert type(met.value) is kind
     assert "loader process" not in str(met.value)
+
+
+@pytest.mark.parametrize(
+    "kind", [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, BaseException)]
+)
+def test_every_error_comes_whole_from_another_process(kind):
+    error = kind(2) if kind is errors.Interrupted else kind("why", 3) if kind is errors.FailedElsewhere else kind("why")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), errors.exit_code(again)) == (kind, str(error), errors.exit_code(error))

@@ -273,6 +273,7 @@ def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
         ({"model": {"trainable": "head", "stochastic_depth": 0.1}}, "stochastic_depth"),
         ({"patience": 2}, "--patience has no effect: the run has 2 epochs"),
         ({"save_every": 7}, "save_every has no effect: an epoch has 7 steps"),
+        ({"save_every": 15}, "save_every has no effect"),
         ({"log_every": 15}, "log_every has no effect: the run has 14 steps"),
         ({"mixup": 0.2, "data": {"batch_size": 1}}, "mixup"),
         ({"cutmix": 1.0, "data": {"batch_size": 1}}, "cutmix"),
@@ -283,6 +284,10 @@ def test_an_option_without_effect_is_named(tmp_path, changes, message):
     plain, changed = (defaults.resolve(run_config(tmp_path, **options)) for options in ({}, changes))
     assert any(message in line for line in without_effect(changed, steps_per_epoch=7))
     assert not without_effect(plain, steps_per_epoch=7)
+
+
+def test_saving_within_the_second_epoch_has_an_effect(tmp_path):
+    assert not without_effect(defaults.resolve(run_config(tmp_path, save_every=10)), steps_per_epoch=7)
 
 
 def test_more_parts_than_images_are_refused(tmp_path):

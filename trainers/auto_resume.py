@@ -9,7 +9,7 @@ from trainers.reporting.console import say
 from trainers.run import train
 from trainers.storage.data_folder import data_folder
 from trainers.storage.places import same_source
-from trainers.storage.run_folder import command_line, moment, read_if_whole
+from trainers.storage.run_folder import is_this_command, moment, read_if_whole
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
@@ -53,7 +53,7 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
         say(f"note: {path} is damaged: whether this run was started with the same options is not known")
     if meta is None or "requested" not in meta:
         return False
-    if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
+    if planned and not is_this_command(meta["argv"]):
         return False
     ignored = {*run_options(Incidental), *(option for option in run_options() if planned and option.flag == "--epochs")}
     then, now = meta["requested"], to_dict(config)

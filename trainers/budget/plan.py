@@ -34,7 +34,7 @@ from trainers.setup import RunSetup, prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.predictions_file import read_predictions
-from trainers.storage.run_folder import command_line, read_if_whole, read_json
+from trainers.storage.run_folder import is_this_command, read_if_whole, read_json
 from trainers.storage.run_result import RunResult
 from trainers.system.launcher import launched
 from vit.config import Network, embedded_weights
@@ -321,7 +321,7 @@ def as_begun(config: RunConfig) -> RunConfig:
     else:
         folder = data_folder(output, config.data.source) / output.run_name
     begun = read_if_whole(folder / "meta.json", argv=list, requested=dict) if folder else None
-    if begun is None or not {*begun["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
+    if begun is None or not is_this_command(begun["argv"]):
         return config
     return replace(from_dict(RunConfig, begun["requested"]), output=output)
 

@@ -160,7 +160,8 @@ def weights_taken(config: RunConfig, epoch: int) -> str:
     """Name the weights that a run keeps: those of an epoch, or with a head that was fitted."""
     if config.train.start_head == "fit":
         return "fitted head"
-    return f"{'last' if config.train.select == 'last' else 'best'} epoch, {epoch} of {config.train.epochs or epoch:g}"
+    which = "last" if config.train.select == "last" else "best"
+    return f"{which} epoch, {epoch} of {math.ceil(config.train.epochs or epoch)}"
 
 
 def notes_on(setup: RunSetup) -> Iterator[str]:
@@ -196,6 +197,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     model, data, train = config.model, config.data, config.train
     epochs = train.epochs or 0
     steps, of_an_epoch = max(1, round(epochs * steps_per_epoch)), pluralise(steps_per_epoch, "step")
+    saved = train.save_every or 0  # the end of an epoch is saved in any case
     head, frozen = model.trainable == "head", model.trainable.startswith(("head", "norms", "lora"))
     one_layer, alone = "only the head trains, and it has one layer", "a batch of one image has nothing to mix with"
     evaluated, drawn = "frozen layers stay in evaluation mode", "the split comes from --split"
@@ -211,7 +213,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
         ("mixup", train.mixup and data.batch_size == 1, alone),
         ("cutmix", train.cutmix and data.batch_size == 1, alone),
         ("--patience", train.patience >= epochs > 0, f"the run has {pluralise(epochs, 'epoch')}"),
-        ("save_every", (train.save_every or 0) >= steps_per_epoch, f"an epoch has {of_an_epoch}"),
+        ("save_every", saved and (saved % steps_per_epoch == 0 or saved > steps), f"an epoch has {of_an_epoch}"),
         ("log_every", (train.log_every or 0) > steps, f"the run has {pluralise(steps, 'step')}"),
         ("split_seed", data.split and data.split_seed, drawn),
         ("--val-fraction", data.split and data.val_fraction is not None, drawn),

@@ -20,11 +20,14 @@ from trainers.engine.metrics import SCALARS
 from trainers.statistics import Design
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.places import with_present_places
-from trainers.storage.run_folder import moment, now, read_if_whole, read_json, write_json
+from trainers.storage.run_folder import are_scores, moment, now, read_if_whole, read_json, write_json
 from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
 from vit.tensor_files import SEAL
+
+WHOLE = ("epoch", "step", "val_accuracy", "val_loss")
+"""Columns of metrics.csv that every row fills."""
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:
@@ -187,21 +190,30 @@ def read_result(run_dir: Path | str) -> RunResult:
     best_of(run_dir)
     with report_damage(run_dir / "summary.json"):
         history, best = read_history(run_dir), summary["best"]["epoch"]
-        if best >= len(history):
-            raise CheckpointError(
-                f"{run_dir}/metrics.csv has no row for epoch {best}, which is the best: it was cut short"
-            )
+        val = validated(run_dir, history, best)
         test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
-        val = {name: history[best][f"val_{name}"] for name in SCALARS if f"val_{name}" in history[best]}
         designs = {split: Design(**fields) for split, fields in summary.get("groups", {}).items()}
         return RunResult(run_dir, best, val, test, history, summary.get("images", {}), designs)
+
+
+def validated(run_dir: Path, history: list[dict[str, Any]], epoch: int) -> dict[str, float]:
+    """Return the validation scores of an epoch. Raises CheckpointError: metrics.csv has lost them."""
+    row: dict[str, Any] = next((row for row in history if row["epoch"] == epoch), {})
+    val = {name: row[f"val_{name}"] for name in SCALARS if row.get(f"val_{name}") is not None}
+    if not are_scores(val):
+        raise CheckpointError(
+            f"{run_dir}/metrics.csv has no scores of epoch {epoch}, which is the best: it was cut short"
+        )
+    return val
 
 
 def read_history(run_dir: Path) -> list[dict[str, Any]]:
     """Read the rows of a run's metrics.csv, one per epoch: numbers, None where a cell is empty."""
     path = run_dir / "metrics.csv"
     try:
-        rows = read_rows(path, ("epoch",))
+        rows = read_rows(path, WHOLE)
+        if any(not row[name] for row in rows for name in WHOLE):
+            raise ValueError("a cell is empty")
         return [{name: float(text) if text else None for name, text in row.items()} for row in rows]
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None

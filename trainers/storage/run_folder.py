@@ -1,6 +1,7 @@
 """A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
 
 import json
+import math
 import os
 import sys
 from contextlib import suppress
@@ -55,6 +56,8 @@ META = {"data_fingerprint": str, "threads": int, "versions": dict}
 """Entries that meta.json holds at least."""
 SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
 """Entries that summary.json of a finished run holds."""
+SCORES = ("accuracy", "loss", "macro_f1", "ece")
+"""Scores that every split of a run has."""
 KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
          "directory": (str, type(None))}  # fmt: skip
 """Types of these values, where a file has them."""
@@ -78,9 +81,18 @@ def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it holds no table of values")
     expected: dict[str, Any] = {name: kind for name, kind in KNOWN.items() if name in values} | kinds
     wrong = [name for name, kind in expected.items() if not isinstance(values.get(name), kind)]
+    if not are_scores(values.get("test") or dict.fromkeys(SCORES, 0.0)):
+        wrong.append("test")
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
     return values
+
+
+def are_scores(values: Any) -> bool:
+    """Return whether this is a table of numbers that has those of every split."""
+    if not isinstance(values, dict) or not {*SCORES} <= values.keys():
+        return False
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
 
 
 def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
@@ -112,6 +124,12 @@ def moment(run_dir: Path) -> str:
 
 def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def is_this_command(argv: list[Any]) -> bool:
+    """Return whether this command line was given before, with --auto-resume or without."""
+    then, now = ([word for word in words if word != "--auto-resume"] for words in (argv, command_line()))
+    return then == now
 
 
 def working_directory() -> str | None:
