@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
 
 
-OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "output")
+OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "on_bad_image", "output")
 """Options that have an effect with --data alone."""
 
 
@@ -41,6 +41,8 @@ class Options(JsonOption, ModelOptions):
     """Name the table's column of classes, as for train."""
     group: Group = None
     """Keep images of --data together, as for train. The confidence interval is then one of groups."""
+    on_bad_image: Annotated[Literal["fail", "skip"], Arg(metavar="skip")] = "fail"
+    """Leave out unreadable images of --data. Default (fail): stop at the first."""
     data_root: Path | None = None
     """Find built-in sets in this folder. Default: where the run found them; else data."""
     output: Annotated[Path | None, OutputFolder] = None
@@ -90,7 +92,7 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
 
     classifier = options.open()
     columns = (options.path_column, options.label_column, options.group)
-    data = DataConfig(source, options.data_root or Path("data"), *columns)
+    data = DataConfig(source, options.data_root or Path("data"), *columns, on_bad_image=options.on_bad_image)
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
     print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {source}")
     show(options, evaluation)

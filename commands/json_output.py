@@ -15,7 +15,7 @@ class JsonOption:
     """Option that prints a result as JSON."""
 
     json: bool = False
-    """Print one JSON document on standard output, for scripts; everything else goes to standard error."""
+    """Print one JSON document. It goes to standard output, for scripts, and everything else to standard error."""
 
 
 @contextmanager

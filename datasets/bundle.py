@@ -24,7 +24,7 @@ SPLITS: tuple[str, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)  # split codes: the indices of SPLITS
 UNSPLIT, LEFT_OUT = -1, -2
 _OF_FILES = sys.getfilesystemencoding()
-"""Decoding of file names; in the C locale as ASCII, so that other bytes are escaped."""
+"""Encoding of file names; in the C locale ASCII, so that other bytes are escaped."""
 
 
 def split_name(code: int) -> str:
@@ -133,7 +133,7 @@ class PathTable(Sequence[str]):
             self.append(path)
 
     def append(self, path: str) -> None:
-        self.characters += path.encode("utf-8", "surrogateescape")
+        self.characters += path.encode(_OF_FILES, "surrogateescape")
         self.ends.append(len(self.characters))
 
     def __len__(self) -> int:

@@ -39,9 +39,10 @@ class ImageCache:
 
     def get(self, index: int) -> np.ndarray | None:
         """Return a view of the stored picture, or None."""
-        start, channels, height, width = self._index[index].tolist()
-        if not start:
+        if not self._index[index, 0]:
             return None
+        with self._lock:  # else a processor that reorders writes may show the place before the pixels
+            start, channels, height, width = self._index[index].tolist()
         return self._pixels[start - 1 : start - 1 + channels * height * width].reshape(channels, height, width)
 
     def put(self, index: int, picture: np.ndarray) -> None:

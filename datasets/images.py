@@ -172,8 +172,9 @@ def require_used_range(samples: Samples) -> Samples:
         try:
             with open_image(samples.file(row)) as image:
                 deep = is_deep(image)
-                to_mode(image, "L")
-                largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, path))
+                if deep or image.mode == "F":  # what has 8 bits need not be decoded
+                    to_mode(image, "L")
+                    largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, path))
         except UnsureValues as error:
             raise DataError(f"{path}: {error}") from error
         except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever reads the file later names it

@@ -10,6 +10,7 @@ from common.errors import DataError
 from common.text import shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
+from datasets.image_dataset import without_unreadable
 from datasets.images import require_used_range
 from datasets.loaders import open_samples, read_samples
 from datasets.split import split_set
@@ -56,7 +57,10 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
-    samples = require_used_range(read_samples(config, only_scored=True))
+    samples = read_samples(config, only_scored=True)
+    if config.on_bad_image == "skip":
+        samples = without_unreadable(samples)
+    samples = require_used_range(samples)
     known = {name: number for number, name in enumerate(class_names)}
     unknown = [name for name in compress(samples.class_names, samples.classes_in_use()) if name not in known]
     if unknown:

@@ -140,6 +140,16 @@ def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys,
     assert f"on {len(pictures)} labelled images" in out
 
 
+def test_a_damaged_picture_is_named_and_the_advice_about_it_works(capsys, run, tmp_path):
+    data = labelled_photos(tmp_path / "pets", n=4)
+    (data / "bee" / "1.png").write_bytes(b"no picture")
+    code, _, err = call(capsys, "evaluate", run, "--data", data)
+    assert (code, "--on-bad-image skip" in err, "1.png" in err) == (3, True, True)
+    code, out, err = call(capsys, "evaluate", run, "--data", data, "--on-bad-image", "skip")
+    assert (code, "11 labelled images" in out) == (0, True), err
+    assert call(capsys, "evaluate", run, "--on-bad-image", "skip")[0] == 2
+
+
 def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
     two = labelled_photos(tmp_path / "two", classes=("bee", "cat"))
     code, out, _err = call(capsys, "evaluate", run, "--data", two, "--output", tmp_path / "out")

@@ -16,9 +16,11 @@ from torchvision.transforms import v2
 
 import main
 from common.errors import DataError
-from datasets import images
+from datasets import DataConfig, images
+from datasets.bundle import PathTable
 from datasets.checking.inspection import inspect_file
-from datasets.images import FORMATS, image_size, read_image, to_array, to_mode
+from datasets.images import FORMATS, image_size, read_image, require_used_range, to_array, to_mode
+from datasets.loaders import read_samples
 from datasets.transforms import Pipeline
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 
@@ -231,3 +233,19 @@ def test_what_pillow_warns_of_is_not_shown_by_a_command_whatever_the_interpreter
     words += "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", words, path], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pictures_of_8_bits_are_not_decoded_to_learn_that(tmp_path, monkeypatch):
+    samples = read_samples(DataConfig(str(labelled_photos(tmp_path / "set", n=3))))
+    decoded = []
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: decoded.append(1))
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda *_: decoded.append(1))
+    assert require_used_range(samples) is samples
+    assert not decoded
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_names_of_files_come_back_in_any_locale(monkeypatch, encoding):
+    monkeypatch.setattr("datasets.bundle._OF_FILES", encoding)
+    names = [raw.decode(encoding, "surrogateescape") for raw in ("café.jpg".encode(), b"caf\xe9.jpg", b"a.jpg")]
+    assert list(PathTable(names)) == names

@@ -101,7 +101,7 @@ def check_source(
     too_small, unread, is_copied = len(readable) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
     shapes = [(one.width, one.height, of.label) for of, one in zip(pictures, seen, strict=True) if one.width]
     notes = {
-        "no split is given: a random one may put a picture into train and its copy into val": any(
+        "no split is given: train keeps a picture with its copies, a split of your own may tear them apart": any(
             finding.kind in is_copied and not finding.split for finding in findings
         ),
         f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": near and too_small,

@@ -181,7 +181,7 @@ class _TableRows(Rows):
 
     def __init__(self, root: Path, *, confined: bool) -> None:
         super().__init__()
-        self.files, self._confined = _Files(root), confined
+        self.files, self._confined = FilesOfTable(root), confined
         self._first: dict[str, tuple[str, tuple[str, str, str]]] = {}
         """File -> line and words, and label, split and group, of the first row that names it."""
 
@@ -210,7 +210,7 @@ class _TableRows(Rows):
             self.add(file, label, split, normal(group))
 
 
-class _Files:
+class FilesOfTable:
     """Finds files in the folder of a table and in the folders next to it; lists them once, if a cell is not exact."""
 
     def __init__(self, root: Path) -> None:

@@ -52,7 +52,7 @@ class TarMember(NamedTuple):
         return f"{self.shard}/{self.name}"
 
     def read_bytes(self) -> bytes:
-        with open(self.shard, "rb", buffering=0) as file:
+        with open(self.shard, "rb") as file:  # a single read of a network's disk may be short
             file.seek(self.offset)
             return file.read(self.size)
 

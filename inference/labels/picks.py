@@ -17,7 +17,7 @@ from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
 from datasets.config import DATASETS, Columns, DataConfig
 from datasets.loaders import read_samples
 from datasets.sources.archives import is_archive, unpacked
-from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns, split_column
+from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, FilesOfTable, columns_of, read_columns, split_column
 from datasets.sources.own_data import read_source
 from datasets.sources.reading import SPLIT_FOLDERS
 from inference.images import find_images
@@ -127,14 +127,17 @@ def paths_of_table(table: Path, column: str | None, labels: dict[str, Label]) ->
     """Yield the absolute paths in a table; the labels that it gives are added to `labels`. Raises DataError: no column
     of paths, or a path that leads to no file."""
     cells, lines, _ = read_columns(table)
-    path_name = columns_of(cells, "path", Columns(column), table)[0]
+    files, paths = FilesOfTable(table.parent), columns_of(cells, "path", Columns(column), table)
+    path_name = next((name for name in paths if files.find("".join(cells[name][:1]))), paths[0])
     label_name = next((name for name in USUAL["label"] if name in cells), "")
     split_name = split_column(cells, {path_name, label_name}, table)
     given, splits = (cells.get(name, [""] * len(lines)) for name in (label_name, split_name))
     for line, cell, label, split in zip(lines, cells[path_name], given, splits, strict=True):
-        path = os.path.abspath(table.parent / cell)
-        if not os.path.isfile(path):
-            raise DataError(f"{table}, line {line}: no picture {printable(cell)!r}")
+        found = files.find(cell)
+        if len(found) != 1:
+            what = f"{len(found)} pictures may be" if found else "no picture"
+            raise DataError(f"{table}, line {line}: {what} {printable(cell)!r}")
+        path = os.path.abspath(table.parent / found[0])
         if label:
             labels[path] = Label(label, SPLIT_FOLDERS.get(split.strip().lower(), ""))
         yield path
