@@ -79,6 +79,7 @@ def trained(trained_once, tmp_path):
     return shutil.copytree(trained_once, tmp_path / "trained")
 
 
+NAN = float("nan")
 TEST = {"accuracy": 0.5, "loss": 1.0, "macro_f1": 0.5, "ece": 0.1}
 
 
@@ -90,8 +91,20 @@ TEST = {"accuracy": 0.5, "loss": 1.0, "macro_f1": 0.5, "ece": 0.1}
         ("summary.json", lambda text: json.dumps({"status": "finished"})),
         *(
             ("summary.json", lambda text, test=test: json.dumps(json.loads(text) | {"test": test}))
-            for test in ({"n": 3}, TEST | {"accuracy": "x"}, TEST | {"loss": None}, [1], TEST | {"ece": float("nan")})
+            for test in (
+                {},
+                {"n": 3},
+                TEST | {"accuracy": "x"},
+                TEST | {"loss": None},
+                [1],
+                TEST | {"ece": float("nan")},
+            )
         ),
+        *(
+            ("summary.json", lambda text, images=images: json.dumps(json.loads(text) | {"images": images}))
+            for images in ({}, 3, {"val": None, "test": "x"})
+        ),
+        ("metrics.csv", lambda text: text.splitlines()[0] + "\n"),
         *(
             ("config.json", lambda text, name=name: json.dumps(without(json.loads(text), name)))
             for name in ("lr", "epochs")
@@ -109,6 +122,12 @@ def test_scores_and_options_that_a_run_has_lost_are_one_line(trained, capsys, mo
         assert "Traceback" not in err
         assert len(err.splitlines()) == (codes[-1] > 0), err
     assert {*codes} <= {0, 2, 3}
+
+
+def test_best_weights_of_another_run_are_named(trained, tmp_path, capsys):
+    other = make_run(tmp_path / "other", name="vit_micro_4")
+    shutil.copy(best_of(other), best_of(trained))
+    assert "best.safetensors" in refused(capsys, "resume", trained, "--epochs", "3", "--device", "cpu")
 
 
 def without(config, name):

@@ -10,7 +10,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from common.errors import Diverged, Interrupted, OptionError, TrainingError
+from common.errors import CheckpointError, Diverged, Interrupted, OptionError, TrainingError
 from common.files import write_text
 from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.copies import units_of
@@ -255,7 +255,11 @@ def load_best_weights(run: Run, epoch: int) -> None:
             return dict(read_checkpoint(best_of(run.run_dir))["model"])
         return merged_state(run.network)
 
-    load_merged_state(run.setup.network, distributed.broadcast(best_weights))
+    weights = distributed.broadcast(best_weights)
+    try:
+        load_merged_state(run.setup.network, weights)
+    except RuntimeError as error:  # another run's file lies there
+        raise CheckpointError(f"{best_of(run.run_dir)} is damaged: it does not fit the model of the run") from error
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:

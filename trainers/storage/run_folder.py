@@ -81,11 +81,21 @@ def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it holds no table of values")
     expected: dict[str, Any] = {name: kind for name, kind in KNOWN.items() if name in values} | kinds
     wrong = [name for name, kind in expected.items() if not isinstance(values.get(name), kind)]
-    if not are_scores(values.get("test") or dict.fromkeys(SCORES, 0.0)):
+    if values.get("test") is not None and not are_scores(values["test"]):
         wrong.append("test")
+    if not counts_images(values):
+        wrong.append("images")
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
     return values
+
+
+def counts_images(values: dict[str, Any]) -> bool:
+    """Return whether the images of each split that has scores are counted, in a file that counts any."""
+    if "images" not in values:
+        return True
+    counts, scored = values["images"], ["val", *["test"] * bool(values.get("test"))]
+    return isinstance(counts, dict) and all(isinstance(counts.get(split), int) for split in scored)
 
 
 def are_scores(values: Any) -> bool:
