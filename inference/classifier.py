@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainers.config import from_dict
 from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
-from trainers.storage.finished_run import find_run, open_best, require_same_side, untrusted_run
+from trainers.storage.finished_run import find_run, open_best, require_same_side, require_shapes, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -159,17 +160,19 @@ def _open_own_weights(path: Path, file: WeightFile) -> Classifier:
     spec = from_dict(ImageSpec, file.extras["image_spec"])
     require_same_side(config, spec)
 
-    def filled() -> nn.Module:
-        model = build_model(config, num_classes=len(names), weights="none", trainable="all")
-        if config.name == MIXTURE or config.name.startswith(HF_PREFIX):
-            model.load_state_dict(file.tensors)
-        else:
+    def fill(model: nn.Module) -> nn.Module:
+        if not (config.name == MIXTURE or config.name.startswith(HF_PREFIX)):
             load_weights(model, file, layer_norm_eps=config.layer_norm_eps, exact=True)
+        elif next(model.parameters()).is_meta:
+            require_shapes(model, file.tensors)
+        else:
+            model.load_state_dict(file.tensors)
         return model
 
+    build = partial(build_model, config, num_classes=len(names), weights="none", trainable="all")
     with torch.device("meta"):  # shapes without numbers, which may be too many
-        filled()
-    return Classifier(str(path), filled().eval(), spec, names, config, answers=answers_in(file.extras, path))
+        fill(build())
+    return Classifier(str(path), fill(build()).eval(), spec, names, config, answers=answers_in(file.extras, path))
 
 
 def _names_in(value: Any) -> tuple[str, ...]:

@@ -425,7 +425,7 @@ def test_from_no_label_to_a_classifier_by_keys_with_two_kills_in_between(tmp_pat
         browser.close()
     labels = tmp_path / "runs" / "photos" / "next" / "labels.csv"
     assert read_labels(labels) == expected
-    train = ["train", "runs/photos/next/labels.csv", "--weights", "auto", "--epochs", "2", "--run-name", "first"]
+    train = ["train", "runs/photos/next/labels.csv", "--weights", "auto", "--run-name", "first"]
     subprocess.run([*main, *train], cwd=tmp_path, check=True, capture_output=True)
     done = subprocess.run(
         [*main, "predict", "latest", folder], cwd=tmp_path, check=True, capture_output=True, text=True

@@ -230,7 +230,7 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "ema-decay = 0.9"])
 def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path, more):
-    data, options = uneven_folder(tmp_path / "pets"), tmp_path / "options.toml"
+    data, options = uneven_folder(tmp_path / "images" / "pets"), tmp_path / "options.toml"
     options.write_text(f"patch-embedding = 'stem_bn'\n{more}\n")
     results = finish(start(2, *main_arguments(data, tmp_path, "--config", options)), timeout=400)
     assert [code for code, *_ in results] == [0, 0], results
@@ -259,7 +259,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_a_time_limit_ends_all_processes_after_the_same_step(tmp_path):
-    data, options = uneven_folder(tmp_path / "pets"), tmp_path / "options.toml"
+    data, options = uneven_folder(tmp_path / "images" / "pets"), tmp_path / "options.toml"
     options.write_text("max-minutes = 0.03")
     processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--config", options, "--tb", "scalars"))
     results = finish(processes)

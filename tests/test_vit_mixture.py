@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from common.errors import OptionError
-from inference.classifier import Classifier
+from inference.classifier import Classifier, open_classifier
 from inference.export import export
 from inference.page.document import PagePicture, page_of
 from trainers.config import from_dict, to_dict
@@ -163,3 +163,11 @@ def test_autocast_does_not_round_the_pictures_that_a_network_gets():
         with torch.autocast("cpu", torch.bfloat16):
             view(images)
     assert torch.equal(*given)
+
+
+def test_a_mixture_is_opened_from_its_own_file(mixture, tmp_path):
+    classifier = Classifier("a mixture", mixture, image_spec(MIX), ("ant", "bee", "cat"), MIX)
+    export(classifier, "safetensors", tmp_path / "m.safetensors")
+    opened = open_classifier(str(tmp_path / "m.safetensors"), device="cpu")
+    images = pictures(opened.spec.image_size)
+    torch.testing.assert_close(opened.logits(images), classifier.logits(images))
