@@ -1,6 +1,7 @@
 """Write files that appear whole or not at all: flushed to disk, then renamed. No torch here."""
 
 import errno
+import glob
 import os
 import re
 import secrets
@@ -124,6 +125,11 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
     except OSError:
         return []
     return [found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size]
+
+
+def matching(pattern: str) -> list[str]:
+    """List the files that a pattern means, sorted; a [ means itself where a name with it is there."""
+    return sorted(glob.glob(pattern.replace("[", "[[]"), recursive=True) or glob.glob(pattern, recursive=True))
 
 
 def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

@@ -7,7 +7,7 @@ processes.
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -220,14 +220,34 @@ def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, list[str] | None]:
     The labels are those that it holds if its items agree, else those of its items."""
     first_image(split, dataset)
     (held, names), rows = held_by(dataset), range(len(dataset))
-    try:
-        if held is not None:
-            # One of each class, too: most that changes labels, such as a target_transform, does so class by class.
-            some = {*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()}
-            if all(label_of(dataset[row]) == held[row] for row in sorted(some)):
+
+    def label(row: int) -> Any:
+        try:
+            item = dataset[row]
+        except Exception as error:  # of the program's own
+            error.add_note(f"item {row} of the {named(split, dataset)}")
+            raise
+        with wanting_labels(split, dataset):
+            return label_of(item)
+
+    if held is not None:
+        # One of each class, too: most that changes labels, such as a target_transform, does so class by class.
+        some = sorted({*evenly(len(rows), 16).tolist(), *np.unique(held, return_index=True)[1][:1000].tolist()})
+        found = [label(row) for row in some]
+        with wanting_labels(split, dataset):
+            if all(one == held[row] for row, one in zip(some, found, strict=True)):
                 return held, names
-        labels = whole_numbers([label_of(dataset[row]) for row in rows], len(rows))
-        return labels, names if held is None or np.array_equal(held, labels) else None
+    every = [label(row) for row in rows]
+    with wanting_labels(split, dataset):
+        labels = whole_numbers(every, len(rows))
+    return labels, names if held is None or np.array_equal(held, labels) else None
+
+
+@contextmanager
+def wanting_labels(split: str, dataset: Any) -> Iterator[None]:
+    """Re-raise what is wrong with a label as DataError."""
+    try:
+        yield
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise DataError(f"the {named(split, dataset)} gives no labels 0, 1, ...: {error}") from error
 

@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from common.errors import DataError
+from common.files import matching
 from common.text import pluralise, printable, wrapped
 from datasets.images import read_image
 from datasets.sources.walk import walk
@@ -56,7 +57,7 @@ def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator
             yield from _below(path)
         elif not os.path.lexists(path) and glob.has_magic(path):
             # Where nothing matches, reading the pattern itself says that there is no such file.
-            for match in sorted(glob.iglob(path, recursive=True)) or [path]:
+            for match in matching(path) or [path]:
                 yield from _below(match) if os.path.isdir(match) else [ImageFile(match)]
         else:
             yield ImageFile(path)

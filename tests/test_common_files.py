@@ -17,7 +17,7 @@ from full_disk import full_disk
 from small_run import labelled_photos, make_run, photo
 
 import main
-from common.files import folder_aside, settle, temporary_path, write_bytes, write_text
+from common.files import folder_aside, matching, settle, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
 from comparison.runs import Arm, Condition
 from comparison.tensorboard import write_events
@@ -238,3 +238,13 @@ def test_an_error_in_a_thread_of_a_programs_own_is_printed(printed):
     thread.start()
     thread.join()
     assert [str(failed.exc_value) for failed in printed] == ["my label server is down"]
+
+
+def test_a_bracket_in_a_name_means_itself(tmp_path):
+    for name in ("my [set]/0.tar", "my [set]/1.tar", "img1.png", "img2.png", "a[1]/b1.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = {
+        pattern: len(matching(str(tmp_path / pattern))) for pattern in ("my [set]/*.tar", "img[12].png", "a[1]/b*")
+    }
+    assert [*found.values()] == [2, 2, 1]

@@ -10,6 +10,7 @@ from commands.parser import parse
 from common.shell import PROGRAM
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
+from datasets.loaders import split_samples
 
 
 def train_says(source, root, **options):
@@ -167,3 +168,13 @@ def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_
     class_folders(tmp_path / "cats and dogs" / "cats", classes)
     class_folders(tmp_path / "cats and dogs", {"dogs": 12})
     assert not check_source(str(tmp_path / "cats and dogs")).errors
+
+
+def test_one_folder_of_classes_next_to_folders_without_pictures_is_named_by_train(tmp_path):
+    """As CUB-200, Food-101 and the Stanford dogs come: images/ next to attributes/, meta/ or Annotation/."""
+    class_folders(tmp_path / "set" / "images", dict.fromkeys("abc", 8))
+    for name in ("attributes", "parts"):
+        (tmp_path / "set" / name).mkdir()
+        (tmp_path / "set" / name / "about.txt").write_text("1")
+    with pytest.raises(DataError, match=rf"the classes seem to be 'a', 'b', 'c', in {tmp_path}/set/images"):
+        split_samples(DataConfig(str(tmp_path / "set")))

@@ -509,6 +509,20 @@ def test_a_run_on_datasets_of_a_program_says_that_they_are_to_be_given_again(tmp
     assert call(capsys, "evaluate", run)[0] == 3
 
 
+class Raising(Pets):
+    def __getitem__(self, index):
+        if index == 5:
+            raise ValueError("picture 5 is bad")
+        return super().__getitem__(index)
+
+
+def test_an_error_of_a_programs_own_dataset_passes_as_it_is_with_the_item():
+    with pytest.raises(ValueError, match="picture 5 is bad") as caught:
+        bundle_of(Raising(held="nothing"))
+    assert not isinstance(caught.value, DataError)
+    assert "item 5 of the train Dataset Raising" in caught.value.__notes__[0]
+
+
 def test_trying_a_module_leaves_its_modes_and_its_numbers_alone(tmp_path):
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
     module[1].eval()

@@ -141,7 +141,7 @@ class _Tree(Rows):
 
     def _report_classes_below(self, folder: Folder, split: str) -> None:
         """Report class folders that hold folders of images, but no image: their folders may be the classes. They are
-        where the other folders hold a few images, such as plots and examples."""
+        where the other folders hold no images, or a few, such as plots and examples."""
         filled = {label: below.filled() for label, below in folder.folders.items()}
         for label, inside in filled.items():
             above = os.path.commonpath(inside) if inside else ""
@@ -151,10 +151,9 @@ class _Tree(Rows):
             place = str(self.root / above)
             others = {path: n for other, paths in filled.items() if other != label for path, n in paths.items()}
             few = sum(others.values()) <= BESIDE_CLASSES * sum(inside.values())
-            if others and few and not any("/" in path for path in others):
-                detail = (
-                    f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list([*others])}"
-                )
+            if len(filled) > 1 and few and not any("/" in path for path in others):
+                beside = [*others] or [other for other in filled if other != label]
+                detail = f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list(beside)}"
                 self.problems.append(Problem("above_the_classes", label, "", label, place, detail))
             else:
                 detail = f"{len(names)} folders of images ({shorten_list(names)}); if these are the classes: {place}"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.errors import DataError
-from common.files import stamp
+from common.files import matching, stamp
 from common.text import decode_text, normal, pluralise, read_text, shorten_list
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
@@ -82,7 +82,7 @@ def shards_at(path: Path) -> list[Path]:
     """Return the files that a pattern means, or a tar that is a shard; none where it is some other data."""
     if path.is_file():
         return [path] if path.suffix in TABLES or (path.suffix == ".tar" and _is_shard(path)) else []
-    return [Path(file) for file in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else []
+    return [Path(file) for file in matching(str(path))] if glob.has_magic(str(path)) else []
 
 
 def shards_in(folder: Path) -> list[Path]:
