@@ -149,8 +149,6 @@ def read_run(run_dir: Path) -> FinishedRun:
     images, or lacks a file. CheckpointError: a damaged file."""
     run_dir = find_run(str(run_dir))
     config = read_given_config(run_dir)
-    if config.train.lr is None:
-        raise CheckpointError(f"{run_dir}/config.json is damaged: train.lr is None, which every run has resolved")
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
     if (status := summary.get("status")) != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: {command('resume', run_dir)}")
