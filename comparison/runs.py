@@ -20,7 +20,7 @@ from datasets.split_csv import SplitRow, clusters_of, read_split
 from trainers.config import to_dict
 from trainers.seen import left_out_of, seen_lines
 from trainers.statistics import Design, design_of
-from trainers.storage.finished_run import find_run, read_given_config, read_history, validated
+from trainers.storage.finished_run import find_run, read_given_config, read_history
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json
 
@@ -164,7 +164,6 @@ def read_run(run_dir: Path) -> FinishedRun:
     if open_yet:
         raise CheckpointError(f"{run_dir}/config.json is damaged: {open_yet[0]} of a run that has ended is open")
     history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
-    validated(run_dir, history, best["epoch"])
     rows = read_split(run_dir / "split.csv")
     groups = {row.path: row.group for row in rows if row.split == "test" and row.group}
     known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images)

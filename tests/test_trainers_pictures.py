@@ -222,7 +222,7 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     for name in names:
         (folder / name / "000.png").rename(folder / name / "\u732b $\\ ._.png")
     config = replace(
-        digits_run(tmp_path, tb="full", epochs=1, **train_options),
+        digits_run(tmp_path / "runs", tb="full", epochs=1, **train_options),
         model=ModelConfig(**model),
         data=DataConfig(source=str(folder), workers=0, batch_size=8, augment="none", val_fraction=0.2),
     )

@@ -82,7 +82,7 @@ def test_batch_norms_keep_the_statistics_that_a_fitted_head_knows(tmp_path, opti
             model=ModelConfig(name="resnet18", weights=str(tmp_path / "resnet18.pth"), image_size=32),
             data=DataConfig(source=str(image_folder(tmp_path / "images")), workers=0, batch_size=4),
             train=TrainConfig(epochs=1, device="cpu", **options),
-            output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+            output=OutputConfig(output_dir=tmp_path / "runs", tb="scalars"),
         )
     )
     trained = read_checkpoint(best_of(found.run_dir))["model"]

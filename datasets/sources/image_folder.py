@@ -151,8 +151,8 @@ class _Tree(Rows):
             place = str(self.root / above)
             others = {path: n for other, paths in filled.items() if other != label for path, n in paths.items()}
             few = sum(others.values()) <= BESIDE_CLASSES * sum(inside.values())
-            if len(filled) > 1 and few and not any("/" in path for path in others):
-                beside = [*others] or [other for other in filled if other != label]
+            beside = [*others] or [other for other in filled if other != label and folder.folders[other].odd]
+            if beside and few and not any("/" in path for path in others):
                 detail = f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list(beside)}"
                 self.problems.append(Problem("above_the_classes", label, "", label, place, detail))
             else:

@@ -202,7 +202,7 @@ def validated(run_dir: Path, history: list[dict[str, Any]], epoch: int) -> dict[
     val = {name: row[f"val_{name}"] for name in SCALARS if row.get(f"val_{name}") is not None}
     if not are_scores(val):
         raise CheckpointError(
-            f"{run_dir}/metrics.csv has no scores of epoch {epoch}, which is the best: it was cut short"
+            f"{run_dir}/metrics.csv has no row of scores for epoch {epoch}, which is the best: it was cut short"
         )
     return val
 
@@ -212,8 +212,8 @@ def read_history(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "metrics.csv"
     try:
         rows = read_rows(path, WHOLE)
-        if any(not row[name] for row in rows for name in WHOLE):
-            raise ValueError("a cell is empty")
+        if not rows or any(not row[name] for row in rows for name in WHOLE):
+            raise ValueError("a row or a cell is missing")
         return [{name: float(text) if text else None for name, text in row.items()} for row in rows]
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
