@@ -271,8 +271,13 @@ def weights_path(config: ModelConfig) -> Path | None:
     remedy = "take it from the application's repository again"
     require_digest(find_weights(path), EMBEDDED_SHA256[config.weights], remedy=remedy)
     if config.weights == "tiny_imagenet":
-        log.warning("weights tiny_imagenet: learnt from ImageNet's pictures (not for commercial use; see NOTICE)")
+        _say_terms()
     return path
+
+
+@cache
+def _say_terms() -> None:
+    log.warning("weights tiny_imagenet: learnt from ImageNet's pictures (not for commercial use; see NOTICE)")
 
 
 def local_pretrained_models() -> Iterator[ModelConfig]:
