@@ -19,8 +19,8 @@ from datasets.bundle import LEFT_OUT, Samples, evenly
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The formats that are decoded, whatever a file is called: for PostScript, Pillow would start a program."""
-MOST_BYTES = 2**30
-"""Bytes of memory that decoding one file may take, however small it is. A photograph of 107 million pixels passes."""
+MOST_BYTES = 1_080_000_000
+"""Bytes of memory that decoding one file may take, however small it is. A phone's 12,000 x 9,000 pixels pass."""
 BYTES_PER_PIXEL = 10
 """Most bytes that decoding a pixel takes: a progressive JPEG's coefficients, and its pixels. In CMYK or with
 transparency 12, of WebP 20."""
