@@ -19,8 +19,7 @@ from comparison.table import last_screen, table_frame
 from comparison.train_arms import train_arms, write_commands
 from comparison.verdict import announce_plan, known_problems, protocol
 from datasets.split_csv import write_split
-from trainers.config import OutputConfig, to_dict
-from trainers.engine.handlers import metric_of
+from trainers.config import OutputConfig, metric_of, rank_key, to_dict
 from trainers.reporting import console
 from trainers.run_start import made_whole
 from trainers.storage.data_folder import claimed_folder
@@ -127,8 +126,8 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
     richest = max(conditions, key=lambda condition: condition.labels_per_class or math.inf)
     arms = [[read_result(run.run_dir) for run in arm.runs] for arm in richest.arms]
-    sign = -1 if select == "loss" else 1
-    best = max(arms, key=lambda runs: (sign * mean(r.val[select] for r in runs), -mean(r.val["loss"] for r in runs)))
+    means = [{name: mean(run.val[name] for run in runs) for name in (select, "loss")} for runs in arms]
+    best = arms[max(range(len(arms)), key=lambda place: rank_key(select)(means[place]))]
     kept = best_of_several(best, select=select).run_dir
     open_as_latest(kept)
     return kept

@@ -13,8 +13,7 @@ from common.shell import command
 from comparison.plan import REPORT, Cell, ComparisonPlan, with_labels
 from comparison.runs import Arm, Condition, read_run, require_same_data
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig, to_dict
-from trainers.engine.handlers import metric_of
+from trainers.config import RunConfig, rank_key, to_dict
 from trainers.multirun.slurm import runner
 from trainers.reporting import console
 from trainers.resume import is_finished, resume
@@ -169,14 +168,11 @@ def train_all(plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Don
 
 def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, RunResult | None]) -> float | None:
     """Return the rate of the best run on validation images, and move that run to its place in the comparison."""
-    select = metric_of(plan.select)
-    sign = -1 if select == "loss" else 1
-    usable = [(lr, results[lr]) for lr in plan.grid]
-    scored = [(sign * result.val[select], -result.val["loss"], lr, result) for lr, result in usable if result]
-    if not scored:
+    usable = [(lr, result) for lr in plan.grid if (result := results[lr])]
+    if not usable:
         tried = ", ".join(f"{lr:g}" for lr in plan.grid)
         raise TrainingError(f"{plan.arms[cell[1]].name} diverged at every learning rate of {tried}")
-    *_, lr, best = max(scored, key=lambda row: row[:2])
+    lr, best = max(usable, key=lambda tried: rank_key(plan.select)(tried[1].val))
     settled = folder_of(plan, cell, plan.seeds[0])
     if best.run_dir != settled:
         settled.parent.mkdir(parents=True, exist_ok=True)

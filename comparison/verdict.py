@@ -15,7 +15,7 @@ from comparison.runs import Comparison, labels_text
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
-from trainers.engine.handlers import metric_of
+from trainers.config import metric_of
 from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -176,6 +176,18 @@ def require_run_config(config: object) -> None:
     """Raises OptionError: a program gave something else than the options of a run."""
     if not isinstance(config, RunConfig):
         raise OptionError(f"{config!r:.100} is no RunConfig; such as RunConfig(data=DataConfig('path/to/images'))")
+
+
+def metric_of(select: str) -> str:
+    """Name the validation metric that compares runs: `select` itself, and the loss for `last`."""
+    return "loss" if select == "last" else select
+
+
+def rank_key(select: str) -> Callable[[Mapping[str, float]], tuple[float, float]]:
+    """Return the key that ranks scores by `select`, the best highest; ties go to the lower loss."""
+    metric = metric_of(select)
+    sign = -1.0 if metric == "loss" else 1.0
+    return lambda scores: (sign * scores[metric], -scores["loss"])
 
 
 SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "output": OutputConfig}

@@ -17,9 +17,9 @@ from datasets.copies import units_of
 from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig, require_run_config
+from trainers.config import RunConfig, metric_of, require_run_config
 from trainers.engine.evaluation import Scores, score_split, write_predictions
-from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
+from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.one_image import require_finite
 from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early

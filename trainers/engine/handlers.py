@@ -15,6 +15,7 @@ from ignite.handlers import EarlyStopping, ProgressBar
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from trainers.config import metric_of, rank_key
 from trainers.engine.engines import Trainer
 from trainers.engine.metrics import SCALARS
 from trainers.engine.optim import set_learning_rate
@@ -90,26 +91,20 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) ->
         state.history.append(row | {"memory_mb": peak_memory_mb(device)})
 
 
-def metric_of(select: str) -> str:
-    """Name the validation metric that tells runs apart whose epochs are chosen by `select`."""
-    return "loss" if select == "last" else select
-
-
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:
     """The trained epoch with the best validation score: ties go to the lower loss, then to the earlier epoch. `last`
     is the last one.
 
     A pure function of the history, so a resumed run cannot forget its best. Rows with a non-finite score never win.
     """
-    score, sign = metric_of(select), -1.0 if metric_of(select) == "loss" else 1.0
-    rows = [
-        row
-        for row in history
-        if row["epoch"] > 0 and math.isfinite(row[f"val_{score}"]) and math.isfinite(row["val_loss"])
-    ]
+
+    def key(row: dict[str, Any]) -> tuple[float, float]:
+        return rank_key(select)({name: row[f"val_{name}"] for name in (metric_of(select), "loss")})
+
+    rows = [row for row in history if row["epoch"] > 0 and all(map(math.isfinite, key(row)))]
     if select == "last":
         return rows[-1] if rows else None
-    return max(rows, key=lambda row: (sign * row[f"val_{score}"], -row["val_loss"], -row["epoch"]), default=None)
+    return max(rows, key=key, default=None)
 
 
 def attach_time_budget(trainer: Trainer, seconds: float) -> None:
@@ -130,10 +125,9 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
     """
 
     def score(engine: Engine) -> float:
-        value = float(engine.state.metrics[select])
-        if not math.isfinite(value):
-            return -math.inf
-        return -value if select == "loss" else value
+        value, _ = rank_key(select)({"loss": 0.0} | engine.state.metrics)  # a lower loss alone is no better score
+        value = float(value)
+        return value if math.isfinite(value) else -math.inf
 
     handler = EarlyStopping(patience=patience, score_function=score, trainer=trainer)
     handler.logger = logging.Logger("early_stopping", logging.WARNING)  # the run says it in its own words

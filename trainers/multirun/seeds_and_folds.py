@@ -12,8 +12,7 @@ from common.tables import frame_text
 from common.text import format_table
 from datasets.opened import OpenedImages
 from trainers.auto_resume import train_or_resume
-from trainers.config import RunConfig
-from trainers.engine.handlers import metric_of
+from trainers.config import RunConfig, metric_of
 from trainers.multirun.sharing import sharing
 from trainers.multirun.slurm import runner
 from trainers.reporting.console import quiet, say

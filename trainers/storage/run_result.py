@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainers.config import rank_key
 from trainers.statistics import Design
 
 if TYPE_CHECKING:
@@ -72,5 +73,4 @@ def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:
     """Return the run with the best validation score; ties go to the lower loss, then to the first.
 
     The runs must share their validation images."""
-    sign = -1 if select == "loss" else 1
-    return max(results, key=lambda result: (sign * result.val[select], -result.val["loss"]))
+    return max(results, key=lambda result: rank_key(select)(result.val))
