@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.arguments import RunName
-from commands.train import report
+from commands.scores import report
 from datasets.config import Name
 from trainers.config import Device
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions
 from commands.parser import UsageError
+from commands.scores import report, say_what_next, say_what_was_seen
 from common.options import InPlans
-from common.shell import command, watch
-from common.text import pluralise, wrapped
 from datasets.config import DATASETS
-from trainers.config import RunConfig, load_config, run_options
+from trainers.config import RunConfig, run_options
 from trainers.options.recipes import RECIPES, card
 from vit.config import embedded_weights
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from datasets.opened import OpenedImages
     from trainers.budget.plan import Budget
     from trainers.run import Handler
-    from trainers.statistics import Design
     from trainers.storage.run_result import RunResult
 
 
@@ -254,81 +252,3 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     print(f"{'latest':>9}  {kept.run_dir}: {why}")
     say_what_next(kept.run_dir)
     return 0
-
-
-def score_lines(
-    rows: Sequence[tuple[str, Mapping[str, float], str, Design | None]], *, intervals: bool = True
-) -> Iterator[str]:
-    """Yield a table of the scores of some splits, each with a remark; balanced: the mean of the classes' recalls.
-
-    Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
-    images in groups have it in any case.
-    """
-    from trainers.reporting.console import FEW
-
-    below = []
-    yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
-    for split, metrics, remark, design in rows:
-        few = design is not None and design.effective < FEW
-        shares, scores = (".0%", ".2f") if few else (".1%", ".3f")
-        if design is not None and (not design.alone or (few and intervals)):
-            low, high = design.interval(metrics["accuracy"])
-            of = pluralise(design.images, "image") + ("" if design.alone else f" {design}")
-            below.append(f"{split:>9}  {of}; 95% interval {100 * low:.0f} to {high:.0%}")
-        balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
-        yield (
-            f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>6{scores}}"
-            f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>5{scores}}  ({remark})"
-        )
-    yield from below
-
-
-def say_what_was_seen(results: Sequence[RunResult]) -> None:
-    """Repeat below scores the lines about images that the start of a run was trained on."""
-    from trainers.seen import seen_lines
-
-    for line in dict.fromkeys(line for result in results for line in seen_lines(result.run_dir)):
-        print(f"{'note':>9}  {line}")
-
-
-def verdict(result: RunResult) -> str:
-    """Say in two sentences how good a run is; the table of scores below them has the rest."""
-    from trainers.reporting.console import FEW
-
-    split = "val" if result.test is None else "test"
-    share, images = (result.test or result.val)["accuracy"], result.images[split]
-    kind, design = "validation" if split == "val" else split, known_design(result, split)
-    low, high = design.interval(share)
-    expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95% interval)."
-    if split == "val":
-        expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."
-    right = f"{share:.1%}" if images >= FEW else f"{round(share * images)}"
-    return f"The model is right on {right} of {pluralise(images, f'{kind} image')}. {expected}"
-
-
-def known_design(result: RunResult, split: str) -> Design:
-    """Return the design effect of the groups in a split; images that all stand alone have none."""
-    from trainers.statistics import Design
-
-    return result.designs.get(split) or Design(result.images[split], result.images[split])
-
-
-def report(result: RunResult) -> None:
-    """Print how good a run is, its scores, and how to use it."""
-    from trainers.reporting.console import weights_taken
-
-    chosen = weights_taken(load_config(result.run_dir / "config.json"), result.best_epoch)
-    rows = [("val", result.val, chosen, known_design(result, "val"))]
-    if result.test is not None:
-        rows.append(("test", result.test, "scored once", known_design(result, "test")))
-    print(f"\n{wrapped(verdict(result))}\n")
-    print(wrapped("\n".join(score_lines(rows, intervals=False))))
-    say_what_was_seen([result])
-    print()
-    say_what_next(result.run_dir)
-
-
-def say_what_next(run_dir: Path) -> None:
-    """Print how to watch a run, and how to use it."""
-    print(f"{'watch':>9}  {watch(run_dir.parent)}")
-    print(f"{'use':>9}  {command('predict', run_dir, 'path/to/images')}")

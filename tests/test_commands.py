@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from small_images import image_folder
 from small_run import call
 
-from commands.train import verdict
+from commands.scores import verdict
 from common.shell import PROGRAM, TENSORBOARD
 
 ROOT = Path(__file__).resolve().parent.parent

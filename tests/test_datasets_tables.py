@@ -17,7 +17,7 @@ from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
 from inference.classifier import read_class_names
 from main import main
-from trainers.config import load_config
+from trainers.config import RunConfig, load_config
 from trainers.storage.run_folder import read_json, write_json
 from trainers.storage.run_result import RunResult
 
@@ -70,7 +70,7 @@ def test_predictions_of_odd_names_are_a_frame(tmp_path):
     content = "path,label,predicted,probabilities\nx\udcff.png,zebra,ant\udcff,0.25 0.5 0.25\n"
     table.write_text(content, errors="surrogateescape")
     scores = {"accuracy": 0.5, "loss": 1.0}
-    frame = RunResult(run, 0, scores, None, []).predictions("test")
+    frame = RunResult(run, 0, scores, None, [], config=RunConfig()).predictions("test")
     assert frame.loc[0].tolist() == [f"x{ODD}.png", "zebra", f"ant{ODD}", 0.25, 0.5, 0.25]
     assert frame[f"p(ant{ODD})"].dtype == np.float64
 
@@ -352,5 +352,5 @@ def test_a_list_to_exclude_of_which_no_row_is_here_is_an_error(tmp_path):
 
 def test_a_history_is_numbers_alone(tmp_path):
     rows = [{"epoch": 0, "loss": None, "memory_mb": None}, {"epoch": 1, "loss": 0.5, "memory_mb": None}]
-    history = RunResult(tmp_path, 1, {}, None, rows).history
+    history = RunResult(tmp_path, 1, {}, None, rows, config=RunConfig()).history
     assert [kind.name for kind in history.dtypes] == ["int64", "float64", "float64"]

@@ -669,7 +669,9 @@ def test_the_history_names_the_rate_that_the_last_step_of_an_epoch_used(tmp_path
 
 def test_a_result_is_short_in_a_shell_and_is_drawn(tmp_path):
     rows = [{"epoch": 0, "val_loss": 1.1, "val_accuracy": 0.3}, {"epoch": 1, "val_loss": 0.7, "val_accuracy": 0.8}]
-    result = RunResult(tmp_path / "run", 1, {"accuracy": 0.8, "loss": 0.7}, {"accuracy": 0.75, "loss": 0.8}, rows)
+    result = RunResult(
+        tmp_path / "run", 1, {"accuracy": 0.8, "loss": 0.7}, {"accuracy": 0.75, "loss": 0.8}, rows, config=RunConfig()
+    )
     assert len(repr(result).splitlines()) == 1
     assert result.scores.loc["test", "accuracy"] == 0.75
     loss, _ = result.plot().axes

@@ -13,7 +13,7 @@ from ignite.engine import Engine, Events
 from small_run import call, tiny_run
 
 import vit
-from commands.train import score_lines
+from commands.scores import score_lines
 from datasets.opened import OpenedImages
 from trainers.reporting import console
 from trainers.run import train

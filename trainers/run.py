@@ -232,7 +232,8 @@ def conclude(run: Run) -> RunResult:
         write_results(run, best, scores)
     test = scores["test"].metrics if "test" in scores else None
     sizes, designs = setup.data.dataset_sizes, dict(in_groups(setup.data.samples, scores))
-    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, sizes, designs)
+    val = scores["val"].metrics
+    return RunResult(run.run_dir, best["epoch"], val, test, history, sizes, designs, config=setup.config)
 
 
 def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[str, Design]]:

@@ -193,7 +193,8 @@ def read_result(run_dir: Path | str) -> RunResult:
         val = validated(run_dir, history, best)
         test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
         designs = {split: Design(**fields) for split, fields in summary.get("groups", {}).items()}
-        return RunResult(run_dir, best, val, test, history, summary.get("images", {}), designs)
+        sizes, config = summary.get("images", {}), read_run_config(run_dir)
+        return RunResult(run_dir, best, val, test, history, sizes, designs, config=config)
 
 
 def validated(run_dir: Path, history: list[dict[str, Any]], epoch: int) -> dict[str, float]:

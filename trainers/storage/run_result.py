@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainers.config import rank_key
+from trainers.config import RunConfig, rank_key
 from trainers.statistics import Design
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class RunResult:
     images: Mapping[str, int] = field(default_factory=dict)
     designs: Mapping[str, Design] = field(default_factory=dict)
     """Effect of groups on the images of each split; without splits whose images all stand alone."""
+    config: RunConfig = field(kw_only=True)
+    """Options of the run, each with the value that it trained with."""
 
     def __repr__(self) -> str:
         scores = {"val": self.val, "test": self.test}

@@ -1,0 +1,92 @@
+"""Print how good a run is: its scores, a verdict on them, and the commands that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.shell import command, watch
+from common.text import pluralise, wrapped
+
+if TYPE_CHECKING:
+    from trainers.statistics import Design
+    from trainers.storage.run_result import RunResult
+
+
+def score_lines(
+    rows: Sequence[tuple[str, Mapping[str, float], str, Design | None]], *, intervals: bool = True
+) -> Iterator[str]:
+    """Yield a table of the scores of some splits, each with a remark; balanced: the mean of the classes' recalls.
+
+    Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
+    images in groups have it in any case.
+    """
+    from trainers.reporting.console import FEW
+
+    below = []
+    yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
+    for split, metrics, remark, design in rows:
+        few = design is not None and design.effective < FEW
+        shares, scores = (".0%", ".2f") if few else (".1%", ".3f")
+        if design is not None and (not design.alone or (few and intervals)):
+            low, high = design.interval(metrics["accuracy"])
+            of = pluralise(design.images, "image") + ("" if design.alone else f" {design}")
+            below.append(f"{split:>9}  {of}; 95% interval {100 * low:.0f} to {high:.0%}")
+        balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
+        yield (
+            f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>6{scores}}"
+            f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>5{scores}}  ({remark})"
+        )
+    yield from below
+
+
+def say_what_was_seen(results: Sequence[RunResult]) -> None:
+    """Repeat below scores the lines about images that the start of a run was trained on."""
+    from trainers.seen import seen_lines
+
+    for line in dict.fromkeys(line for result in results for line in seen_lines(result.run_dir)):
+        print(f"{'note':>9}  {line}")
+
+
+def verdict(result: RunResult) -> str:
+    """Say in two sentences how good a run is; the table of scores below them has the rest."""
+    from trainers.reporting.console import FEW
+
+    split = "val" if result.test is None else "test"
+    share, images = (result.test or result.val)["accuracy"], result.images[split]
+    kind, design = "validation" if split == "val" else split, known_design(result, split)
+    low, high = design.interval(share)
+    expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95% interval)."
+    if split == "val":
+        expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."
+    right = f"{share:.1%}" if images >= FEW else f"{round(share * images)}"
+    return f"The model is right on {right} of {pluralise(images, f'{kind} image')}. {expected}"
+
+
+def known_design(result: RunResult, split: str) -> Design:
+    """Return the design effect of the groups in a split; images that all stand alone have none."""
+    from trainers.statistics import Design
+
+    return result.designs.get(split) or Design(result.images[split], result.images[split])
+
+
+def report(result: RunResult) -> None:
+    """Print how good a run is, its scores, and how to use it."""
+    from trainers.reporting.console import weights_taken
+
+    chosen = weights_taken(result.config, result.best_epoch)
+    rows = [("val", result.val, chosen, known_design(result, "val"))]
+    if result.test is not None:
+        rows.append(("test", result.test, "scored once", known_design(result, "test")))
+    print(f"\n{wrapped(verdict(result))}\n")
+    print(wrapped("\n".join(score_lines(rows, intervals=False))))
+    say_what_was_seen([result])
+    print()
+    say_what_next(result.run_dir)
+
+
+def say_what_next(run_dir: Path) -> None:
+    """Print how to watch a run, and how to use it."""
+    print(f"{'watch':>9}  {watch(run_dir.parent)}")
+    print(f"{'use':>9}  {command('predict', run_dir, 'path/to/images')}")
