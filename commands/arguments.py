@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
 from commands.parser import ManyOptions, UsageError, filled
 from common.files import text_file
-from common.options import Arg, NoWord, Option, Positional, require, require_counts, require_finite
+from common.options import Arg, Option, Positional, require, require_counts, require_finite
 from common.text import did_you_mean, pluralise, printable, wrapped
 from datasets.config import DataConfig, Group, Name
-from trainers.config import Device, RunConfig, load_config, set_in
+from trainers.config import Device, RunConfig, load_config
 from trainers.options.recipes import RECIPES, recipe_config
 
 if TYPE_CHECKING:
@@ -168,8 +168,6 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     find_lr: bool = False
     """Search for a learning rate. It rises step by step until the loss diverges; a curve is drawn and a rate
     suggested."""
-    given: Annotated[tuple[str, ...], NoWord] = ()
-    """Options that are set, on the command line or in a file, such as `--lr`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,7 +181,7 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
         """Fill all: defaults < `--config` < command line."""
         options = filled(cls, given)
-        base, names = RunConfig(), [option.flag for option in given]
+        base = RunConfig()
         if options.config in RECIPES:
             base = recipe_config(options.config)
         elif options.config is not None:
@@ -192,10 +190,9 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
                 hint = f"{did_you_mean(options.config, RECIPES)} Recipes: {', '.join(RECIPES)}"
                 raise UsageError(f"config {options.config!r} is neither a file nor a recipe{hint}")
             base = load_config(file)
-            names += set_in(file)
         if options.minutes is not None:
             base = left_out(base, ("epochs", "warmup_epochs"), options.config, by="--minutes")
-        return filled(cls, given, cls(**sections(base), given=tuple(names)))
+        return filled(cls, given, cls(**sections(base)))
 
     @property
     def run(self) -> RunConfig:

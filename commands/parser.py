@@ -121,7 +121,9 @@ def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -
         values.setdefault(option.section, {})[option.name] = value
     changes = values.pop("", {})
     for field in dataclasses.fields(options_class):
-        if field.name in values:
+        if field.name == "given":  # of a class with the options of a run
+            changes["given"] = getattr(base, "given", frozenset()) | {option.flag for option in given}
+        elif field.name in values:
             section = cast(Any, field.default_factory)() if base is None else getattr(base, field.name)
             changes[field.name] = dataclasses.replace(section, **values[field.name])
     return options_class(**changes) if base is None else dataclasses.replace(base, **changes)

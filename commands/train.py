@@ -62,7 +62,7 @@ def main(options: TrainOptions) -> int:
     if minutes is not None:
         from trainers.budget.plan import Budget
 
-        budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run, given=options.given)
+        budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run)
         return (rehearse_planned if options.dry_run else train_planned)(config, budget, images, options.with_)
     fitted = options.train.start_head == "fit"
     say_what_trains(config, how, idle_in_a_fit(options) if fitted else [])

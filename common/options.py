@@ -77,6 +77,11 @@ class Option:
         return getattr(getattr(config, self.section), self.name)
 
 
+def is_option(field: dataclasses.Field) -> bool:
+    """Return whether a field of a class of options is one; others say something about them, and are not compared."""
+    return field.compare
+
+
 @cache
 def options_of(options_class: type, section: str = "", defaults: Any = None) -> tuple[Option, ...]:
     """List the options of a class and its sections; `defaults` has other values than the class.
@@ -86,7 +91,7 @@ def options_of(options_class: type, section: str = "", defaults: Any = None) -> 
     hints = typing.get_type_hints(options_class, include_extras=True)
     own: list[Option] = []
     of_sections: list[Option] = []
-    for field in dataclasses.fields(options_class):
+    for field in filter(is_option, dataclasses.fields(options_class)):
         hint = hints[field.name]
         kind, *marks = typing.get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
         if dataclasses.is_dataclass(kind):
@@ -131,7 +136,8 @@ def take_types(config: Any) -> None:
 
 @cache
 def hints_of(config_class: Any) -> dict[str, Any]:
-    return typing.get_type_hints(config_class)
+    hints = typing.get_type_hints(config_class)
+    return {field.name: hints[field.name] for field in filter(is_option, dataclasses.fields(config_class))}
 
 
 def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:

@@ -198,7 +198,7 @@ def test_what_is_given_is_obeyed_or_refused_or_said_to_have_no_effect(mode, bega
     found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
     monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
     monkeypatch.setattr(train, "with_weights", WITH_WEIGHTS)
-    loud = lambda config, budget, *_: began.append(("plan", filled_in(config, LOUD, budget.given))) or 0  # noqa: E731
+    loud = lambda config, budget, *_: began.append(("plan", filled_in(config, LOUD))) or 0  # noqa: E731
     monkeypatch.setattr(train, "train_planned", loud)
     fit = 'start-head = "fit"\ntrainable = "head"\naugment = "none"\n' * (mode == "fitted")
     typed, lost = {option.flag for option in on_line(TrainOptions)}, []

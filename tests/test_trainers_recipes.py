@@ -118,5 +118,6 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     [("adamw", (), 0.03), ("muon", (), 0.03), ("adamw", ("--optimizer",), None), ("sgd", ("--optimizer",), None)],
 )
 def test_a_rate_of_a_recipe_is_for_its_own_optimizer(optimizer, given, lr):
-    filled = filled_in(RunConfig(train=TrainConfig(optimizer=optimizer)), RECIPES["scratch-small"].options, given).train
+    config = RunConfig(train=TrainConfig(optimizer=optimizer), given=frozenset(given))
+    filled = filled_in(config, RECIPES["scratch-small"].options).train
     assert (filled.optimizer, filled.lr) == (optimizer if given else "muon", lr)

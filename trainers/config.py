@@ -159,6 +159,9 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """Options that a person gave, such as `--lr`, on the command line or in a file. It is none itself: no file has
+    it."""
 
     def __post_init__(self) -> None:
         for name, section in SECTIONS.items():
@@ -170,6 +173,10 @@ class RunConfig:
         """Return the options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
         changes = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
         return dataclasses.replace(self, **changes)
+
+    def is_given(self, option: Option) -> bool:
+        """Return whether an option was given, though it be with its default, or has another value than that."""
+        return option.flag in self.given or option.of(self) != option.default
 
 
 def require_run_config(config: object) -> None:
@@ -201,7 +208,11 @@ def run_options(mark: str | None = None) -> tuple[Option, ...]:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return a config as plain JSON data: paths become strings, tuples lists."""
-    return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
+
+    def options(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if name != "given"}
+
+    return dict(json.loads(json.dumps(dataclasses.asdict(config, dict_factory=options), default=str)))
 
 
 def read_options(path: Path) -> dict[str, Any]:
@@ -242,17 +253,14 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
     return placed
 
 
-def set_in(path: Path) -> list[str]:
-    """List the options that a file sets, as on the command line."""
-    given = read_options(path)
-    return [option.flag for option in run_options() if given.get(option.section, {}).get(option.name) is not None]
-
-
 def load_config(path: Path) -> RunConfig:
-    """Read a file of options. Raises OptionError: no readable file, an unknown key, or a wrong value."""
+    """Read a file of options, which are given but for those left at None.
+
+    Raises OptionError: no readable file, an unknown key, or a wrong value."""
     values = read_options(path)
     try:
         config: RunConfig = from_dict(RunConfig, values)
     except OptionError as error:
         raise OptionError(f"config {path}: {error}") from error
-    return config
+    given = (option.flag for option in run_options() if values.get(option.section, {}).get(option.name) is not None)
+    return dataclasses.replace(config, given=frozenset(given))

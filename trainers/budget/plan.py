@@ -70,8 +70,6 @@ class Budget:
     minutes: float
     until: float
     rehearsed: bool = False
-    given: tuple[str, ...] = ()
-    """Options that a person gave, such as `--lr`: they stay, though they be the defaults."""
 
     @property
     def left(self) -> float:
@@ -98,7 +96,7 @@ def best_in(
     if config.model.name == "auto" and config.model.weights is None:
         return mixture(config, start, budget, images, asked_for(more))
     if config.model.name == "auto":
-        config = filled_in(config, cooling("scratch-small"), budget.given)
+        config = filled_in(config, cooling("scratch-small"))
     return one_model(config, start, budget, images)
 
 
@@ -121,7 +119,7 @@ def mixture(
         first, slower = compute_features(networks, networks.quick(), budget)
     if not first:
         console.say("no frozen networks: their features of all images would take the whole time", label="plan")
-        return one_model(filled_in(config, cooling("finetune-small"), budget.given), start, budget, images)
+        return one_model(filled_in(config, cooling("finetune-small")), start, budget, images)
     expected = slower * ANSWER
     mixing = to_mix(networks, first, expected, slower)
     if budget.left - expected * networks.features(first) - mixing < SHORT:
@@ -197,7 +195,7 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
         if training.left < IDLE:
             console.say(f"{way.name} is not trained: less than {console.duration(IDLE)} are left for it", label="plan")
             continue
-        options = part(filled_in(config, way.options, budget.given), way.name, pictures=False)
+        options = part(filled_in(config, way.options), way.name, pictures=False)
         passes = min(way.most, way.passes(own.left))
         result = start(*with_deadline(options, passes, training.until, most=way.most))
         say_result("trained", result)

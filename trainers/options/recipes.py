@@ -4,12 +4,11 @@
 """
 
 import tomllib
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, from_dict, run_options, to_dict
+from trainers.config import RunConfig, from_dict, run_options
 
 
 @dataclass(frozen=True)
@@ -37,28 +36,20 @@ def recipe_config(name: str) -> RunConfig:
     return config
 
 
-def filled_in(config: RunConfig, values: dict[str, dict[str, Any]], given: Collection[str] = ()) -> RunConfig:
-    """Set those of `values` that `config` leaves at the application's defaults; its epochs stay.
+def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig:
+    """Set those of `values` that nobody gave; the epochs stay.
 
-    `given`: options that a person gave, such as `--lr`, though it be with the default. A rate and a decay are those of
-    their optimizer: with another they stay open."""
-    now, default = to_dict(config), to_dict(RunConfig())
-    kept = {(option.section, option.name) for option in run_options() if option.flag in given}
+    A rate and a decay are those of their optimizer: with another they stay open."""
+    kept = {("train", "epochs"), *((each.section, each.name) for each in run_options() if config.is_given(each))}
+    own = values.get("train", {}).get("optimizer", RunConfig().train.optimizer)
+    if ("train", "optimizer") in kept and config.train.optimizer != own:
+        kept |= {("train", "lr"), ("train", "weight_decay")}
     left = {
-        section: {
-            name: value
-            for name, value in part.items()
-            if now[section][name] == default[section][name] and (section, name) not in kept
-        }
+        section: {name: value for name, value in part.items() if (section, name) not in kept}
         for section, part in values.items()
     }
-    own = values.get("train", {}).get("optimizer", default["train"]["optimizer"])
-    if left.get("train", {}).get("optimizer", config.train.optimizer) != own:
-        left["train"] = {
-            name: value for name, value in left.get("train", {}).items() if name not in ("lr", "weight_decay")
-        }
     filled: RunConfig = from_dict(RunConfig, left, base=config)
-    return filled.changed(train={"epochs": config.train.epochs})
+    return filled
 
 
 def card(name: str) -> str:
