@@ -13,7 +13,7 @@ from commands.arguments import SeveralRuns, left_out, sections
 from commands.json_output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, filled, read, takes_several
 from common.errors import OptionError
-from common.options import Arg, NoWord, Option, Positional, Shared, require, require_counts, require_finite
+from common.options import Arg, ForAllArms, NoWord, Option, Positional, Shared, require, require_counts, require_finite
 from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS
@@ -33,12 +33,6 @@ ARM_OPTIONS = {
     and not {Shared, NoWord} & {*option.marks}
 }
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
-FOR_ALL = {
-    "--data", "--data-root", "--path-column", "--label-column", "--group", "--exclude", "--split", "--val-fraction",
-    "--test-fraction", "--allow-seen", "--on-bad-image", "--workers", "--image-size", "--epochs", "--seed", "--device",
-    "--output-dir", "--run-name", "--tb",
-}  # fmt: skip
-"""Options of a run that the command line sets for all arms. The others are set in a file, or for an arm."""
 
 STORY = (
     "--data", "digits", "--labels-per-class", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off",
@@ -64,7 +58,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
         "--data path/to/images --arms resnet18 vit_b_16",
         "runs/photos/resnet18_s0 runs/photos/vit_b_16_s0",
     )
-    IN_FILES = frozenset(option.flag for option in run_options()) - FOR_ALL
+    IN_FILES = frozenset(option.flag for option in {*run_options()} - {*run_options(ForAllArms)})
     OF_ARMS = frozenset(option.flag for option in ARM_OPTIONS.values())
 
     runs: Annotated[tuple[str, ...], Positional, Arg(metavar="RUN")] = ()

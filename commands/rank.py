@@ -12,19 +12,16 @@ from commands.compare import parse_arm
 from commands.parser import UsageError
 from common.errors import DataError, WeightsError
 from common.files import write_text
-from common.options import Arg, Positional
+from common.options import Arg, Positional, Shape
 from common.shell import command
 from common.tables import csv_text
 from common.text import wrapped
 from datasets.config import words as data_words
-from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
+from trainers.config import Device, OutputConfig, RunConfig, TrainConfig, run_options
 from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
 
 if TYPE_CHECKING:
     from trainers.budget.ranking import Ranked
-
-SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
-"""Options that must be given with a model's name for the weights of a run to fit."""
 
 
 @dataclass(frozen=True)
@@ -129,5 +126,6 @@ def arm_of(word: str) -> str:
 
 def arm_text(model: Mapping[str, Any]) -> str:
     usual = vars(ModelConfig()) | {"image_size": VIT_SHAPES.get(model["name"], {}).get("image_size")}
-    changed = [f"{name}={model[name]}" for name in SHAPE if model.get(name) not in (None, usual[name])]
+    names = [option.name for option in run_options(Shape)]
+    changed = [f"{name}={model[name]}" for name in names if model.get(name) not in (None, usual[name])]
     return ",".join([str(model["name"]), f"weights={model['weights']}", *changed])

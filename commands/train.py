@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions
 from commands.parser import UsageError
 from commands.scores import report, say_what_next, say_what_was_seen
-from common.options import InPlans
+from common.options import InFits, InPlans
 from datasets.config import DATASETS
 from trainers.config import RunConfig, run_options
 from trainers.options.recipes import RECIPES, card
@@ -33,8 +33,6 @@ Options = TrainOptions
 
 DEFAULT_MINUTES = 15.0
 """Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""
-HEEDED_BY_A_FIT = {"seed", "device", "threads", "amp", "deterministic", "weights", "fit"}
-"""Options that change something where a head is fitted at once to frozen networks."""
 AS_IN_A_FIT = (None, "auto", "fit", "on")
 """Values that say nothing else than what a fitted head has: `start_head = "fit"`, `cache_features = "on"`."""
 SHOWN = 3
@@ -99,7 +97,7 @@ def how_to_train(options: TrainOptions) -> list[str]:
 
 def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]:
     """List the options of a section that are given, not left open, and change nothing where a head is fitted."""
-    of_section = [o for o in run_options() if o.section == section and o.name not in HEEDED_BY_A_FIT]
+    of_section = [o for o in run_options() if o.section == section and o not in run_options(InFits)]
     return [o.said for o in of_section if o.flag in options.given and o.of(options) not in AS_IN_A_FIT]
 
 

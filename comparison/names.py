@@ -2,39 +2,26 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from common.options import ChoosesImages, Neutral, OfWeights, Shape, Telling
 from datasets.config import data_name
+from trainers.config import run_options
 from vit.config import Network
 
 Config = Mapping[str, Mapping[str, Any]]
 """Resolved options of a run, as in config.json."""
-
-# Options that change no result, and those that `require_same_data` compares.
-_IRRELEVANT = {
-    "model": {"name", "networks"},
-    "train": {
-        "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "threads",
-    },
-    "data": {
-        "source", "root", "split", "split_seed", "val_fraction", "test_fraction", "labels_per_class", "fraction",
-        "on_bad_image", "cache", "workers", "path_column", "label_column", "exclude",
-    },
-}  # fmt: skip
-# Options that follow from others: a pretrained model brings its own normalisation.
-_DERIVED = {"mean", "std", "layer_norm_eps"}
-# Named for finished runs even if their models differ.
-_TELLING = ("image_size", "patch_embedding", "pool", "epochs", "augment")
 
 
 def settings(config: Config) -> dict[str, str]:
     """Return every option that can change a result, as text."""
     found = {
         option: _text(value)
-        for section, irrelevant in _IRRELEVANT.items()
+        for section in ("model", "train", "data")
         for option, value in config[section].items()
-        if option not in irrelevant
+        if option not in _irrelevant()
     }
     if networks := config["model"].get("networks"):
         found["weights"] = ", ".join(each["weights"] for each in networks if each["weights"])
@@ -58,10 +45,19 @@ def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
     if not planned:
-        seen = [{option: plain[option] for option in _TELLING if option in plain} for plain in values]
+        telling = {option.name for option in (*run_options(Shape), *run_options(Telling))}
+        seen = [{option: text for option, text in plain.items() if option in telling} for plain in values]
         names = _with_differences(names, seen, from_all=True)
-    telling = [{option: text for option, text in plain.items() if option not in _DERIVED} for plain in values]
-    return _with_differences(_with_differences(names, telling), values)
+    derived = {option.name for option in run_options(OfWeights)}
+    chosen = [{option: text for option, text in plain.items() if option not in derived} for plain in values]
+    return _with_differences(_with_differences(names, chosen), values)
+
+
+@cache
+def _irrelevant() -> frozenset[str]:
+    """List the options that change no result, those that are compared themselves, and those that each name has."""
+    found = (option.name for mark in (Neutral, ChoosesImages) for option in run_options(mark))
+    return frozenset({*found, "seed", "name", "networks"})
 
 
 def _with_differences(

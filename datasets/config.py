@@ -10,9 +10,13 @@ from typing import Annotated, Literal, NamedTuple
 from common.errors import OptionError
 from common.options import (
     Arg,
+    ChoosesImages,
+    ForAllArms,
     Hparam,
     InFiles,
     Movable,
+    Neutral,
+    Telling,
     operand,
     options_of,
     require,
@@ -80,61 +84,63 @@ def data_place(source: str) -> str:
 class DataConfig:
     """A labelled set of images."""
 
-    source: Annotated[str, Hparam, Movable, Arg(name="data", metavar="NAME|PATH")] = "digits"
+    source: Annotated[str, Hparam, Movable, ForAllArms, ChoosesImages, Arg(name="data", metavar="NAME|PATH")] = "digits"
     """Name the images: a folder, a table, or a built-in set. A folder has a folder for each class. Also a CSV table
     (path,label[,split]), a zip of either, tar shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub."""
-    root: Annotated[Path, Movable, Arg(name="data-root")] = Path("data")
+    root: Annotated[Path, Movable, ForAllArms, Neutral, Arg(name="data-root")] = Path("data")
     """Find built-in sets in this folder, or download them to it."""
-    path_column: Name = None
+    path_column: Annotated[Name, ForAllArms, ChoosesImages] = None
     """Name the column of a table with the image files. Default: the usual names, such as path, id, image or
     filename."""
-    label_column: Name = None
+    label_column: Annotated[Name, ForAllArms, ChoosesImages] = None
     """Name the column of a table with the classes. Default: the usual names, such as label, class, breed or
     category."""
-    group: Group = None
+    group: Annotated[Group, ForAllArms] = None
     """Keep images of one group, such as a patient, in one part. COLUMN of a table; `folder`, the one below the
     class or above it; or a REGEX that finds the group's name in the path, such as '(p[0-9]+)_': its first parenthesis,
     else all that it matches. Parts are train, val, test, and folds."""
-    exclude: Annotated[Path | None, Movable] = None
+    exclude: Annotated[Path | None, Movable, ForAllArms, ChoosesImages] = None
     """Leave out the images that this CSV file lists. Its column is `path`; `check` writes such a file."""
-    split: Annotated[Path | None, Movable] = None
+    split: Annotated[Path | None, Movable, ForAllArms, ChoosesImages] = None
     """Use the split of this `split.csv`, of an earlier run or your own. Else one is drawn."""
     grow: bool = False
     """Add images that the table of --split does not have. Each goes to the part of its group or where images are
     missing. Without it they are left out."""
-    split_seed: Annotated[int, InFiles] = 0
+    split_seed: Annotated[int, InFiles, ChoosesImages] = 0
     """Seed the split, if the set brings none. Independent of --seed."""
-    val_fraction: float | None = None
+    val_fraction: Annotated[float | None, ForAllArms, ChoosesImages] = None
     """Hold out this share of the images for validation. If the set has no validation split. Default: 0.1 for digits and
     for sets with a test split, else 0.15."""
-    test_fraction: float | None = None
+    test_fraction: Annotated[float | None, ForAllArms, ChoosesImages] = None
     """Hold out this share of the images for the test. If the set has no split. Default: 0.2 for digits, else 0.15."""
     folds: int | None = None
     """Cross-validate: cut all but the test images into this many folds. Each is held out in turn."""
     fold: Annotated[int | None, InFiles] = None
     """Train only this one of the folds, 1 to --folds. It is the validation split, the others train."""
-    labels_per_class: int | None = None
+    labels_per_class: Annotated[int | None, ChoosesImages] = None
     """Train on at most this many images of each class. Validation and test stay whole."""
-    fraction: Annotated[float | None, InFiles] = None
+    fraction: Annotated[float | None, InFiles, ChoosesImages] = None
     """Train on this share of each class. Validation and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
     """Balance the classes: sampler draws each equally often, loss weights each. The weights are 1 / the size of a
     class."""
-    augment: Annotated[Literal["auto", "none", "light", "standard", "strong"], Hparam, Arg(metavar="PRESET")] = "auto"
+    augment: Annotated[
+        Literal["auto", "none", "light", "standard", "strong"], Hparam, Telling, Arg(metavar="PRESET")
+    ] = "auto"
     """Choose a preset of data augmentation. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and
     CutMix. strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Mirror training images at random (horizontal flips). auto: not for digits and mnist, yes for all others."""
-    allow_seen: bool = False
+    allow_seen: Annotated[bool, ForAllArms] = False
     """Score validation and test images that the starting weights were trained on. Every report says so. Default: they
     are left out of the scores."""
-    on_bad_image: Literal["fail", "skip"] = "fail"
+    on_bad_image: Annotated[Literal["fail", "skip"], ForAllArms, ChoosesImages] = "fail"
     """Stop at an unreadable image (fail) or leave it out (skip). Both before training."""
-    cache: Annotated[Literal["auto", "on", "off"], InFiles] = "auto"
+    cache: Annotated[Literal["auto", "on", "off"], InFiles, Neutral] = "auto"
     """Keep decoded images in memory. auto: if they fit into a third of the free memory."""
     batch_size: Annotated[int | None, Hparam] = None
     """Take this many images for each optimizer step. Default: the model's own."""
-    workers: Annotated[int | None, Movable] = None
+    workers: Annotated[int | None, Movable, ForAllArms, Neutral] = None
     """Load images with this many processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:

@@ -13,13 +13,17 @@ from typing import Annotated, Any, Literal, Self
 from common.errors import OptionError
 from common.options import (
     Arg,
+    ForAllArms,
     Hparam,
     Incidental,
     InFiles,
+    InFits,
     InPlans,
     Movable,
+    Neutral,
     Option,
     Shared,
+    Telling,
     options_of,
     require,
     require_finite,
@@ -39,7 +43,7 @@ Device = Annotated[str, Arg(metavar="DEVICE", help="Compute on auto, cpu, cuda, 
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
-    epochs: Annotated[int | float | None, Hparam, Movable, Shared] = None
+    epochs: Annotated[int | float | None, Hparam, Movable, Shared, Telling, ForAllArms] = None
     """Pass so often over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the
     model and the number of images."""
     optimizer: Annotated[Literal["adamw", "sgd", "muon"], Hparam] = "adamw"
@@ -73,17 +77,17 @@ class TrainConfig:
     turns it off."""
     accumulate: Annotated[int, InPlans] = 1
     """Cut each batch into this many parts (gradient accumulation). Less memory, the same update."""
-    checkpoint_activations: Annotated[bool, InFiles] = False
+    checkpoint_activations: Annotated[bool, InFiles, Neutral] = False
     """Compute activations again in the backward pass. Less memory, slower."""
-    compile: bool = False
+    compile: Annotated[bool, Neutral] = False
     """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
-    amp: Annotated[Literal["auto", "off", "tf32", "bf16", "fp16"], InPlans, Hparam] = "auto"
+    amp: Annotated[Literal["auto", "off", "tf32", "bf16", "fp16"], InPlans, Hparam, InFits] = "auto"
     """Set the precision of the arithmetic. off computes in full float32, tf32 rounds the factors of products on a GPU,
     bf16 and fp16 are mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough
     to gain, else tf32 on a GPU."""
-    deterministic: Annotated[bool, InPlans, InFiles] = False
+    deterministic: Annotated[bool, InPlans, InFiles, InFits] = False
     """Give equal bits in two equal runs on one kind of GPU. Slower there; a processor always does."""
-    cache_features: Annotated[Literal["auto", "on", "off"], InFiles] = "auto"
+    cache_features: Annotated[Literal["auto", "on", "off"], InFiles, Neutral] = "auto"
     """Keep the features of a frozen backbone, and train the head on them. auto: if the images stay the same, which is
     without augmentation, MixUp and CutMix."""
     max_minutes: Annotated[float | None, Shared, InFiles] = None
@@ -102,14 +106,14 @@ class TrainConfig:
     """Choose the validation metric that picks the best epoch. Ties go to the lower loss, then to the earlier epoch.
     last keeps the last epoch, whatever it scores, so that chance picks none. auto: accuracy, or balanced_accuracy (mean
     recall) where a class has over ten times the images of another."""
-    seed: Annotated[int, InPlans, Hparam, Shared] = 0
+    seed: Annotated[int, InPlans, Hparam, Shared, ForAllArms, InFits] = 0
     """Seed initial weights, order, augmentation and dropout. Never the split."""
-    save_every: Annotated[int | None, InPlans, InFiles] = None
+    save_every: Annotated[int | None, InPlans, InFiles, Neutral] = None
     """Save also after so many optimizer steps. Default: at the end of each epoch only."""
-    device: Annotated[Device, InPlans, Shared, Movable] = "auto"
-    threads: Annotated[int | None, InPlans, Shared, Incidental, InFiles] = None
+    device: Annotated[Device, InPlans, Shared, Movable, ForAllArms, Neutral, InFits] = "auto"
+    threads: Annotated[int | None, InPlans, Shared, Incidental, InFiles, Neutral, InFits] = None
     """Compute with this many threads. Default: one per processor core, or OMP_NUM_THREADS."""
-    log_every: Annotated[int | None, InPlans, InFiles] = None
+    log_every: Annotated[int | None, InPlans, InFiles, Neutral] = None
     """Log to TensorBoard after so many optimizer steps. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
@@ -130,11 +134,11 @@ class TrainConfig:
 class OutputConfig:
     """Options of what a run writes, and where."""
 
-    output_dir: Annotated[Path, Movable] = Path("runs")
+    output_dir: Annotated[Path, Movable, ForAllArms] = Path("runs")
     """Write the runs below this folder. Each data set has a folder in it, which `tensorboard --logdir` shows."""
-    run_name: Annotated[Name, Movable] = None
+    run_name: Annotated[Name, Movable, ForAllArms] = None
     """Name the folder of the run. Default: model and seed, numbered from the second on."""
-    tb: Annotated[Literal["scalars", "standard", "full"], Movable] = "standard"
+    tb: Annotated[Literal["scalars", "standard", "full"], Movable, ForAllArms] = "standard"
     """Choose how much TensorBoard shows. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
     calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
     tracker: Annotated[Literal["mlflow", "wandb", "clearml"] | None, Movable] = None

@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import OptionError
-from common.options import Arg, Hparam, InFiles, InPlans, NoWord, require, require_counts, require_finite, take_types
+from common.options import (
+    Arg,
+    ForAllArms,
+    Hparam,
+    InFiles,
+    InFits,
+    InPlans,
+    NoWord,
+    OfWeights,
+    Shape,
+    require,
+    require_counts,
+    require_finite,
+    take_types,
+)
 from common.text import did_you_mean
 
 
@@ -116,7 +130,7 @@ class ModelConfig:
     """Choose the model, the weights that it starts from, and the parameters that train."""
 
     name: Annotated[str, Hparam, Arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
-    weights: Annotated[str | None, Hparam, Arg(metavar="WEIGHTS")] = None
+    weights: Annotated[str | None, Hparam, InFits, Arg(metavar="WEIGHTS")] = None
     """Start from weights: none, a file, a run, or a name. IMAGENET1K_V1 is the default of vit_b_16 and resnet18,
     imagenet of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
     research and teaching). auto: all pretrained networks that need no download, frozen and side by side, under one
@@ -125,18 +139,18 @@ class ModelConfig:
     """Train all, head, norms, last:K or lora:R; freeze the rest. all is fine-tuning; head a linear probe; norms head
     and every LayerNorm; last:K head, final norm and the last K blocks; lora:R head, and low-rank updates of rank R in
     each block's attention."""
-    image_size: Annotated[int | None, Hparam] = None
+    image_size: Annotated[int | None, Hparam, ForAllArms, Shape] = None
     """Resize images to squares of this side in pixels. Position embeddings are interpolated to it. Default: the model's
     own."""
     in_channels: Annotated[int, InFiles] = 3
     """Take images of 3 channels (colour) or 1 (grey). For 1, pretrained stems are summed over their channels."""
-    pool: Annotated[Literal["cls", "mean", "mean_norm"], Hparam, InFiles] = "cls"
+    pool: Annotated[Literal["cls", "mean", "mean_norm"], Hparam, InFiles, Shape] = "cls"
     """Choose the tokens that the head reads. cls: the class token; mean: the mean of the normalised patch tokens;
     mean_norm: the normalised mean of the patch tokens (timm's fc_norm)."""
-    patch_embedding: Annotated[Literal["conv", "stem", "stem_bn"], Hparam, InFiles] = "conv"
+    patch_embedding: Annotated[Literal["conv", "stem", "stem_bn"], Hparam, InFiles, Shape] = "conv"
     """Choose the patch embedding. conv: a strided convolution, as in the paper; stem or stem_bn: 3 x 3 convolutions,
     which learn faster from few images."""
-    representation_size: Annotated[int | None, InFiles] = None
+    representation_size: Annotated[int | None, InFiles, Shape] = None
     """Put a Tanh layer of this width before the head. Default: no such layer."""
     dropout: Annotated[float, InFiles] = 0.0
     """Drop out after the position embedding and in the MLPs, with this probability."""
@@ -144,13 +158,13 @@ class ModelConfig:
     """Drop out attention weights with this probability."""
     stochastic_depth: Annotated[float, InFiles] = 0.0
     """Skip the last block in training with this probability. It rises linearly from 0 at the first block."""
-    mean: Annotated[tuple[float, ...] | None, InFiles] = None
+    mean: Annotated[tuple[float, ...] | None, InFiles, OfWeights] = None
     """Subtract this mean from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
-    std: Annotated[tuple[float, ...] | None, InFiles] = None
+    std: Annotated[tuple[float, ...] | None, InFiles, OfWeights] = None
     """Divide each channel by this standard deviation. Default: the pretrained weights' own; 0.5 from scratch."""
-    layer_norm_eps: Annotated[float | None, InFiles] = None
+    layer_norm_eps: Annotated[float | None, InFiles, OfWeights] = None
     """Set epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
-    fit: Annotated[Literal["auto", "crop", "pad", "squash"], InPlans] = "auto"
+    fit: Annotated[Literal["auto", "crop", "pad", "squash"], InPlans, InFits] = "auto"
     """Make pictures square: crop, pad or squash. crop keeps the middle, pad adds a border, squash gives up the
     proportions. auto: crop, unless it would cut much off many of the images."""
     decoding: Annotated[Literal["auto", "full", "scaled"], InPlans, InFiles] = "auto"
