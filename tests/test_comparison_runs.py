@@ -228,7 +228,7 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
         tmp_path / "long", labels=labels, correct=wrong, options={"epochs": 2}, summary={"images_seen": 4020}
     )
     arms = group_into_arms([read_run(short), read_run(long)])
-    assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
-    assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
+    assert arms[0].name == "vit_nano_8 from scratch pool=mean patch_embedding=stem epochs=1"
+    assert arms[1].name == "vit_micro_4 from scratch pool=cls patch_embedding=conv epochs=2"
     ((pair,),) = judge([Condition(None, arms)])
     assert f"{arms[1].name} saw 4,020 training images" in pair_sentence(pair)
