@@ -92,6 +92,12 @@ class ImagesOptions:
         return DataConfig(own.pop("data"), own.pop("data_root"), **own)
 
 
+def refuse_place(run: str, output_dir: Path) -> None:
+    """Raise UsageError where a folder to look for `latest` is given, and something else is named."""
+    if run != "latest" and output_dir != Path("runs"):
+        raise UsageError(f"--output-dir is where `latest` is looked for, and {run} says itself where it is")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightsOptions:
     """A trained model, and what its name or file does not say."""
@@ -107,8 +113,7 @@ class WeightsOptions:
     """Look for `latest` in this folder."""
 
     def __post_init__(self) -> None:
-        if self.run != "latest" and self.output_dir != Path("runs"):
-            raise UsageError(f"--output-dir is where `latest` is looked for, and {self.run} says itself where it is")
+        refuse_place(self.run, self.output_dir)
 
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
         """Open `run`, or another such name; `options` go to `open_classifier`. A run that is not finished is a note."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.arguments import RunName
+from commands.arguments import RunName, refuse_place
 from commands.scores import report
 from datasets.config import Name
 from trainers.config import Device
@@ -27,6 +27,9 @@ class Options:
     where the run found them, and nothing is put there."""
     output_dir: Path = Path("runs")
     """Look for `latest` in this folder."""
+
+    def __post_init__(self) -> None:
+        refuse_place(self.run, self.output_dir)
 
 
 def main(options: Options) -> int:
