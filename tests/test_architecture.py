@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from hatch_build import packages
@@ -46,6 +47,15 @@ def test_every_file_imports_its_own_package_or_one_below():
 def test_no_files_import_each_other_in_a_circle():
     graph = {name: {other for other in imported(name) if other not in FLOORS} for name in FILES}
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("name", ["options.defaults", "resolve", "setup", "run", "run_engines", "run_start"])
+def test_options_of_a_run_are_resolved_once_and_nobody_binds_them_anew(name):
+    tree = ast.parse(FILES[f"trainers.{name}"].read_text(encoding="utf-8"))
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        if "config" in {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}:
+            stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            assert "config" not in stored, function.name
 
 
 def test_help_of_every_command_imports_no_torch():

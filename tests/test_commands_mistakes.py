@@ -17,8 +17,8 @@ from datasets.opened import OpenedImages
 from datasets.split import assign_splits
 from inference.evaluate import evaluate_run
 from trainers.config import OutputConfig
+from trainers.resolve import UserObjects, read_data
 from trainers.run import train
-from trainers.setup import UserObjects, read_data
 from trainers.system import distributed
 from vit.config import ModelConfig
 

@@ -39,9 +39,10 @@ from datasets.transforms import preprocess
 from trainers.auto_resume import train_or_resume
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.resolve import UserObjects
 from trainers.resume import resume
 from trainers.run import train
-from trainers.setup import UserObjects, prepare
+from trainers.setup import prepare
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.run_result import RunResult
 

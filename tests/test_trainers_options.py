@@ -281,13 +281,13 @@ def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
     ],
 )
 def test_an_option_without_effect_is_named(tmp_path, changes, message):
-    plain, changed = (defaults.resolve(run_config(tmp_path, **options)) for options in ({}, changes))
+    plain, changed = (defaults.of_model(run_config(tmp_path, **options)) for options in ({}, changes))
     assert any(message in line for line in without_effect(changed, steps_per_epoch=7))
     assert not without_effect(plain, steps_per_epoch=7)
 
 
 def test_saving_within_the_second_epoch_has_an_effect(tmp_path):
-    assert not without_effect(defaults.resolve(run_config(tmp_path, save_every=10)), steps_per_epoch=7)
+    assert not without_effect(defaults.of_model(run_config(tmp_path, save_every=10)), steps_per_epoch=7)
 
 
 def test_more_parts_than_images_are_refused(tmp_path):

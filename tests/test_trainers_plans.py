@@ -112,7 +112,7 @@ def test_the_embedded_vit_is_trained_as_its_passes_allow(images, side, seconds, 
 @pytest.mark.parametrize(("side", "size"), [(32, 96), (64, 128)])
 def test_efficientnet_is_trained_by_a_recipe_of_its_own(side, size):
     way = ways({"efficientnet_lite0": 0.8}, priced([LITE0], train=2_000, side=side), seconds=300)[0]
-    config = defaults.resolve(filled_in(RunConfig(), way.options))
+    config = defaults.of_model(filled_in(RunConfig(), way.options))
     assert (config.model.image_size, config.model.trainable, config.train.start_head) == (size, "last:3", "probe")
 
 

@@ -30,7 +30,7 @@ def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
     assert f"--config {name}" in recipe.command
     assert recipe.purpose in card(name)
     words = recipe.command.removeprefix("train ").split()
-    config = defaults.resolve(parse(*words).run)
+    config = defaults.of_model(parse(*words).run)
     for section, options in recipe.options.items():
         for option, value in options.items():
             assert getattr(getattr(config, section), option) == value, option
@@ -38,7 +38,7 @@ def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
 
 def test_muon_has_a_rate_of_its_own_where_none_is_given():
     for words, lr in ((), 0.003), (("--optimizer", "muon"), 0.02), (("--optimizer", "muon", "--lr", "0.1"), 0.1):
-        assert defaults.resolve(parse("--data", "digits", *words).run).train.lr == lr
+        assert defaults.of_model(parse("--data", "digits", *words).run).train.lr == lr
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_muon_has_a_rate_of_its_own_where_none_is_given():
     ],
 )
 def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(words, row):
-    expected, found = defaults.DEFAULTS[row], defaults.resolve(parse(*words).run)
+    expected, found = defaults.DEFAULTS[row], defaults.of_model(parse(*words).run)
     assert defaults.lookup(found) is expected
     assert (found.train.lr, found.train.start_head) == (expected.lr, expected.start_head)
     assert found.train.start_head == ("probe" if row[0] in ("conv", "conv_bn") else "plain")
-    asked = defaults.resolve(parse(*words, "--lr", "0.5").run.changed(train={"start_head": "plain"})).train
+    asked = defaults.of_model(parse(*words, "--lr", "0.5").run.changed(train={"start_head": "plain"})).train
     assert (asked.lr, asked.start_head) == (0.5, "plain")
 
 
@@ -69,9 +69,9 @@ def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(word
     [("none", 0, 0), ("light", 0, 0), ("standard", 0.2, 1), ("strong", 0.8, 1)],
 )
 def test_a_preset_of_augmentation_brings_its_mixing_where_none_is_given(preset, mixup, cutmix):
-    resolved = defaults.resolve(parse("--augment", preset).run).train
+    resolved = defaults.of_model(parse("--augment", preset).run).train
     assert (resolved.mixup, resolved.cutmix) == (mixup, cutmix)
-    resolved = defaults.resolve(parse("--augment", preset).run.changed(train={"mixup": 0.5})).train
+    resolved = defaults.of_model(parse("--augment", preset).run.changed(train={"mixup": 0.5})).train
     assert (resolved.mixup, resolved.cutmix) == (0.5, cutmix)
 
 

@@ -13,9 +13,9 @@ from common.errors import CheckpointError, OptionError
 from common.options import Movable
 from trainers.auto_resume import train_or_resume
 from trainers.config import run_options, to_dict
+from trainers.resolve import UserObjects
 from trainers.resume import open_run, refuse_an_edited_config, resume
 from trainers.run import train
-from trainers.setup import UserObjects
 from trainers.storage.checkpoint_file import best_of, checkpoints
 from trainers.storage.finished_run import read_result, read_run_config
 from trainers.storage.run_folder import read_json

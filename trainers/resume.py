@@ -13,9 +13,10 @@ from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
+from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, images_of, require_same_images, write_inputs
-from trainers.setup import RunSetup, UserObjects, prepare
+from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
 from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
 from trainers.storage.places import moved_to, require_images, with_present_places

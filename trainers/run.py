@@ -22,10 +22,11 @@ from trainers.engine.evaluation import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.one_image import require_finite
 from trainers.reporting import console, overview, tensorboard
+from trainers.resolve import UserObjects
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
-from trainers.setup import RunSetup, UserObjects, prepare
+from trainers.setup import RunSetup, prepare
 from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import write_json

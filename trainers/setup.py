@@ -1,7 +1,6 @@
 """Setup of a run, built from its options before anything is written, so that whatever can be wrong is wrong here."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,28 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
 
-from common.errors import CheckpointError, DataError, OptionError
+from common.errors import CheckpointError
 from datasets.augmentation import BatchMix
-from datasets.bundle import DataBundle, Samples
-from datasets.fitting import chosen_fit
-from datasets.image_dataset import ImageDataset
-from datasets.loaders import class_weights, dataloaders_of, on_device, with_table
+from datasets.bundle import DataBundle
+from datasets.loaders import class_weights
 from datasets.opened import OpenedImages
-from datasets.sampling import Share, batch_sampler
-from datasets.split_csv import fingerprint
-from trainers.config import RunConfig, from_dict
-from trainers.engine.arithmetic import AMP_DTYPES, compute_deterministically, set_precision
+from datasets.sampling import batch_sampler
+from trainers.config import RunConfig
+from trainers.engine.arithmetic import AMP_DTYPES
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
 from trainers.engine.one_image import refuse_batches_of_one, require_outputs
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
-from trainers.seen import as_begun, seen_lines, starts_of, without_seen
+from trainers.resolve import NOTHING_GIVEN, Resolved, UserObjects, resolve
 from trainers.system import distributed
-from vit import Blueprint, ImageSpec
-from vit.config import HF_PREFIX, OWN_PREFIX
+from vit import ImageSpec
+from vit.config import HF_PREFIX
 from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
@@ -92,58 +87,6 @@ class RunSetup:
         return AMP_DTYPES[self.config.train.amp]
 
 
-@dataclass(frozen=True)
-class UserObjects:
-    """Objects that a program gives a run in place of options.
-
-    A module, a Dataset or DataLoader for each split (or the bundle of `build_dataloaders`), and how its images are
-    prepared, for `predict` and `export` to do the same."""
-
-    model: nn.Module | None = None
-    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None
-    spec: ImageSpec | None = None
-
-    def named(self, config: RunConfig) -> RunConfig:
-        """Return the options with the names of what is given instead."""
-        if self.model is not None:
-            if config.model.trainable != "all":
-                raise OptionError(
-                    f"--trainable {config.model.trainable}: freeze a module of your own by requires_grad_(False)"
-                )
-            name = f"{OWN_PREFIX}{type(self.model).__name__}"
-            config = config.changed(model={"name": name, "weights": "none"})
-        if self.dataloaders is not None and not isinstance(self.dataloaders, DataBundle):
-            from datasets.own_dataset import own_name, splits_of
-
-            source = own_name(splits_of(self.dataloaders)["train"]).lower()
-            config = config.changed(data={"source": source, "augment": "none"})
-        return config
-
-    @property
-    def own_images(self) -> bool:
-        """Return whether a Dataset of the program's own gives the images as they are."""
-        return self.dataloaders is not None and not isinstance(self.dataloaders, DataBundle)
-
-    def spec_of_module(self, config: RunConfig) -> ImageSpec:
-        """Return the preprocessing for a module: as its Dataset gives the images, else by the application's values."""
-        size = config.model.image_size
-        if not self.own_images:
-            return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
-        from datasets.own_dataset import first_image, splits_of
-
-        image = first_image("train", splits_of(self.dataloaders)["train"])
-        shape = tuple(getattr(image, "shape", ()))
-        if len(shape) != 3:
-            kind = f"{type(image).__name__} {shape or ''}".rstrip()
-            source = config.data.source
-            raise DataError(f"images of {source} are {kind}, not tensors (C, H, W), such as ToTensor() makes")
-        channels, height, _width = shape
-        return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
-
-
-NOTHING_GIVEN = UserObjects()
-
-
 def prepare(
     config: RunConfig,
     *,
@@ -158,76 +101,37 @@ def prepare(
     as it split them; no initial weights are looked for. `images`: those that the command has opened already.
     Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
-    images = images or OpenedImages()
-    if config.train.deterministic:
-        compute_deterministically()
-    config = defaults.resolve(given.named(config))
-    device = distributed.own_device(config.train.device)
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # else pinned memory is that of the first GPU
-    set_precision(device, config.train.amp)
-    config = config.changed(train={"device": device.type})  # a number would name another GPU elsewhere
-    assert config.train.threads is not None
-    torch.set_num_threads(config.train.threads)
-    if given.model is not None:
-        blueprint, spec = None, given.spec or given.spec_of_module(config)
-    elif checkpoint is None:
-        blueprint = Blueprint(config.model)  # reads a file of weights once
-        config, spec = dataclasses.replace(config, model=blueprint.resolved), given.spec or blueprint.image_spec
-    else:
-        blueprint = Blueprint(dataclasses.replace(config.model, weights="none"))
-        spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    if checkpoint is None and given.spec is None:
-        spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
-    elif checkpoint is None and (blueprint or given.own_images):
-        require_shape(spec, blueprint.image_spec if blueprint else given.spec_of_module(config))
-    config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
-    begun = run_dir if checkpoint is not None else None
-    data, seen = distributed.main_process_first(partial(read_data, config, spec, given, images, begun, device))
-    distributed.require_equal(partial(fingerprint, data), f"the images of {config.data.source}")
-    config = defaults.resolve_for(config, data)
-    if given.model is not None:
-        require_outputs(given.model.to(device), data, device, config.model.name)
-    seed_everything(config.train.seed)
-    if blueprint is None:
-        assert given.model is not None
-        model = given.model
-    else:
-        model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
-    if given.model is None and given.dataloaders is not None:
-        require_outputs(model, data, device, config.model.name)
+    opened = images or OpenedImages()
+    known = resolve(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=opened)
+    train, data, device = known.config.train, known.data, known.device
+    model = build(known, given)
     if checkpoint is not None:
         try:
             model.load_state_dict(checkpoint["model"])
         except RuntimeError as error:
             classes = f"of the {len(data.class_names)} classes that its images have now"
             raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from error
-    if config.train.start_head == "probe" and defaults.model_family(config.model.name).startswith("conv"):
+    if train.start_head == "probe" and defaults.model_family(known.config.model.name).startswith("conv"):
         keep_statistics(model)
-    refuse_batches_of_one(model, data, device, accumulate=config.train.accumulate)
-    if config.train.checkpoint_activations:
+    refuse_batches_of_one(model, data, device, accumulate=train.accumulate)
+    if train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
-    return RunSetup(config, spec, data, model, optimizer_of(model, config), device, seen=seen)
+    return RunSetup(known.config, known.spec, data, model, optimizer_of(model, known.config), device, seen=known.seen)
 
 
-def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
-    """Raise OptionError where images prepared by `spec` have another shape than those that the model takes."""
-    for name in ("image_size", "in_channels"):
-        said, fits = getattr(spec, name), getattr(taken, name)
-        if said != fits:
-            raise OptionError(f"spec says {name}={said}, and the model's images have {name}={fits}: give both the same")
-
-
-def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
-    """Return the preprocessing of a new run: `auto` is resolved by its images, or as its own loaders have it."""
+def build(known: Resolved, given: UserObjects) -> nn.Module:
+    """Build the model from the seed, or take a program's own; images and model that are not of one kind are tried."""
+    names, name = known.data.class_names, known.config.model.name
+    if given.model is not None:
+        require_outputs(given.model.to(known.device), known.data, known.device, name)
+    seed_everything(known.config.train.seed)
+    if known.blueprint is None:
+        assert given.model is not None
+        return given.model
+    model = known.blueprint.build(num_classes=len(names), class_names=names).to(known.device)
     if given.dataloaders is not None:
-        loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
-        sets = [loader.dataset for loader in loaders.values() if isinstance(loader.dataset, ImageDataset)]
-        made = sets[0].pipeline.spec if sets else spec
-        return dataclasses.replace(spec, fit=made.fit, decoding=made.decoding)
-    model = config.model
-    fit = chosen_fit(images.split(config.data)) if model.fit == "auto" else model.fit
-    return dataclasses.replace(spec, fit=fit, decoding="scaled" if model.decoding == "auto" else model.decoding)
+        require_outputs(model, known.data, known.device, name)
+    return model
 
 
 def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
@@ -237,52 +141,6 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
     matrices = train.optimizer == "muon" and config.model.trainable != "head"
     groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay, matrices=matrices)
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
-
-
-def read_data(
-    config: RunConfig,
-    spec: ImageSpec,
-    given: UserObjects,
-    images: OpenedImages,
-    begun: Path | None,
-    device: torch.device,
-) -> tuple[DataBundle, tuple[str, ...]]:
-    """Build the loaders of this process for its device, with its share of every batch and split.
-
-    Also return lines about images that are not scored, because the model started from weights that were trained on
-    them. `begun`: folder of a run that is taken up, which leaves out what it left out at first."""
-    processes, seed = distributed.world_size(), config.train.seed
-    share = Share(distributed.rank(), processes)
-    if given.dataloaders is None:
-        samples, seen = scored(images.split(config.data), config, begun)
-        data = dataloaders_of(samples, config.data, spec, seed=seed, share=share, device=device)
-    else:
-        if isinstance(given.dataloaders, DataBundle):
-            data = given.dataloaders if device.type == "cpu" else on_device(given.dataloaders, device)
-        else:
-            from datasets.own_dataset import own_dataloaders
-
-            data = own_dataloaders(given.dataloaders, config.data, seed=seed, share=share, device=device)
-        samples, seen = scored(data.samples, config, begun)
-        data = data if samples is data.samples else with_table(data, samples)
-    slices = processes * config.train.accumulate
-    if config.data.batch_size is not None and config.data.batch_size < slices:
-        raise OptionError(
-            f"a step of batch_size={config.data.batch_size} images cannot be cut into {slices} parts"
-            f" ({processes} processes x accumulate={config.train.accumulate})"
-        )
-    for split, size in data.dataset_sizes.items():
-        if size < processes:
-            raise OptionError(f"the {split} split has {size} images, too few for {processes} processes")
-    return data, seen
-
-
-def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Samples, tuple[str, ...]]:
-    """Leave out what the starts of a new run were trained on, or what the run in `begun` left out when it began."""
-    if begun is None:
-        return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
-    said = tuple(seen_lines(begun))
-    return as_begun(samples, begun).note(*said), said
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
 """Default settings of every model, from scratch and fine-tuned: the table is trainers/options/defaults.toml.
 
-`resolve` and, once the images are read, `resolve_for` turn each option that a user left open into a value. The run
-prints the values, `config.json` keeps them, and a resumed run uses them again.
+`of_model` and, once the images are read, `of_images` turn each option that a user left open into a value, for
+`trainers.resolve`.
 """
 
 import os
@@ -74,7 +74,7 @@ def lookup(config: RunConfig) -> Defaults:
     return DEFAULTS.get((model_family(model.name), start)) or DEFAULTS["vit", start]
 
 
-def resolve_model(config: RunConfig) -> RunConfig:
+def with_model(config: RunConfig) -> RunConfig:
     """Name the model and its weights, on which all else depends."""
     name, weights = config.model.name, config.model.weights
     if name == "auto":
@@ -84,12 +84,12 @@ def resolve_model(config: RunConfig) -> RunConfig:
     return config.changed(model={"name": name, "weights": weights})
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """Turn every open option into a value, but for those of `resolve_for`.
+def of_model(asked: RunConfig) -> RunConfig:
+    """Turn every open option into a value, but for those of `of_images`.
 
     Raises OptionError: a device that is not here, or values that exclude each other.
     """
-    config = resolve_model(config)
+    config = with_model(asked)
     chosen, train = lookup(config), config.train
     augment = chosen.augment if config.data.augment == "auto" else config.data.augment
     mixup, cutmix = PRESETS[augment]
@@ -100,11 +100,11 @@ def resolve(config: RunConfig) -> RunConfig:
     device = resolve_device(train.device)
     if train.compile:
         require_compiler(device)
-    config = config.changed(
+    filled = config.changed(
         data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
         train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **values),
     )
-    return config.changed(train={"cache_features": resolve_cache(config)})
+    return filled.changed(train={"cache_features": resolve_cache(filled)})
 
 
 def default_threads() -> int:
@@ -136,19 +136,19 @@ def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> i
     return min(max_epochs, max(3, round(images_seen / train_images)))
 
 
-def resolve_for(config: RunConfig, data: DataBundle) -> RunConfig:
+def of_images(known: RunConfig, data: DataBundle) -> RunConfig:
     """Turn the open options that depend on the images into values: epochs, warm-up, log interval, metric.
 
     Raises OptionError: a warm-up as long as the run.
     """
-    chosen, train, loaders = lookup(config), config.train, data.dataloaders
+    chosen, train, loaders = lookup(known), known.train, data.dataloaders
     epochs = 1 if train.start_head == "fit" else train.epochs
     if epochs is None:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=data.dataset_sizes["train"])
     log_every = max(1, min(50, round(epochs * len(loaders["train"])) // 200))
     labels = np.concatenate([image_set(loaders[split]).labels for split in ("train", "val")])
     length = left_open(train, warmup_epochs=0.0 if train.start_head == "fit" else 0.1 * epochs, log_every=log_every)
-    config = config.changed(train=length | {"epochs": epochs, "select": resolve_select(train.select, labels)})
+    config = known.changed(train=length | {"epochs": epochs, "select": resolve_select(train.select, labels)})
     if (config.train.warmup_epochs or 0) >= epochs:
         raise OptionError(f"warmup_epochs={config.train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
     return config
