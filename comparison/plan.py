@@ -170,10 +170,6 @@ def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonP
     Raises OptionError, DataError, WeightsError: before anything is written.
     """
     refuse_what_cannot_be_shared(request)
-    if request.base.output.tracker is not None:
-        from trainers.reporting import trackers
-
-        trackers.prepare_for_several(request.base.output.tracker)
     until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
     data, train, images = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), images)
@@ -278,6 +274,10 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         )
     if unequal := "max_minutes" * (train.max_minutes is not None) or "patience" * (train.patience > 0):
         raise OptionError(f"compare gives every arm the same images to see, in ordinary runs; leave out {unequal}")
+    if request.base.output.tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.require(request.base.output.tracker)
     if world_size() > 1:
         raise OptionError("compare starts the processes that it needs (--jobs); start it without torchrun")
 

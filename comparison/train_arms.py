@@ -1,63 +1,35 @@
 """Train every arm of a plan. Each run is an ordinary run: a stopped one is resumed, a finished one is read."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from common.errors import Diverged, TrainingError
+from common.errors import TrainingError
 from common.files import write_text
 from common.shell import command
 from comparison.plan import REPORT, Cell, ComparisonPlan, with_labels
 from comparison.runs import Arm, Condition, read_run, require_same_data
-from datasets.opened import OpenedImages
-from trainers.config import RunConfig, rank_key, to_dict
-from trainers.multirun.slurm import runner
+from trainers.config import rank_key, to_dict
+from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
-from trainers.resume import is_finished, resume
-from trainers.run import train
+from trainers.resume import is_finished
 from trainers.storage.data_folder import claimed_folder, data_folder
-from trainers.storage.finished_run import read_run_config
-from trainers.storage.run_folder import read_json, tuning, write_json
+from trainers.storage.finished_run import read_result, read_run_config
+from trainers.storage.run_folder import tuning, write_json
 from trainers.storage.run_result import RunResult
-from trainers.system import process
 
 LATE = 0.1
 """Fraction of `--minutes` by which the end may be late without a line about it."""
-Done = tuple[RunResult | None, bool, float]
-"""Outcome of a task: its result (None: it diverged), whether it was trained now, and its seconds."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One run of a comparison, as another process gets it."""
+class ArmRun(NamedTuple):
+    """One run of a comparison: its place among the others, and its learning rate."""
 
     cell: Cell
     seed: int
     lr: float | None
-    key: str
-    """Its name in the comparison, such as `pretrained/10/s0`."""
-    config: RunConfig
-    settled: Path
-    """Directory of the run if its rate is the chosen one."""
-
-    def __str__(self) -> str:
-        return self.key
-
-    @property
-    def run_dir(self) -> Path:
-        """Directory of its run, which may not exist yet."""
-        if (self.settled / "config.json").is_file() and read_run_config(self.settled).train.lr == self.lr:
-            return self.settled
-        return data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name)
-
-    def result(self) -> Done:
-        """Return what a job of a queue has left; a job that ended without a result has diverged."""
-        if not is_finished(self.run_dir):
-            return None, True, 0.0
-        return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
 
 
 def folder_of(plan: ComparisonPlan, cell: Cell, seed: int) -> Path:
@@ -65,8 +37,9 @@ def folder_of(plan: ComparisonPlan, cell: Cell, seed: int) -> Path:
     return plan.folder / plan.arms[cell[1]].slug / str(plan.request.labels[cell[0]] or "all") / f"s{seed}"
 
 
-def task_of(plan: ComparisonPlan, cell: Cell, seed: int, lr: float | None) -> Task:
-    """Return a run of a plan, whose name says which it is: a stopped comparison finds it again."""
+def planned(plan: ComparisonPlan, run: ArmRun) -> Planned:
+    """Return a run with its options and its name, by which a stopped comparison finds it again."""
+    cell, seed, lr = run
     labels, arm = plan.request.labels[cell[0]], plan.arms[cell[1]]
     settled, output = folder_of(plan, cell, seed), arm.config.output
     key = settled.relative_to(plan.folder).as_posix()
@@ -80,7 +53,14 @@ def task_of(plan: ComparisonPlan, cell: Cell, seed: int, lr: float | None) -> Ta
         train={"seed": seed, "lr": lr, "select": plan.select, **budget},
         output={"output_dir": output.output_dir, "run_name": f"{name}/{key}", "tb": tb},
     )
-    return Task(cell, seed, lr, key, config, settled)
+    found = Planned(key, config)
+    known = settled if holds(settled, lr) else found.run_dir
+    return replace(found, earlier=known) if (known / "config.json").is_file() else found
+
+
+def holds(folder: Path, lr: float | None) -> bool:
+    """Return whether a run with this learning rate has its place in the comparison already."""
+    return (folder / "config.json").is_file() and read_run_config(folder).train.lr == lr
 
 
 def train_arms(
@@ -90,8 +70,11 @@ def train_arms(
 
     `slurm`: options of the jobs that train. Raises TrainingError, Interrupted: the same comparison can be continued.
     """
-    with runner(plan.sharing, slurm, plan.folder / "jobs") as each:
-        tried = train_all(plan, each)
+    tracker = plan.request.base.output.tracker
+    with training(
+        plan.sharing, slurm=slurm, folder=plan.folder / "jobs", images=plan.images, tracker=tracker, may_diverge=True
+    ) as train:
+        tried = train_all(plan, train)
     return [condition(plan, place) for place in range(len(plan.request.labels))], tried
 
 
@@ -104,10 +87,10 @@ def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
     try:
         train_all(plan, finished_only)
     except NotFinished as waiting:
-        for task in waiting.tasks:
-            path = plan.folder / "plan" / f"{task.key.replace('/', '_')}.json"
+        for run in waiting.runs:
+            path = plan.folder / "plan" / f"{run.name.replace('/', '_')}.json"
             path.parent.mkdir(exist_ok=True)
-            write_json(path, to_dict(task.config))
+            write_json(path, to_dict(run.config))
             commands.append(command("train", "--config", path, "--auto-resume"))
     file = plan.folder / "commands.txt"
     write_text(file, "".join(f"{line}\n" for line in commands))
@@ -117,22 +100,21 @@ def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
 class NotFinished(Exception):
     """Runs that the next step of a comparison waits for."""
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, runs: list[Planned]) -> None:
         super().__init__()
-        self.tasks = tasks
+        self.runs = runs
 
 
-def finished_only(function: Callable[[Task], Done], tasks: Iterable[Task]) -> Iterator[tuple[Task, Done]]:
+def finished_only(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]:
     """Yield finished runs, and train none. Raises NotFinished: some are missing."""
-    tasks = [*tasks]
-    if todo := [task for task in tasks if not is_finished(task.run_dir)]:
-        raise NotFinished(todo)
-    for task in tasks:
-        yield task, function(task)
+    if left := [run for run in plans if not is_finished(run.run_dir)]:
+        raise NotFinished(left)
+    for run in plans:
+        yield run, Outcome(read_result(run.run_dir))
 
 
-def train_all(plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> list[dict[str, Any]]:
-    """Train all runs by `each` of `trainers.multirun.worker_pool`; return a row for each rate that was tried.
+def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
+    """Train all runs by a function of `trainers.multirun.runs`; return a row for each rate that was tried.
 
     All rates are tried at the first seed, and the best run becomes the run of that seed.
     """
@@ -141,17 +123,20 @@ def train_all(plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Don
         (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
     progress, rows = Progress(plan), []
 
-    def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
-        for task, done in each(partial(one_run, images=plan.images), tasks):
-            progress.end(task, done)
-            yield task, done[0]
+    def trained(runs: Iterable[ArmRun]) -> Iterator[tuple[ArmRun, RunResult | None]]:
+        plans = {run: planned(plan, run) for run in runs}
+        by_name = {each.name: run for run, each in plans.items()}
+        for each, outcome in train([*plans.values()]):
+            run = by_name[each.name]
+            progress.end(run.cell, each.name, outcome)
+            yield run, outcome.result
 
     first, *others = plan.seeds
     rates = {cell: plan.rates(plan.arms[cell[1]]) for cell in plan.cells}
     searched = [cell for cell in plan.cells if len(rates[cell]) > 1]
     results: dict[Cell, dict[float | None, RunResult | None]] = {cell: {} for cell in searched}
-    for task, result in run([task_of(plan, cell, first, lr) for lr in plan.grid for cell in searched]):
-        results[task.cell][task.lr] = result
+    for run, result in trained(ArmRun(cell, first, lr) for lr in plan.grid for cell in searched):
+        results[run.cell][run.lr] = result
     chosen = {cell: choose_rate(plan, cell, results[cell]) if cell in searched else rates[cell][0] for cell in rates}
     for cell in searched:
         of_arm = {"labels_per_class": plan.request.labels[cell[0]], "arm": plan.arms[cell[1]].name}
@@ -160,9 +145,9 @@ def train_all(plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Don
             scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
             rows.append({**of_arm, "lr": lr, **scores, "chosen": lr == chosen[cell]})
     left = [(cell, seed) for seed in (first, *others) for cell in plan.cells if seed != first or cell not in searched]
-    for task, result in run([task_of(plan, cell, seed, chosen[cell]) for cell, seed in left]):
+    for run, result in trained(ArmRun(cell, seed, chosen[cell]) for cell, seed in left):
         if result is None:
-            raise TrainingError(f"{task} diverged: choose other rates by --tune-lr, or lr=R of its arm")
+            raise TrainingError(f"{planned(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its arm")
     return rows
 
 
@@ -198,40 +183,23 @@ class Progress:
         self.waiting = plan.all_work
         self.trained = self.seconds = 0.0
 
-    def end(self, task: Task, done: Done) -> None:
-        result, trained, seconds = done
-        work = self.plan.work(task.cell)
+    def end(self, cell: Cell, name: str, outcome: Outcome) -> None:
+        result, work = outcome.result, self.plan.work(cell)
         self.done, self.waiting = self.done + 1, self.waiting - work
-        if trained and result is not None:
-            self.trained, self.seconds = self.trained + work, self.seconds + seconds
+        if outcome.trained and result is not None:
+            self.trained, self.seconds = self.trained + work, self.seconds + outcome.seconds
         runs, left = self.plan.number_of_runs - self.done, 0.0
         if self.trained and runs:
             left = self.seconds / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
         if self.done == 1:
             console.say(f"{'run':>7}  {'val acc':>8}  {'time':>6}  {'left':>6}")
         score = "diverged" if result is None else f"{result.val['accuracy']:.1%}"
-        took = console.duration(seconds) if trained else "done"
+        took = console.duration(outcome.seconds) if outcome.trained else "done"
         rest = console.duration(left) if left else ""
-        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {task.key}")
+        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {name}")
         if self.plan.until is not None and left and not self.late:
             over = time.monotonic() + left + REPORT - self.plan.until
             self.late = over > LATE * 60 * (self.plan.request.minutes or 0)
             if self.late:
                 line = f"the machine is slower than measured: {console.duration(over)} late at the end"
                 console.say(line, label="time")
-
-
-def one_run(task: Task, images: OpenedImages | None = None) -> Done:
-    """Train one run, resume it, or read its result. `images`: the data set if it is open already."""
-    folder, began = task.run_dir, time.perf_counter()
-    known, trained = (folder / "config.json").is_file(), not is_finished(folder)
-    try:
-        if trained:
-            process.give_back_freed_memory()
-        with console.quiet():
-            result = resume(folder, images=images) if known else train(task.config, images=images)
-            return result, trained, time.perf_counter() - began
-    except TrainingError as error:
-        if not isinstance(error.__cause__, Diverged):
-            raise
-        return None, True, time.perf_counter() - began

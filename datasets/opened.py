@@ -25,8 +25,8 @@ class OpenedImages:
     """Sample tables by the options that they depend on.
 
     A command that plans, measures and trains makes one and hands it to each step, so that a folder is listed once and
-    its images are read once to identify them. All steps then use the images as they were at the first one. A copy in
-    another process is empty: that process opens the images itself.
+    its images are read once to identify them. All steps then use the images as they were at the first one. Another
+    process opens them itself.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,6 @@ class OpenedImages:
         self._split: dict[tuple[Any, ...], Samples] = {}
         self.said: set[str] = set()
         """Lines about them and about loaded weights that were printed, which the next run does not repeat."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OpenedImages, ()
 
     def split(self, config: DataConfig) -> Samples:
         """Return the sample table with a split for every image, as `datasets.loaders.split_samples` does.

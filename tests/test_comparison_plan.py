@@ -8,6 +8,7 @@ from comparison.plan import epochs_within, fixed_and_passing, rates_to_try
 from comparison.train_arms import Progress
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig, TrainConfig
+from trainers.multirun.runs import Outcome
 from vit.config import ModelConfig
 
 
@@ -55,8 +56,8 @@ def test_a_line_says_which_run_ended_its_score_the_time_left_and_that_another_di
         all_work=3.0, number_of_runs=3, work=lambda _: 1.0, until=None, sharing=SimpleNamespace(jobs=1)
     )
     progress, result = Progress(plan), SimpleNamespace(val={"accuracy": 0.5})
-    for name, done in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):
-        progress.end(SimpleNamespace(cell=(0, 0), key=f"pretrained/10/{name}"), done)
+    for name, outcome in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):
+        progress.end((0, 0), f"pretrained/10/{name}", Outcome(*outcome))
     _, first, second, third = capsys.readouterr().out.splitlines()
     assert first.split() == ["1/3", "50.0%", "60", "s", "2", "min", "pretrained/10/s0"]
     assert "diverged" in second

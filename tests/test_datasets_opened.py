@@ -1,7 +1,5 @@
 """The images of a command are listed, identified and split once."""
 
-import pickle
-
 import numpy as np
 import pytest
 from fake_sets import class_folders
@@ -68,12 +66,6 @@ def test_every_option_is_known_to_list_to_split_or_to_feed():
     feeding = {"labels_per_class", "fraction", "balance", "augment", "mirror", "allow_seen", "cache", "batch_size"}
     assert {*SPLITTING, *feeding, "workers"} == set(DataConfig.__dataclass_fields__)
     assert set(LISTING) < set(SPLITTING)
-
-
-def test_another_process_opens_the_images_itself(folder, tmp_path):
-    images = OpenedImages()
-    images.split(DataConfig(source=str(folder), root=tmp_path))
-    assert not vars(pickle.loads(pickle.dumps(images)))["_listed"]
 
 
 def test_one_class_whose_images_lie_in_folders_is_scored_next_to_an_empty_folder_of_another(tmp_path):

@@ -99,7 +99,7 @@ CACHED = "--trainable head --weights fashion_mnist --augment none --model vit_na
         (["compare", *TWO_ARMS], "comparison.plan.shared_split", "same command"),
         (["compare", *TWO_ARMS], "trainers.run.write_results", "same command"),
         (["compare", *TWO_ARMS], "comparison.report.write_report", "same command"),
-        (["train", "--folds", "3"], "trainers.run.write_results", "--auto-resume"),
+        (["train", "--folds", "3"], "trainers.run.write_results", "same command"),
         (["train", *CACHED.split()], "trainers.features.require_memory", "SIGTERM"),
     ],
 )

@@ -173,7 +173,7 @@ def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkey
     (tmp_path / "jobs.json").write_text(json.dumps({str(tmp_path / "run"): "7"}))
     monkeypatch.setattr(slurm, "in_queue", lambda: answer)
     monkeypatch.setattr(slurm, "as_they_end", lambda _, waiting: iter(waiting.values()))
-    item = SimpleNamespace(run_dir=tmp_path / "run", result=lambda: "done")
+    item = SimpleNamespace(run_dir=tmp_path / "run", outcome=lambda: "done")
     if answer:
         assert [*slurm.as_jobs(executor, None, [item])] == [(item, "done")]
     else:

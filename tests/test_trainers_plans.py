@@ -34,7 +34,7 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.run_folder import command_line, read_json
+from trainers.storage.run_folder import command_line, now, read_json
 from vit.config import MIXTURE, ModelConfig, Network
 
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
@@ -487,7 +487,7 @@ def test_a_planned_run_that_is_taken_up_keeps_its_epochs_and_its_deadline(tmp_pa
     begun.mkdir(parents=True)
     options = OutputConfig(output_dir=tmp_path, run_name=name, auto_resume=True)
     requested = to_dict(RunConfig(train=TrainConfig(epochs=7), output=options))
-    (begun / "meta.json").write_text(json.dumps({"requested": requested, "argv": command_line()}))
+    (begun / "meta.json").write_text(json.dumps({"started": now(), "requested": requested, "argv": command_line()}))
     config, handlers = plan.with_deadline(RunConfig(output=options), 3.0, 300.0)
     assert (config.train.epochs, len(handlers)) == (7, 1)
 

@@ -9,11 +9,10 @@ from killed_runs import Crash, crash_after
 from small_run import call, few_digits
 
 from common.errors import OptionError
-from comparison import plan
 from comparison.compare import compare_arms
 from comparison.plan import Request
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.multirun import seeds_and_folds
+from trainers.multirun import runs, seeds_and_folds
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import distributed
@@ -210,8 +209,7 @@ def test_a_tracker_is_opened_once_before_several_processes_do(store, tracker, tm
         assert store.ready == (tracker == "mlflow")
         raise Crash
 
-    monkeypatch.setattr(seeds_and_folds, "runner", begin)
-    monkeypatch.setattr(plan, "shared_split", begin)
+    monkeypatch.setattr(runs, "runner", begin)
     config = config_of(tmp_path, tracker)
     with pytest.raises(Crash):
         if several == "seeds":

@@ -1,25 +1,21 @@
 """Train several runs of one request: `--seeds N`, or cross-validation by `--folds K`. Each is an ordinary run."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.files import write_text
 from common.tables import frame_text
 from common.text import format_table
-from datasets.opened import OpenedImages
-from trainers.auto_resume import train_or_resume
+from trainers.auto_resume import find_earlier
 from trainers.config import RunConfig, metric_of
+from trainers.multirun.runs import Planned, training
 from trainers.multirun.sharing import sharing
-from trainers.multirun.slurm import runner
-from trainers.reporting.console import quiet, say
+from trainers.reporting.console import say
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import read_result, read_run_config
+from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_result import RunResult, best_of_several
-from trainers.system import distributed, process
+from trainers.system import distributed
 from trainers.system.signals import signals
 
 if TYPE_CHECKING:
@@ -28,63 +24,44 @@ if TYPE_CHECKING:
 SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """One run of several, as it is sent to another process."""
-
-    number: int
-    of: int
-    config: RunConfig
-
-    def __str__(self) -> str:
-        return f"run {self.number} of {self.of}"
-
-    @property
-    def run_dir(self) -> Path:
-        assert self.config.output.run_name is not None, "jobs find their runs again by name"
-        return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
-
-    def result(self) -> RunResult:
-        return read_result(self.run_dir)
-
-
 @signals.heeded()
 def train_all(
     configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
 ) -> list[RunResult]:
     """Train all runs, `jobs` at a time or as jobs with the options `slurm` of its queue.
 
-    After an interruption `--auto-resume` goes on; jobs do so by themselves."""
-    first, jobs = configs[0].train, jobs if slurm is None else jobs or len(configs)
-    if configs[0].output.tracker is not None:
-        from trainers.reporting import trackers
-
-        trackers.prepare_for_several(configs[0].output.tracker)
-    shared = sharing(first.device, len(configs), jobs=jobs, threads=first.threads)
-    train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
-    configs = [config.changed(train=train, output=output) for config in configs]
-    parts = [RunRequest(number, len(configs), config) for number, config in enumerate(configs, 1)]
-    results, folder, images = {}, None if slurm is None else Path(f"{parts[0].run_dir}_jobs"), OpenedImages()
+    After an interruption the same command goes on."""
+    first, jobs = configs[0], jobs if slurm is None else jobs or len(configs)
+    shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads)
+    folder, tracker = None if slurm is None else jobs_folder(first), first.output.tracker
+    configs = [config.changed(train={"threads": shared.threads}) for config in configs]
+    results = {}
     with (
-        distributed.joined(first.device),  # once: a second meeting would read the addresses of the first
-        signals.hinting("the same command with --auto-resume goes on where this one stopped"),
-        runner(shared, slurm, folder) as each,
+        distributed.joined(first.train.device),  # once: a second meeting would read the addresses of the first
+        signals.hinting("give the same command again: it goes on where this one stopped"),
+        training(shared, slurm=slurm, folder=folder, tracker=tracker, aloud=shared.jobs == 1) as train,
     ):
-        for part, result in each(partial(train_part, aloud=shared.jobs == 1, images=images), parts):
-            results[part.number] = result
-            if shared.jobs > 1:
-                say(f"{part}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}")
-    return [results[part.number] for part in parts]
+        plans = plans_of(configs)
+        for planned, outcome in train(plans):
+            assert outcome.result is not None, "a run that diverges is an error here"
+            results[planned.name] = outcome.result
+            if shared.jobs > 1 or not outcome.trained:
+                say(f"{planned}: val {outcome.result.val['accuracy']:.1%}, epoch {outcome.result.best_epoch}")
+    return [results[planned.name] for planned in plans]
 
 
-def train_part(part: RunRequest, *, aloud: bool, images: OpenedImages) -> RunResult:
-    """Train one run; where several train side by side, none speaks."""
-    process.give_back_freed_memory()
-    with nullcontext() if aloud else quiet():
-        say(str(part))
-        result = train_or_resume(part.config, images=images)
-        say()
-    return result
+def plans_of(configs: Sequence[RunConfig]) -> list[Planned]:
+    """Number the runs of a command, and find what an earlier life of it has begun."""
+    begun = distributed.broadcast(lambda: [str(folder or "") for folder in find_earlier(configs)])
+    return [
+        Planned(f"run {number} of {len(configs)}", config, Path(folder) if folder else None)
+        for number, (config, folder) in enumerate(zip(configs, begun, strict=True), 1)
+    ]
+
+
+def jobs_folder(first: RunConfig) -> Path:
+    """Return the folder of the files of the jobs that Slurm starts."""
+    return data_folder(first.output, first.data.source) / f"{first.output.run_name}_jobs"
 
 
 def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:

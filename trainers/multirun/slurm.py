@@ -23,7 +23,6 @@ from common.shell import EXTRAS
 from trainers.multirun.sharing import Sharing
 from trainers.multirun.worker_pool import WorkerPool, one_by_one
 from trainers.reporting.console import say
-from trainers.resume import is_finished
 from trainers.storage.run_folder import read_if_whole, write_json
 from trainers.system import process
 from trainers.system.distributed import as_text_and_code, attempt, raise_elsewhere
@@ -41,7 +40,7 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) -> AbstractContextManager[Each]:
     """Give a function like `one_by_one` that uses this machine or, with these options of sbatch, the queue.
 
-    Each item has a `run_dir` of its own, from which `result()` reads what the run found. The jobs have their files in
+    Each item of jobs has a `run_dir` of its own, from which `outcome()` reads what the run found. Their files lie in
     `folder`."""
     if slurm is None:
         torch.cuda.empty_cache()  # what this process needed to look at the models
@@ -51,7 +50,7 @@ def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) 
 
 
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Each:
-    """Return a function like `one_by_one` that does up to `jobs` items at a time as jobs, and reads finished ones.
+    """Return a function like `one_by_one` that does up to `jobs` items at a time as jobs.
 
     Raises MissingPackage: no submitit. OptionError: no Slurm."""
     submitit = import_optional("submitit", f"--on slurm needs submitit: {EXTRAS}")
@@ -74,16 +73,12 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
     """Yield each item with its result as they end. Jobs of an earlier command are taken up.
 
     Raises TrainingError: Slurm does not say which of those there are, or a job is gone."""
-    items = [*items]
+    todo = {str(item.run_dir): item for item in items}
     register = executor.folder / "jobs.json"
     known = read_if_whole(register) or {}
     queue = in_queue() if known else set()
     if queue is None:  # jobs would run twice
         raise TrainingError("squeue does not answer: which earlier jobs still run is not known; try again later")
-    for item in items:
-        if is_finished(item.run_dir):
-            yield item, function(item)
-    todo = {str(item.run_dir): item for item in items if not is_finished(item.run_dir)}
     fresh = [key for key in todo if known.get(key) not in queue]
     if fresh:
         with signals.held_back():  # or nobody would know of these jobs
@@ -96,7 +91,7 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
         say(f"{len(fresh)} jobs submitted, {taken_up} taken up; their output: {executor.folder}", label="slurm")
     try:
         for item in as_they_end(executor, waiting):
-            yield item, item.result()
+            yield item, item.outcome()
     except Interrupted:
         say(f"{len(waiting)} jobs go on; scancel {' '.join(waiting)} ends them", label="slurm")
         raise

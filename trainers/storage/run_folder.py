@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -137,9 +138,18 @@ def command_line() -> list[str]:
 
 
 def is_this_command(argv: list[Any]) -> bool:
-    """Return whether this command line was given before, with --auto-resume or without."""
-    then, now = ([word for word in words if word != "--auto-resume"] for words in (argv, command_line()))
-    return then == now
+    """Return whether this command line was given before, but for options that change no result."""
+    return [*telling(argv)] == [*telling(command_line())]
+
+
+def telling(words: Iterable[Any]) -> Iterator[Any]:
+    """Yield the words of a command line without `--auto-resume` and `--jobs N`."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--jobs":
+            next(rest, None)
+        elif word != "--auto-resume" and not str(word).startswith("--jobs="):
+            yield word
 
 
 def working_directory() -> str | None:

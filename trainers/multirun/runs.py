@@ -1,0 +1,132 @@
+"""Train several runs of one command: seeds, folds, arms of a comparison, learning rates that it tries.
+
+Each is an ordinary run. A finished one is read, a stopped one goes on, one after the other here, side by side in worker
+processes, or as jobs in a queue.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from common.errors import Diverged, TrainingError
+from datasets.opened import OpenedImages
+from trainers.auto_resume import train_or_resume
+from trainers.config import RunConfig
+from trainers.multirun.sharing import Sharing
+from trainers.multirun.slurm import runner
+from trainers.reporting.console import quiet, say
+from trainers.resume import is_finished
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import read_result
+from trainers.storage.run_folder import read_json
+from trainers.storage.run_result import RunResult
+from trainers.system import process
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run."""
+
+    result: RunResult | None
+    """None: it diverged."""
+    trained: bool = False
+    """It was trained by this command, not read."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of several, as another process gets it."""
+
+    name: str
+    """What is shown of it, such as `run 2 of 3` or `pretrained/10/s0`."""
+    config: RunConfig
+    earlier: Path | None = None
+    """Run that it goes on with."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def run_dir(self) -> Path:
+        """Return the directory of a run with a name, which may not exist yet, or that of the earlier run."""
+        if self.earlier is not None:
+            return self.earlier
+        assert self.config.output.run_name is not None, "jobs find their runs again by name"
+        return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
+
+    def outcome(self) -> Outcome:
+        """Read what a job of a queue has left; one that ended without an error and a result has diverged."""
+        if not is_finished(self.run_dir):
+            return Outcome(None, trained=True)
+        seconds = read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
+        return Outcome(read_result(self.run_dir), trained=True, seconds=seconds)
+
+
+TrainAll = Callable[[Sequence[Planned]], Iterator[tuple[Planned, Outcome]]]
+"""Trains runs, and yields each with its outcome as they end."""
+
+
+@contextmanager
+def training(
+    sharing: Sharing,
+    *,
+    slurm: dict[str, str] | None = None,
+    folder: Path | None = None,
+    images: OpenedImages | None = None,
+    tracker: str | None = None,
+    aloud: bool = False,
+    may_diverge: bool = False,
+) -> Iterator[TrainAll]:
+    """Give a function that trains runs on this machine or, with options `slurm` of sbatch, as jobs of a queue.
+
+    Jobs have their files in `folder`. `images`: those that this process has opened. `may_diverge`: a run that diverges
+    is an outcome, no error."""
+    if tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.prepare_for_several(tracker)
+    opened = images or OpenedImages() if slurm is None and sharing.jobs == 1 else None
+    train = partial(train_one, images=opened, aloud=aloud, may_diverge=may_diverge)
+    with runner(sharing, slurm, folder) as each:
+
+        def train_all(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]:
+            done = [planned.earlier is not None and is_finished(planned.earlier) for planned in plans]
+            for planned, finished in zip(plans, done, strict=True):
+                if finished:
+                    yield planned, Outcome(read_result(planned.run_dir))
+            left = [planned for planned, finished in zip(plans, done, strict=True) if not finished]
+            yield from each(train, left if slurm is None else map(by_itself, left))
+
+        yield train_all
+
+
+def by_itself(planned: Planned) -> Planned:
+    """Return a run whose job finds what it did before the queue moved it."""
+    return replace(planned, config=planned.config.changed(output={"auto_resume": True}))
+
+
+def train_one(planned: Planned, *, images: OpenedImages | None, aloud: bool, may_diverge: bool) -> Outcome:
+    """Train one run or go on with it. `images` None: a worker has its own."""
+    process.give_back_freed_memory()
+    began = time.perf_counter()
+    with nullcontext() if aloud else quiet():
+        say(str(planned))
+        try:
+            images = images or of_this_worker()
+            result = train_or_resume(planned.config, earlier=planned.earlier, images=images)
+        except TrainingError as error:
+            if not (may_diverge and isinstance(error.__cause__, Diverged)):
+                raise
+            return Outcome(None, trained=True, seconds=time.perf_counter() - began)
+        say()
+    return Outcome(result, trained=True, seconds=time.perf_counter() - began)
+
+
+@cache
+def of_this_worker() -> OpenedImages:
+    """Return the images that a worker process has opened, for all of its runs."""
+    return OpenedImages()
