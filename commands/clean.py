@@ -10,6 +10,7 @@ from common.errors import DataError
 from common.options import OutputFolder, require
 from common.text import pluralise
 from trainers.config import OutputConfig
+from trainers.reporting.console import say
 from trainers.storage.data_folder import claimed_folder, data_folder
 
 
@@ -52,7 +53,6 @@ def main(options: Options) -> int:
     from inference.labels.features import extract_features
     from inference.labels.label_issues import cleanlab_filter
     from inference.labels.suspects import SuspectsPage, read_suspects, save_suspects, write_cleaned, write_suspects
-    from trainers.reporting.console import say
 
     folder, listed = options.folder, options.folder / "suspects.csv"
     config = replace(options.images, on_bad_image=options.on_bad_image)
@@ -89,5 +89,6 @@ def main(options: Options) -> int:
     clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror, reviewed=options.review)
     if options.review:
         with SuspectsPage(folder, samples, found, port=7861 if options.port is None else options.port) as server:
-            server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
+            say(f"on {server.url}  (Ctrl-C ends it)", label="review")
+            server.serve_until_interrupted()
     return 0

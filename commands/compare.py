@@ -19,6 +19,7 @@ from common.text import pluralise
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
 from trainers.options.recipes import RECIPES
+from trainers.reporting.console import say
 
 if TYPE_CHECKING:
     from comparison.compare import ComparisonReport
@@ -151,10 +152,12 @@ def planned(options: Options) -> dict[str, Any]:
 
     file, commands = plan_arms(request_of(options))
     if commands:
-        print(f"\n{'commands':>9}  {file}: {pluralise(len(commands), 'run')}, to start in this directory, in any order")
-        print(f"{'then':>9}  the same command again: it lists what is left; without --plan-only it makes the report")
+        say()
+        say(f"{file}: {pluralise(len(commands), 'run')}, to start in this directory, in any order", label="commands")
+        say("the same command again: it lists what is left; without --plan-only it makes the report", label="then")
     else:
-        print(f"\n{'done':>9}  every run is finished: the same command without --plan-only makes the report")
+        say()
+        say("every run is finished: the same command without --plan-only makes the report", label="done")
     return {"folder": file.parent, "commands": commands}
 
 
@@ -167,7 +170,7 @@ def compared(options: Options) -> ComparisonReport:
         return compare_runs(options.runs, options.output)
     report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
-        print(f"{'next':>9}  {command('compare', '--data', 'path/to/images')}")
+        say(command("compare", "--data", "path/to/images"), label="next")
     return report
 
 

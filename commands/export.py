@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,7 @@ from commands.arguments import WeightsOptions
 from commands.parser import UsageError
 from common.options import Arg, Output
 from common.text import pluralise
+from trainers.reporting.console import say
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
@@ -51,15 +53,16 @@ def main(options: Options) -> int:
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     form = options.input or "picture" if options.format == "onnx" else "weights"
     pictures = form == "picture"
-    print(f"{'writing':>9}  {path}, and comparing it with the model", flush=True)
+    say(f"{path}, and comparing it with the model", label="writing")
+    sys.stdout.flush()  # the comparison takes a while
     temperature = (classifier.answers and classifier.answers.temperature) or 1.0 if pictures else 1.0
     parity, note = export(
         classifier, options.format, path, images=options.images, pictures=pictures, temperature=temperature
     )
-    print(f"{'written':>9}  {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", label="written")
     for label, text in [*described(classifier, form, temperature), ("parity", str(parity)), ("note", note)]:
         if text:
-            print(f"{label:>9}  {text}")
+            say(text, label=label)
     return 0
 
 

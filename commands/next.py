@@ -12,6 +12,7 @@ from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import Name
 from trainers.config import OutputConfig
+from trainers.reporting.console import say
 from trainers.storage.data_folder import claimed_folder, data_folder
 
 LISTED = 10
@@ -64,7 +65,6 @@ def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
     from inference.labels import picks as table
     from inference.labels.features import extract_features, pretrained
-    from trainers.reporting.console import say
 
     folder, listed = options.folder, options.folder / "picks.csv"
     pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
@@ -95,7 +95,8 @@ def main(options: Options) -> int:
         claimed_folder(OutputConfig(), options.pool)
     if options.review:
         with table.PicksPage(folder, pool, found, port=7862 if options.port is None else options.port) as server:
-            server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
+            say(f"on {server.url}  (Ctrl-C ends it)", label="page")
+            server.serve_until_interrupted()
             picks = server.rows
     counts = Counter(label.name for label in pool.labels(picks).values())
     if counts:

@@ -8,6 +8,7 @@ from commands.arguments import ImagesOptions
 from common.options import Arg, OutputFolder, Positional
 from common.shell import command
 from common.text import pluralise
+from trainers.reporting.console import say
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,6 @@ def main(options: Options) -> int:
     size = sum(shard.stat().st_size for shard in shards) / 1e6
     groups = f" of {pluralise(len(samples.group_names), 'group')}" if samples.groups is not None else ""
     what = f"{pluralise(len(samples), 'image')}{groups} in {pluralise(len(shards), 'shard')}, {size:,.1f} MB"
-    print(f"{'written':>9}  {options.folder}: {what}")
-    print(f"{'next':>9}  {command('train', '--data', options.folder)}")
+    say(f"{options.folder}: {what}", label="written")
+    say(command("train", "--data", options.folder), label="next")
     return 0

@@ -15,9 +15,9 @@ from common.files import write_text
 from common.options import Arg, Positional, Shape
 from common.shell import command
 from common.tables import csv_text
-from common.text import wrapped
 from datasets.config import words as data_words
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig, run_options
+from trainers.reporting.console import say
 from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
 
 if TYPE_CHECKING:
@@ -77,10 +77,11 @@ def main(options: Options) -> int:
     print("\n".join(table(rows)))
     path = claimed_folder(base.output, data.source) / "ranking.csv"
     write(path, rows)
-    print(f"\n{'ranking':>9}  {path}")
+    say()
+    say(str(path), label="ranking")
     if len(rows) > 1:
         arms_to_compare = [row.name for row in rows[:2]]
-        print(wrapped(f"{'next':>9}  {command('compare', *data_words(data), '--arms', *arms_to_compare)}", indent=11))
+        say(command("compare", *data_words(data), "--arms", *arms_to_compare), label="next")
     return 0 if len(rows) == len(arms) else 3
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.shell import command, watch
 from common.text import pluralise, wrapped
+from trainers.reporting.console import FEW, say
 
 if TYPE_CHECKING:
     from trainers.statistics import Design
@@ -22,8 +23,6 @@ def score_lines(
     Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
     images in groups have it in any case.
     """
-    from trainers.reporting.console import FEW
-
     below = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
     for split, metrics, remark, design in rows:
@@ -46,13 +45,11 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
     from trainers.seen import seen_lines
 
     for line in dict.fromkeys(line for result in results for line in seen_lines(result.run_dir)):
-        print(f"{'note':>9}  {line}")
+        say(line, label="note")
 
 
 def verdict(result: RunResult) -> str:
     """Say in two sentences how good a run is; the table of scores below them has the rest."""
-    from trainers.reporting.console import FEW
-
     split = "val" if result.test is None else "test"
     share, images = (result.test or result.val)["accuracy"], result.images[split]
     kind, design = "validation" if split == "val" else split, known_design(result, split)
@@ -73,7 +70,7 @@ def known_design(result: RunResult, split: str) -> Design:
 
 def report(result: RunResult) -> None:
     """Print how good a run is, its scores, and how to use it."""
-    from trainers.reporting.console import weights_taken
+    from trainers.reporting.screen import weights_taken
 
     chosen = weights_taken(result.config, result.best_epoch)
     rows = [("val", result.val, chosen, known_design(result, "val"))]
@@ -88,5 +85,5 @@ def report(result: RunResult) -> None:
 
 def say_what_next(run_dir: Path) -> None:
     """Print how to watch a run, and how to use it."""
-    print(f"{'watch':>9}  {watch(run_dir.parent)}")
-    print(f"{'use':>9}  {command('predict', run_dir, 'path/to/images')}")
+    say(watch(run_dir.parent), label="watch")
+    say(command("predict", run_dir, "path/to/images"), label="use")

@@ -18,6 +18,7 @@ from common.options import InFits, InPlans
 from datasets.config import DATASETS
 from trainers.config import RunConfig, run_options
 from trainers.options.recipes import RECIPES, card
+from trainers.reporting import console
 from vit.config import embedded_weights
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ def main(options: TrainOptions) -> int:
     images = OpenedImages()
     config = with_weights(options.run, images)
     if options.config in RECIPES:
-        from trainers.reporting import console
-
         console.say(f"{card(options.config)}\n")
     if minutes is not None:
         from trainers.budget.plan import Budget
@@ -104,7 +103,6 @@ def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]
 def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str] = ()) -> None:
     """Say which options, if any, keep `train PATH` from planning or are `idle`, and that a model starts from random
     weights although some come with it."""
-    from trainers.reporting import console
     from trainers.system.distributed import is_main_process
 
     if not is_main_process():
@@ -143,7 +141,6 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
     """Train the best model for the time and report it. `more`: networks to use, as `--with` names them."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import best_in
-    from trainers.reporting import console
     from trainers.storage.finished_run import open_as_latest
     from trainers.system.signals import signals
 
@@ -219,7 +216,7 @@ def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
 
 def say_untracked(config: RunConfig) -> None:
     """Say that a rehearsal sends nothing. Raises MissingPackage: the tracker is not installed."""
-    from trainers.reporting import console, trackers
+    from trainers.reporting import trackers
 
     if config.output.tracker is not None:
         trackers.require(config.output.tracker)
@@ -244,9 +241,9 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     print("\n".join(seeds_and_folds.summarise_runs(results)))
     say_what_was_seen(results)
     if seeds == 1:
-        print(f"{'table':>9}  {seeds_and_folds.write_folds(results)}")
+        console.say(str(seeds_and_folds.write_folds(results)), label="table")
     kept, why = seeds_and_folds.kept_of(results)
     open_as_latest(kept.run_dir)
-    print(f"{'latest':>9}  {kept.run_dir}: {why}")
+    console.say(f"{kept.run_dir}: {why}", label="latest")
     say_what_next(kept.run_dir)
     return 0

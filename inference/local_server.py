@@ -120,7 +120,7 @@ class LocalServer(ThreadedWSGIServer):
     def serve_until_interrupted(self, *lines: str) -> None:
         """Print these lines and answer until Ctrl-C, which is the ordinary end."""
         try:
-            print(*lines, sep="\n", flush=True)
+            print("".join(f"{line}\n" for line in lines), end="", flush=True)
             self.serve_forever()
         except Interrupted as stop:
             if stop.signum != signal.SIGINT:

@@ -15,10 +15,10 @@ from small_run import call, tiny_run
 import vit
 from commands.scores import score_lines
 from datasets.opened import OpenedImages
-from trainers.reporting import console
+from trainers.reporting import console, screen
 from trainers.run import train
 from trainers.statistics import Design
-from trainers.system import distributed
+from trainers.system import launcher
 
 
 class Kept(logging.Handler):
@@ -78,7 +78,7 @@ def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(log: 
 def test_of_several_processes_the_first_alone_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(distributed, "is_main_process", lambda: False)
+    monkeypatch.setattr(launcher, "is_main_process", lambda: False)
     say_everything()
     assert capsys.readouterr().out == ""
 
@@ -118,6 +118,23 @@ def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_i
     assert said == ["epoch 1/2", "epoch 2/2"]
 
 
+def test_a_log_that_a_program_took_has_the_labelled_lines_of_commands_and_the_answer_stays_printed(
+    tmp_path, log, capsys
+):
+    log.addHandler(kept := Kept())
+    log.setLevel(logging.INFO)
+    words = (
+        "train --data digits --model vit_micro_2 --epochs 1 --labels-per-class 3 --device cpu --tb scalars --workers 0"
+    )
+    code, out, err = call(capsys, *words.split(), "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    assert {"data", "model", "training", "run", "watch", "use"} <= {label for _, label, _ in kept.records}
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("  ")] == ["split", "val", "test"]
+    kept.records.clear()
+    code, out, err = call(capsys, "pack", "digits", tmp_path / "shards")
+    assert (code, out, [label for _, label, _ in kept.records]) == (0, "", ["written", "next"]), err
+
+
 def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.CaptureFixture[str]):
     trainer = Engine(lambda engine, batch: None)
     row = {"train_loss": 1.0, "train_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.5, "seconds": 1.0}
@@ -127,7 +144,7 @@ def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.
         engine.state.history = [row | {"epoch": engine.state.epoch}]
         engine.state.max_epochs = 41
 
-    console.attach_epoch_lines(trainer, val_images=100)
+    screen.attach_epoch_lines(trainer, val_images=100)
     trainer.run([0], max_epochs=30)
     lines = capsys.readouterr().out.splitlines()
     assert (lines[0].split()[:2], lines[-1].split()[:2], len(lines)) == (["epoch", "1/41"], ["epoch", "41/41"], 22)
@@ -136,18 +153,18 @@ def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.
 def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or_in_hours_of_tens():
     row = {"epoch": 100, "seconds": 9.0, "train_loss": 9.87654, "val_loss": 4.6}
     for accuracy, shown in ((1.0, " 100%"), (0.99999, " 100%"), (0.9994, "99.9%"), (0.096, " 9.6%")):
-        line = console.epoch_line(row | {"train_accuracy": accuracy, "val_accuracy": accuracy}, 300, val_images=1000)
+        line = screen.epoch_line(row | {"train_accuracy": accuracy, "val_accuracy": accuracy}, 300, val_images=1000)
         assert line == f"epoch 100/300  train loss 9.877 acc {shown}  val loss 4.600 acc {shown}"
         assert len(f"{line}  179:59 left") <= 80
     few = row | {"train_accuracy": 0.5, "val_accuracy": 0.9}
-    assert console.epoch_line(few, 100, val_images=10).endswith("val loss 4.600 acc  9/10")
+    assert screen.epoch_line(few, 100, val_images=10).endswith("val loss 4.600 acc  9/10")
     fitted = few | {"train_loss": None}
-    assert "epoch" not in console.epoch_line(fitted, 1, val_images=10)
+    assert "epoch" not in screen.epoch_line(fitted, 1, val_images=10)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
 def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors(share):
-    images = console.needed_to_tell(share)
+    images = screen.needed_to_tell(share)
     assert (1 - share) / 2 >= 2 * (share * (1 - share) / images) ** 0.5 - 1e-9
 
 
@@ -161,7 +178,7 @@ def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors
     ],
 )
 def test_too_few_validation_images_are_named_with_how_many_would_do(labels, words):
-    said = console.cannot_tell(np.array(labels), ("a", "b"))
+    said = screen.cannot_tell(np.array(labels), ("a", "b"))
     assert all(word in said for word in words)
     assert bool(said) == bool(words)
 

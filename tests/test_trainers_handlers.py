@@ -20,7 +20,7 @@ from trainers.engine.handlers import (
 )
 from trainers.engine.step_sums import Step, StepSums
 from trainers.options import defaults
-from trainers.reporting import console
+from trainers.reporting import screen
 
 
 class Measured:
@@ -156,7 +156,7 @@ def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, wa
     train = TrainConfig(epochs=epochs, warmup_epochs=warmup, lr=2e-3, select=select)
     config = SimpleNamespace(train=train, data=SimpleNamespace(balance="none"))
     data = SimpleNamespace(dataloaders={"val": val}, class_names=("a", "b", "c"))
-    console.attach_learning_note(trainer, SimpleNamespace(config=config, data=data))
+    screen.attach_learning_note(trainer, SimpleNamespace(config=config, data=data))
     trainer.state.history = []
 
     @trainer.on(Events.EPOCH_STARTED)

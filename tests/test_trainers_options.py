@@ -21,7 +21,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_average, build_optimizer
 from trainers.options import defaults
-from trainers.reporting.console import without_effect
+from trainers.reporting.screen import without_effect
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare, schedule, training_loss

@@ -21,7 +21,7 @@ from trainers.config import RunConfig, metric_of, require_run_config
 from trainers.engine.evaluation import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.one_image import require_finite
-from trainers.reporting import console, overview, tensorboard
+from trainers.reporting import console, overview, screen, tensorboard
 from trainers.resolve import UserObjects
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
@@ -107,7 +107,7 @@ def execute(
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     with ExitStack() as held:
         status = held.enter_context(track_status(setup, run_dir, created=created))
-        console.announce(setup, run_dir, images=images, resumed=checkpoint is not None)
+        screen.announce(setup, run_dir, images=images, resumed=checkpoint is not None)
         loggers = held.enter_context(opened_loggers(setup, run_dir, start_step=start_step))
         make_head_ready(setup, run_dir, begins=checkpoint is None)
         run = Run(setup, run_dir, loggers=loggers, record=status)

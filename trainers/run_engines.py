@@ -19,7 +19,7 @@ from trainers.engine import handlers
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, scores_of
 from trainers.engine.optim import build_average
-from trainers.reporting import console, tensorboard
+from trainers.reporting import screen, tensorboard
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
@@ -135,8 +135,8 @@ def attach_handlers(run: Run) -> None:
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         images = setup.data.dataset_sizes["val"]
-        console.attach_epoch_lines(trainer, val_images=images)
-        console.attach_learning_note(trainer, setup)
+        screen.attach_epoch_lines(trainer, val_images=images)
+        screen.attach_learning_note(trainer, setup)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
             trainer, evaluator, patience=options.patience, select=options.select

@@ -20,7 +20,7 @@ from trainers.budget.pace import images_timed
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.features import features_of
-from trainers.reporting import console
+from trainers.reporting import console, screen
 from trainers.setup import RunSetup, prepare
 from vit.config import HF_PREFIX, MIXTURE, PACKAGED_MODELS, TIMM_PREFIX, ModelConfig, Network
 from vit.factory import image_spec, local_pretrained_models
@@ -137,7 +137,7 @@ def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages,
     with console.quiet():
         setup = prepare(frozen(config, networks, canvas), images=images)
     assert isinstance(setup.model, SideBySide)
-    console.announce_data(setup, images=images)
+    screen.announce_data(setup, images=images)
     if not any(network.name in PACKAGED_MODELS for network in networks):
         console.say(HINT, label="note")
     elif config.model.weights != "auto" and not any(

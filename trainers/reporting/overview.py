@@ -14,8 +14,8 @@ from datasets.config import named_set
 from trainers.config import RunConfig, from_dict, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
-from trainers.reporting.console import weights_taken
 from trainers.reporting.explanations.faithfulness import kept
+from trainers.reporting.screen import weights_taken
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 

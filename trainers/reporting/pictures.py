@@ -32,7 +32,7 @@ from trainers.engine.handlers import UNTRAINED
 from trainers.engine.metrics import confidence_bins, most_confused, per_class
 from trainers.engine.one_image import evaluating
 from trainers.engine.predictions import Predictions, dense_probabilities
-from trainers.reporting import console
+from trainers.reporting import console, screen
 from trainers.reporting.explanations.faithfulness import measured
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.explanations.subject import NoMap
@@ -146,7 +146,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
-    when, faithful = console.weights_taken(setup.config, epoch), None
+    when, faithful = screen.weights_taken(setup.config, epoch), None
     with attempted():
         with evaluating(setup.network), suppress(NoMap):
             images = validation_images(setup)

@@ -16,7 +16,7 @@ from datasets.opened import OpenedImages
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
-from trainers.reporting import console
+from trainers.reporting import console, screen
 from trainers.run import execute
 from trainers.run_start import made_whole, write_inputs
 from trainers.setup import RunSetup, prepare
@@ -35,7 +35,7 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
         folder = Path(name) / "run" if number is None else config.output.output_dir / f"run_{number}"
         config = config.changed(output={"output_dir": folder.parent, "tracker": None})
         setup = prepare(config, images=images)
-        console.announce(setup, None)
+        screen.announce(setup, None)
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
         with made_whole(folder) as aside:
