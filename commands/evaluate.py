@@ -51,7 +51,7 @@ class Options(JsonOption, ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data is None and self.split == "train":
-            raise UsageError("split=train of a run's own data is augmented; name its images with --data to score them")
+            raise UsageError("--split train is augmented in a run's own data: leave it out, and name images by --data")
         idle = [f.name for f in fields(self) if f.name in OF_OTHERS and getattr(self, f.name) != f.default]
         if self.data is None and idle:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in idle)

@@ -32,7 +32,7 @@ class Options:
         if self.model.name == "auto":
             raise UsageError("model `auto` depends on the data; name one, such as vit_tiny_16")
         if self.model.weights != "none":
-            raise UsageError(f"weights={self.model.weights}: a summary is of the model alone; name it with --model")
+            raise UsageError(f"--weights {self.model.weights}: leave it out; a summary is of what --model names alone")
 
 
 def main(options: Options) -> int:

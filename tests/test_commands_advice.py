@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -12,8 +13,8 @@ from test_architecture import FILES, imported
 import main
 from commands.parser import ASKED, ELSEWHERE, docstrings, named_options
 from common.errors import OptionError
-from common.options import options_of
-from trainers.config import OutputConfig
+from common.options import NoWord, options_of
+from trainers.config import OutputConfig, RunConfig, by_section, from_dict, run_options
 from trainers.storage.run_folder import free_folder
 
 CLASSES = {name: import_module(f"commands.{name}").Options for name in main.COMMANDS}
@@ -23,6 +24,8 @@ ROOMS = {"comparison.": ["compare"], "trainers.budget.": ["train"], "inference.l
 OTHERS = ("torchrun", "docker", "pip", "tensorboard", "git", "squeue")
 """Programs whose options are named, too."""
 WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+LINE = re.compile(r"""(?<![\w.-])([a-z][a-z_-]*) = ("[^"]*"|[\d.]+|true|false)(?![\w(])""")
+"""A line of a file of options, such as `mixup = 0`."""
 
 
 @cache
@@ -43,8 +46,13 @@ def who_prints(module: str) -> list[str]:
     return found or [*CLASSES]
 
 
-def texts(module: str) -> Iterator[tuple[str, list[str]]]:
+@cache
+def texts(module: str) -> list[tuple[str, list[str]]]:
     """Each string of a module that is no docstring, with the commands that may print it."""
+    return [*texts_in(module)]
+
+
+def texts_in(module: str) -> Iterator[tuple[str, list[str]]]:
     tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
     printed_by, left_out = {}, {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -86,6 +94,23 @@ def untypeable(text: str, commands: Sequence[str]) -> set[str]:
 @pytest.mark.parametrize("module", sorted({*FILES} - {"commands.parser", "commands.compare"}))
 def test_every_option_that_a_message_names_can_be_typed(module):
     assert not {text: words for text, commands in texts(module) if (words := untypeable(text, commands))}
+
+
+def test_every_line_of_a_file_that_a_message_advises_is_taken_there():
+    lines = [
+        (text, *line)
+        for module in FILES
+        for text, _ in texts(module)
+        if "file" in text or "config" in text
+        for line in [*LINE.findall(text), *((name, None) for name in re.findall(r"in a file: ([a-z][a-z_-]*)", text))]
+    ]
+    assert len(lines) >= 5
+    options = {name: option for option in run_options() for name in (option.name, option.flag.removeprefix("--"))}
+    base = RunConfig().changed(data={"folds": 3})
+    for text, name, value in lines:
+        assert NoWord not in options[name].marks, text
+        if value is not None:
+            from_dict(RunConfig, by_section(tomllib.loads(f"{name} = {value}")), base=base)
 
 
 @pytest.mark.parametrize("name", CLASSES)

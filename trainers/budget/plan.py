@@ -266,7 +266,8 @@ def require_one_run(config: RunConfig) -> None:
     if launched() > 1:
         raise OptionError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
-        raise OptionError("--minutes plans one run; with --folds give --epochs, or one fold in a file, fold = 0")
+        one = f"in a file, folds = {config.data.folds} and fold = 1"
+        raise OptionError(f"--minutes plans one run; with --folds give --epochs, or one fold {one}")
 
 
 def with_embedded_weights(config: RunConfig) -> RunConfig:
