@@ -34,14 +34,11 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 ARMS["AdamW, no norms"] = ARMS["AdamW"] | ARMS["no norms"]
 """Each is the recipe but for these options; the last is what the recipe was before."""
-MINUTES = 7.0
 
 
 def run(arm: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train once in a process of its own; what it reached, and its processor seconds."""
-    length = {"max-minutes": MINUTES, "epochs": options.epochs}
-    if options.images_seen:
-        length = {"epochs": options.images_seen / 45_000}
+    length = {"epochs": options.images_seen / 45_000 if options.images_seen else options.epochs}
     file = folder / f"{arm}_{seed}.json"
     file.write_text(json.dumps(RECIPES["scratch-small"].options | ARMS[arm] | length))
     words = ["train", "--data", str(options.data), "--val-fraction", "0.1", "--tb", "scalars"]

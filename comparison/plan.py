@@ -272,8 +272,8 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
             f"--images-seen has {len(request.images_seen)} numbers, --labels-per-class {len(labels)}: give one for all "
             "of them, or one for each"
         )
-    if unequal := "max_minutes" * (train.max_minutes is not None) or "patience" * (train.patience > 0):
-        raise OptionError(f"compare gives every arm the same images to see, in ordinary runs; leave out {unequal}")
+    if train.patience:
+        raise OptionError("compare gives every arm the same images to see, in ordinary runs; leave out patience")
     if request.base.output.tracker is not None:
         from trainers.reporting import trackers
 

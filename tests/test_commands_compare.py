@@ -105,7 +105,6 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
         (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "vit_nano_8"),
         (["--model", "resnet18"], 2, "--arms"),
         (["--config", "{}/model.toml"], 2, "--arms"),
-        (["--config", "{}/time.toml"], 2, "max_minutes"),
         (["--config", "{}/patience.toml"], 2, "patience"),
         (["--config", "{}/folds.toml"], 2, "folds"),
         (["--seeds", "0"], 2, "seeds=0"),
@@ -122,7 +121,7 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
     capsys, tmp_path, argv, code, message
 ):
-    files = {"model": "model = 'resnet18'", "time": "max-minutes = 1", "patience": "patience = 3", "folds": "folds = 3"}
+    files = {"model": "model = 'resnet18'", "patience": "patience = 3", "folds": "folds = 3"}
     for name, content in (files | {"fraction": "fraction = 0.1"}).items():
         (tmp_path / f"{name}.toml").write_text(content)
     words = [word.format(tmp_path) for word in argv]

@@ -96,7 +96,7 @@ def test_a_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys
     ("content", "plans"),
     [
         ('label-column = "kind"\nsave_every = 5\nthreads = 1\n', True), ("[data]\nbatch_size = 8\n", True),
-        ("[train]\nlr = 0.1\n", False), ("max-minutes = 3", False), ('optimizer = "adamw"\n', False),
+        ("[train]\nlr = 0.1\n", False), ("layer-decay = 0.5", False), ('optimizer = "adamw"\n', False),
     ],
 )  # fmt: skip
 def test_a_file_counts_by_what_it_sets(content, plans, began, capsys, tmp_path):

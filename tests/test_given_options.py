@@ -307,7 +307,7 @@ NOT_WITH = {
     "compare": ("split", "grow"),  # its runs share a file that is made from it
 }  # fmt: skip
 OF_COMMANDS = {
-    "--networks", "--fold", "--folds", "--compile", "--max-minutes", "--patience", "--data", "--data-root",
+    "--networks", "--fold", "--folds", "--compile", "--patience", "--data", "--data-root",
     "--output-dir", "--run-name", "--tracker",
 }  # fmt: skip
 """Options that are tested elsewhere: they set the runs of a command, or end them."""

@@ -258,16 +258,6 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_time_limit_ends_all_processes_after_the_same_step(tmp_path):
-    data, options = uneven_folder(tmp_path / "images" / "pets"), tmp_path / "options.toml"
-    options.write_text("max-minutes = 0.03")
-    processes = start(2, *main_arguments(data, tmp_path, "--epochs", 5000, "--config", options, "--tb", "scalars"))
-    results = finish(processes)
-    assert [code for code, *_ in results] == [0, 0], results
-    assert read_json(tmp_path / "pets" / "r" / "summary.json")["stopped"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path, signum):
     processes = start(2, tmp_path, SLOW_VALIDATION="yes")

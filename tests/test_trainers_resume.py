@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from child_processes import environment, lives, processes_of, wait_until
 from ignite.engine import Events
-from ignite.handlers import timing
 from killed_runs import (
     ROOT,
     Crash,
@@ -280,19 +278,3 @@ def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_r
                 handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=last), stop)],  # noqa: B023
             )
         assert_ends_like(run_content(whole.run_dir), folder / "digits" / "r")
-
-
-def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch):
-    def limited(folder):
-        ticks = count()  # a step takes two: 50 ms
-        monkeypatch.setattr(timing, "perf_counter", lambda: 0.025 * next(ticks))
-        config = demanding_config(folder)
-        return replace(config, train=replace(config.train, max_minutes=0.28 / 60, save_every=1))
-
-    expected = train(limited(tmp_path / "whole")).epochs[-1]["step"]
-    assert expected == 6
-    for stop in (1, 5):
-        folder = tmp_path / f"stopped_{stop}"
-        with pytest.raises(Crash):
-            train(limited(folder), handlers=[crash_after(stop)])
-        assert resume(folder / "digits" / "r").epochs[-1]["step"] == expected

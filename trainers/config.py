@@ -90,9 +90,6 @@ class TrainConfig:
     cache_features: Annotated[Literal["auto", "on", "off"], InFiles, Neutral] = "auto"
     """Keep the features of a frozen backbone, and train the head on them. auto: if the images stay the same, which is
     without augmentation, MixUp and CutMix."""
-    max_minutes: Annotated[float | None, Shared, InFiles] = None
-    """Stop training after this many minutes. The run validates and concludes as usual, and the learning rate still
-    follows the epochs; --minutes plans a whole run instead."""
     patience: Annotated[int, InPlans, Shared] = 0
     """Stop after this many epochs without a better validation score. 0 never stops early."""
     start_head: Annotated[Literal["plain", "probe", "fit"] | None, InFiles] = None
@@ -119,7 +116,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         take_types(self)
         require_finite(self)
-        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "threads")
+        positive = ("epochs", "lr", "accumulate", "save_every", "log_every", "threads")
         require(self, "be greater than 0", lambda value: value > 0, *positive)
         require(self, "be at most 1024", lambda threads: threads <= 1024, "threads")
         not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")

@@ -86,11 +86,8 @@ class Run:
 
     @property
     def over(self) -> str:
-        """Limit that is over, time or patience, perhaps before the run was resumed; empty where none is."""
-        options, state, stopping = self.setup.config.train, self.trainer.state, self.states.get("early_stopping")
-        if options.max_minutes is not None and self.trainer.sums.seconds >= 60 * options.max_minutes:
-            epochs = f"{state.iteration / self.setup.steps_per_epoch:.1f} of {options.epochs} epochs"
-            return f"{options.max_minutes:g} minutes of training steps are over, after {epochs}"
+        """Say that patience is over, perhaps before the run was resumed; empty where it is not."""
+        options, stopping = self.setup.config.train, self.states.get("early_stopping")
         if stopping is not None and stopping.counter >= stopping.patience:
             return f"no better validation {options.select} for {pluralise(options.patience, 'epoch')}: stopped early"
         return ""
@@ -142,8 +139,6 @@ def attach_handlers(run: Run) -> None:
             trainer, evaluator, patience=options.patience, select=options.select
         )
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
-    if options.max_minutes is not None:
-        handlers.attach_time_budget(trainer, 60 * options.max_minutes)
 
 
 def end_within_epoch(trainer: Engine, run: Run) -> None:

@@ -19,7 +19,6 @@ from trainers.config import metric_of, rank_key
 from trainers.engine.engines import Trainer
 from trainers.engine.metrics import SCALARS
 from trainers.engine.optim import set_learning_rate
-from trainers.system import distributed
 
 UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
 
@@ -105,17 +104,6 @@ def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | Non
     if select == "last":
         return rows[-1] if rows else None
     return max(rows, key=key, default=None)
-
-
-def attach_time_budget(trainer: Trainer, seconds: float) -> None:
-    """End training once its steps have taken so many seconds in the main process. A resumed run has what its first life
-    left over."""
-    # Ignite's TimeLimit counts whole seconds from its own making, validations included, and in one process only.
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def check(engine: Engine) -> None:
-        if trainer.sums.seconds >= seconds:
-            distributed.end_training(engine)
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
