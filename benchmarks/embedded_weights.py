@@ -35,8 +35,8 @@ from examples import distill
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.reporting import console
 from trainers.run import train
-from trainers.storage.finished_run import load, read_run_config
-from trainers.storage.run_folder import read_json
+from trainers.storage.checkpoint_file import load
+from trainers.storage.run_folder import RunFolder
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
 from vit.export import describe as describe_export
 from vit.export import export_safetensors
@@ -81,7 +81,7 @@ def make_fashion_mnist(path: Path, data_root: str) -> None:
     subprocess.run([sys.executable, "main.py", "train", *FASHION_MNIST.split(), *words], check=True)
     run = max(path.parent.glob("*/*/summary.json"), key=lambda file: file.stat().st_mtime).parent
     model, spec, class_names = load(run)
-    config = to_dict(read_run_config(run))
+    config = to_dict(RunFolder(run).config)
     metadata = describe_export(spec, class_names, {name: config[name] for name in ("model", "train")})
     export_safetensors(model, path, metadata=metadata)
 
@@ -98,7 +98,7 @@ def make_tiny_imagenet(path: Path, data: str, teacher: Path, *, epochs: int) -> 
 
 
 def pretraining(run: Path) -> dict[str, Any]:
-    config, summary = read_run_config(run), read_json(run / "summary.json")
+    config, summary = RunFolder(run).config, RunFolder(run).summary
     return {
         "augment": config.data.augment, "epochs": config.train.epochs, "lr": config.train.lr,
         "batch_size": config.data.batch_size, "mixup": config.train.mixup, "seconds": summary["seconds"],

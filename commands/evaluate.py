@@ -73,18 +73,18 @@ def main(options: Options) -> int:
 
 def own_images(options: Options) -> dict[str, Any]:
     from inference.evaluate import evaluate_run
-    from trainers.storage.finished_run import find_run
+    from trainers.storage.run_folder import RunFolder
 
-    run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
+    run, split = RunFolder.find(options.run, options.output_dir), options.split or "val"
     evaluation = evaluate_run(
-        run_dir,
+        run,
         split=split,
         data_root=options.data_root,
         device=None if options.device == "auto" else options.device,
     )
-    print(f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
+    print(f"{run}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
     show(options, evaluation)
-    return {"model": run_dir, "scored": evaluation}
+    return {"model": run.path, "scored": evaluation}
 
 
 def other_images(options: Options, source: str) -> dict[str, Any]:

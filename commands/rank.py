@@ -16,7 +16,7 @@ from common.options import Arg, Positional, Shape
 from common.shell import command
 from common.tables import csv_text
 from datasets.config import words as data_words
-from trainers.config import Device, OutputConfig, RunConfig, TrainConfig, run_options
+from trainers.config import Device, OutputConfig, RunConfig, TrainConfig, run_options, to_dict
 from trainers.reporting.console import say
 from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
 
@@ -116,12 +116,13 @@ def write(path: Path, rows: Sequence[Ranked]) -> None:
 
 def arm_of(word: str) -> str:
     """Return the arm of `compare` for the backbone that a person named."""
-    from trainers.storage.run_folder import read_json
+    from trainers.storage.run_folder import RunFolder
 
     if word in EMBEDDED_WEIGHTS:
         return arm_text({"name": EMBEDDED_WEIGHTS[word], "weights": word})
-    if (Path(word) / "config.json").is_file() and (Path(word) / "checkpoints").is_dir():
-        return arm_text(read_json(Path(word) / "config.json", model=dict)["model"] | {"weights": word})
+    run = RunFolder(Path(word))
+    if run.is_there and (run.path / "checkpoints").is_dir():
+        return arm_text(to_dict(run.given.model) | {"weights": word})
     return word
 
 

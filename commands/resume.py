@@ -34,11 +34,11 @@ class Options:
 
 def main(options: Options) -> int:
     from trainers.resume import resume
-    from trainers.storage.finished_run import find_run, untrusted_run
+    from trainers.storage.run_folder import RunFolder, untrusted_run
     from trainers.system.distributed import is_main_process
 
     with untrusted_run(may_fetch_images=options.data_root is not None):
-        run_dir = find_run(options.run, options.output_dir)
+        run_dir = RunFolder.find(options.run, options.output_dir).path
         device = None if options.device == "auto" else options.device
         result = resume(run_dir, epochs=options.epochs, device=device, data=options.data, data_root=options.data_root)
     if is_main_process():

@@ -42,9 +42,7 @@ def score_lines(
 
 def say_what_was_seen(results: Sequence[RunResult]) -> None:
     """Repeat below scores the lines about images that the start of a run was trained on."""
-    from trainers.seen import seen_lines
-
-    for line in dict.fromkeys(line for result in results for line in seen_lines(result.run_dir)):
+    for line in dict.fromkeys(line for result in results for line in result.folder.seen):
         say(line, label="note")
 
 

@@ -141,7 +141,6 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
     """Train the best model for the time and report it. `more`: networks to use, as `--with` names them."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import best_in
-    from trainers.storage.finished_run import open_as_latest
     from trainers.system.signals import signals
 
     def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult:
@@ -150,7 +149,7 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
 
     with signals.hinting("the same command with --auto-resume goes on with the plan"):
         kept = best_in(budget, config, start, images=images, more=more)
-    open_as_latest(kept.run_dir)
+    kept.folder.keep()
     report(kept)
     return 0
 
@@ -184,12 +183,11 @@ def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
 def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
-    from trainers.storage.checkpoint_file import checkpoints
     from trainers.system.distributed import is_main_process
 
     def forecast(trainer: Engine) -> None:
         run = trainer.state.run
-        resumed = checkpoints(run.run_dir / "checkpoints", "step")  # and has less to do
+        resumed = run.folder.checkpoints("step")  # and has less to do
         if not resumed and not run.setup.config.train.compile:  # else a copy would be compiled first
             say_forecast(run.setup)
 
@@ -226,7 +224,6 @@ def say_untracked(config: RunConfig) -> None:
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
     """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
     from trainers.multirun import seeds_and_folds
-    from trainers.storage.finished_run import open_as_latest
     from trainers.system.distributed import is_main_process
 
     if seeds > 1 and config.data.folds is not None:
@@ -243,7 +240,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     if seeds == 1:
         console.say(str(seeds_and_folds.write_folds(results)), label="table")
     kept, why = seeds_and_folds.kept_of(results)
-    open_as_latest(kept.run_dir)
+    kept.folder.keep()
     console.say(f"{kept.run_dir}: {why}", label="latest")
     say_what_next(kept.run_dir)
     return 0

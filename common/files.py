@@ -82,6 +82,22 @@ def folder_aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it.
+
+    This process holds the lock of `folder`, or nobody else knows of it."""
+    with folder_aside(folder) as aside:
+        yield aside
+        os.rename(aside, folder)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of this process's own making, in one step for all who look."""
+    with folder_aside(folder) as aside:
+        os.rename(folder, aside / folder.name)
+
+
 def settle(aside: Path, folder: Path) -> None:
     """Rename a filled folder to its place, unless another process has put its own there meanwhile."""
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
+from common.files import made_whole
 from common.shell import watch
 from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle_time
 from comparison.results import ConditionResult, analyse
@@ -21,11 +22,9 @@ from comparison.verdict import announce_plan, known_problems, protocol
 from datasets.split_csv import write_split
 from trainers.config import OutputConfig, metric_of, rank_key, to_dict
 from trainers.reporting import console
-from trainers.run_start import made_whole
-from trainers.storage.data_folder import claimed_folder
-from trainers.storage.finished_run import find_run, open_as_latest, read_result
-from trainers.storage.run_folder import free_folder, write_json
-from trainers.storage.run_result import best_of_several
+from trainers.storage.data_folder import claimed_folder, free_folder
+from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_result import best_of_several, read_result
 from trainers.system import folder_lock, process_state
 from trainers.system.signals import signals
 
@@ -125,19 +124,19 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     """Record one run as the result of a comparison, and return its directory: with the most labels, of the arm whose
     mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
     richest = max(conditions, key=lambda condition: condition.labels_per_class or math.inf)
-    arms = [[read_result(run.run_dir) for run in arm.runs] for arm in richest.arms]
+    arms = [[read_result(RunFolder(run.run_dir)) for run in arm.runs] for arm in richest.arms]
     means = [{name: mean(run.val[name] for run in runs) for name in (select, "loss")} for runs in arms]
     best = arms[max(range(len(arms)), key=lambda place: rank_key(select)(means[place]))]
     kept = best_of_several(best, select=select).run_dir
-    open_as_latest(kept)
+    RunFolder(kept).keep()
     return kept
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport:
     """Compare finished runs, unchanged. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not
     whole, has no test images, or was given other ones."""
-    folders = [find_run(name, output.output_dir) for name in names]
-    runs, seen = on_unseen([read_run(folder) for folder in folders])
+    folders = [RunFolder.find(name, output.output_dir) for name in names]
+    runs, seen = on_unseen([read_run(folder.path) for folder in folders])
     require_same_data(runs, splits=("test",))
     data, arms = runs[0].config["data"], group_into_arms(runs)
     for arm in arms:

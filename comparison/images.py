@@ -12,7 +12,7 @@ from comparison.runs import Arm, FinishedRun
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from trainers.reporting.figures.thumbnails import thumbnail
-from trainers.storage.finished_run import read_run_config, untrusted_run
+from trainers.storage.run_folder import RunFolder, untrusted_run
 
 EXAMPLES = 8
 """Images shown per arm."""
@@ -84,7 +84,7 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
 
 def open_images(run: FinishedRun, rows: Sequence[int]) -> dict[int, Image.Image]:
     """Open the scored images `rows` of a run, by row. Raises DataError: its data set no longer has them."""
-    config = read_run_config(run.run_dir).data
+    config = RunFolder(run.run_dir).config.data
     with untrusted_run():
         samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}

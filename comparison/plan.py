@@ -22,8 +22,8 @@ from trainers.options import defaults
 from trainers.reporting import console
 from trainers.seen import starts_of, without_seen
 from trainers.setup import prepare
-from trainers.storage.data_folder import data_folder
-from trainers.storage.run_folder import free_folder, read_if_whole
+from trainers.storage.data_folder import data_folder, free_folder
+from trainers.storage.run_folder import read_if_whole
 from trainers.system.distributed import world_size
 from vit.config import EMBEDDED_WEIGHTS
 from vit.factory import local_pretrained_models

@@ -18,11 +18,10 @@ from datasets.bundle import SPLITS
 from datasets.copies import united
 from datasets.split_csv import SplitRow, clusters_of, read_split
 from trainers.config import to_dict
-from trainers.seen import left_out_of, seen_lines
+from trainers.seen import left_out_of
 from trainers.statistics import Design, design_of
-from trainers.storage.finished_run import find_run, read_given_config, read_history
-from trainers.storage.predictions_file import read_predictions
-from trainers.storage.run_folder import SUMMARY, read_json
+from trainers.storage.predictions_file import predictions_of
+from trainers.storage.run_folder import RunFolder
 
 Item = TypeVar("Item")
 
@@ -145,39 +144,25 @@ class Comparison:
 
 
 def read_run(run_dir: Path) -> FinishedRun:
-    """Read a finished run. Raises FileNotFoundError: no run directory. DataError: it is not finished, has no test
-    images, or lacks a file. CheckpointError: a damaged file."""
-    run_dir = find_run(str(run_dir))
-    config = read_given_config(run_dir)
-    summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
-    if (status := summary.get("status")) != "finished":
-        raise DataError(f"{run_dir} is {status}, not finished; finish it with: {command('resume', run_dir)}")
-    best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
-    if not isinstance(best.get("epoch"), int):
-        raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
-    if not (run_dir / "metrics.csv").is_file():
-        raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
-    names = tuple(meta.get("class_names") or ())  # in the order of the model's outputs
-    if not names or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{run_dir}/meta.json is damaged: its class_names are {names!r:.100}")
+    """Read a finished run. Raises FileNotFoundError: no run directory, or it lacks a file. DataError: it is not
+    finished, or has no test images. CheckpointError: a damaged file."""
+    run = RunFolder.find(str(run_dir))
+    config, summary = run.given, run.summary
+    if (status := summary["status"]) != "finished":
+        raise DataError(f"{run} is {status}, not finished; finish it with: {command('resume', run.path)}")
     open_yet = [name for name in ("epochs", "lr") if getattr(config.train, name) is None]
     if open_yet:
-        raise CheckpointError(f"{run_dir}/config.json is damaged: {open_yet[0]} of a run that has ended is open")
-    history, images = read_history(run_dir), read_predictions(_predictions_file(run_dir), names)
-    rows = read_split(run_dir / "split.csv")
+        raise CheckpointError(f"{run}/config.json is damaged: {open_yet[0]} of a run that has ended is open")
+    if not any(run.path.glob("eval/test_predictions.*")):
+        raise DataError(
+            f"{run} has no eval/test_predictions.csv: runs are compared on test images; where a set has none, "
+            f"{command('compare', '--data', 'FOLDER')} holds some out"
+        )
+    images = predictions_of(run, "test")
+    rows = read_split(run.path / "split.csv")
     groups = {row.path: row.group for row in rows if row.split == "test" and row.group}
-    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, *images)
+    known = (run.path, config.train.seed, to_dict(config), summary, run.meta, run.history, *images)
     return FinishedRun(*known, groups=groups)
-
-
-def _predictions_file(run_dir: Path) -> Path:
-    for path in (run_dir / "eval" / f"test_predictions.{kind}" for kind in ("csv", "npz")):
-        if path.is_file():
-            return path
-    raise DataError(
-        f"{run_dir} has no eval/test_predictions.csv: runs are compared on test images; where a set has none, "
-        f"{command('compare', '--data', 'FOLDER')} holds some out"
-    )
 
 
 def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
@@ -186,7 +171,7 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     A run with `--allow-seen` left nothing out: its own lines are returned. Raises DataError: less than half is left.
     """
     allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
-    said = [f"{run_dir}: {line}" for run_dir in allowed for line in seen_lines(run_dir)]
+    said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
     gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
     parts = [without(run, gone) for run in runs]
     lost = max(len(run.paths) - len(part.paths) for run, part in zip(runs, parts, strict=True))

@@ -14,11 +14,9 @@ from comparison.runs import Arm, Condition, read_run, require_same_data
 from trainers.config import rank_key, to_dict
 from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
-from trainers.resume import is_finished
-from trainers.storage.data_folder import claimed_folder, data_folder
-from trainers.storage.finished_run import read_result, read_run_config
-from trainers.storage.run_folder import tuning, write_json
-from trainers.storage.run_result import RunResult
+from trainers.storage.data_folder import claimed_folder, data_folder, tuning
+from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_result import RunResult, read_result
 
 LATE = 0.1
 """Fraction of `--minutes` by which the end may be late without a line about it."""
@@ -55,12 +53,13 @@ def planned(plan: ComparisonPlan, run: ArmRun) -> Planned:
     )
     found = Planned(key, config)
     known = settled if holds(settled, lr) else found.run_dir
-    return replace(found, earlier=known) if (known / "config.json").is_file() else found
+    return replace(found, earlier=known) if RunFolder(known).is_there else found
 
 
 def holds(folder: Path, lr: float | None) -> bool:
     """Return whether a run with this learning rate has its place in the comparison already."""
-    return (folder / "config.json").is_file() and read_run_config(folder).train.lr == lr
+    run = RunFolder(folder)
+    return run.is_there and run.given.train.lr == lr
 
 
 def train_arms(
@@ -107,10 +106,10 @@ class NotFinished(Exception):
 
 def finished_only(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]:
     """Yield finished runs, and train none. Raises NotFinished: some are missing."""
-    if left := [run for run in plans if not is_finished(run.run_dir)]:
+    if left := [run for run in plans if not RunFolder(run.run_dir).is_finished]:
         raise NotFinished(left)
     for run in plans:
-        yield run, Outcome(read_result(run.run_dir))
+        yield run, Outcome(read_result(RunFolder(run.run_dir)))
 
 
 def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from trainers.engine.handlers import attach_learning_rate, endless_batches
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.features import compute_features
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.export import OnnxModule, describe, export_safetensors, open_session
 from vit.param_groups import param_groups

@@ -19,7 +19,8 @@ from trainers.config import from_dict
 from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
-from trainers.storage.finished_run import find_run, open_best, require_same_side, require_shapes, untrusted_run
+from trainers.storage.checkpoint_file import open_best, require_same_side, require_shapes
+from trainers.storage.run_folder import RunFolder, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -88,7 +89,7 @@ def open_classifier(
     if is_run_name(source):
         if class_names is not None:
             raise OptionError(says_itself(source, "--class-names"))
-        run_dir = find_run(source, output_dir)
+        run_dir = RunFolder.find(source, output_dir).path
         opened = open_best(run_dir)
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
         answers, amp = read_answers(run_dir / "eval", opened.seal), opened.amp

@@ -24,56 +24,49 @@ from trainers.engine.arithmetic import amp_dtype_on, set_precision
 from trainers.engine.evaluation import score_split
 from trainers.options.defaults import resolve_device
 from trainers.run_start import changes_of_machine, images_of
-from trainers.seen import seen_lines, start_of, without_seen
-from trainers.storage.finished_run import (
-    open_best,
-    read_history,
-    read_run_config,
-    unfinished,
-    untrusted_run,
-    validated,
-)
-from trainers.storage.run_folder import META, read_json
+from trainers.seen import start_of, without_seen
+from trainers.storage.checkpoint_file import open_best
+from trainers.storage.run_folder import RunFolder, untrusted_run
 from vit.config import WHAT_THEY_ARE
 from vit.tensor_files import require_finite
 
 
-def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
+def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
     """Evaluate as training did: same evaluator, batch size, precision, thread count and device give the same bits.
 
     `device`: None for one of the kind that the run trained on, or the best one where that is not there. Raises
     DataError: the data set changed since the run, or has no such split."""
-    config = read_run_config(run_dir)
+    config = run.config
     place = torch.device(resolve_device(device or config.train.device, fall_back=device is None))
     set_precision(place, config.train.amp)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
-    opened = open_best(run_dir)
+    opened = open_best(run.path)
     model, spec, class_names = opened.model, opened.spec, opened.class_names
-    meta = read_json(run_dir / "meta.json", **META)
+    meta = run.meta
     with untrusted_run() if data_root is None else nullcontext():
-        data = images_of(run_dir, config, spec, place)
+        data = images_of(run, config, spec, place)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     loader = data.dataloaders[split]
     with recorded(model) as kept:
         scores = score_split(model.to(place), loader, place, amp_dtype_on(place, config.train.amp))
-    require_finite(run_dir, {"the output": scores.outputs.losses})
-    notes = [*filter(None, [unfinished(run_dir)]), *seen_lines(run_dir)]
-    with folder_for(run_dir / "eval") as folder:
+    require_finite(run.path, {"the output": scores.outputs.losses})
+    notes = [*filter(None, [run.unfinished]), *run.seen]
+    with folder_for(run.path / "eval") as folder:
         about = (folder, split, scores, kept, loader.dataset, class_names)
         if split == "val":  # an earlier file of answers is not read where it is replaced
             evaluation = write_evaluation(*about, fit_for=opened.seal)
         else:
             evaluation = write_evaluation(*about, answers=read_answers(folder, opened.seal))
-    if folder != run_dir / "eval":
+    if folder != run.path / "eval":
         evaluation = dataclasses.replace(evaluation, files=[])
-        notes.append(f"nothing is kept of this: {run_dir / 'eval'} cannot be written to; a copy of the run can")
+        notes.append(f"nothing is kept of this: {run.path / 'eval'} cannot be written to; a copy of the run can")
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if changes := changes_of_machine(meta, place):
         notes.append(f"changed since the run started: {changes}; the last bits may differ")
-    logged = logged_metrics(run_dir, split, opened.epoch)
+    logged = logged_metrics(run, split, opened.epoch)
     return dataclasses.replace(evaluation, epoch=opened.epoch, logged=logged, notes=notes)
 
 
@@ -114,9 +107,9 @@ def evaluate_on(
     return dataclasses.replace(found, notes=list(notes))
 
 
-def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:
+def logged_metrics(run: RunFolder, split: str, epoch: int) -> dict[str, float]:
     """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test."""
     if split == "test":
-        test = read_json(run_dir / "summary.json").get("test") or {}
+        test = run.summary.get("test") or {}
         return {name: value for name, value in test.items() if name != "n"}
-    return validated(run_dir, read_history(run_dir), epoch)
+    return run.validated(epoch)

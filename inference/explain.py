@@ -23,7 +23,7 @@ from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, k
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
 from trainers.run_start import images_of
-from trainers.storage.finished_run import read_run_config, untrusted_run
+from trainers.storage.run_folder import RunFolder, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 from vit.tensor_files import require_finite
 
@@ -149,8 +149,8 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
         return found
     try:
         with untrusted_run():
-            config = read_run_config(run_dir)
-            data = images_of(run_dir, config, classifier.spec)
+            run = RunFolder(run_dir)
+            data = images_of(run, run.config, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")

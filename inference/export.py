@@ -26,7 +26,7 @@ from inference.certainty.features import UNLIKE, WithUnlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
-from trainers.storage.finished_run import read_run_config, untrusted_run
+from trainers.storage.run_folder import RunFolder, untrusted_run
 from trainers.version import VERSION
 from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
@@ -176,7 +176,7 @@ def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: 
         return pictures, "given images"
     with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
         if classifier.run_dir is not None:
-            config = read_run_config(classifier.run_dir)
+            config = RunFolder(classifier.run_dir).config
             with untrusted_run():
                 loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
             images = image_set(loader)

@@ -19,8 +19,8 @@ from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine import handlers
 from trainers.run import Handler
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.checkpoint_file import read_checkpoint
+from trainers.storage.run_folder import RunFolder, read_json, write_json
 from vit.config import ModelConfig
 from vit.factory import build_model
 
@@ -130,7 +130,7 @@ def bits(tree: Any) -> Any:
 
 def run_content(run_dir: Path) -> dict[str, Any]:
     """All that must not depend on how often a run was killed. A conclusion that was killed is logged once more."""
-    final, best = (read_checkpoint(checkpoints(run_dir / "checkpoints", kind)[0]) for kind in ("step", "best"))
+    final, best = (read_checkpoint(RunFolder(run_dir).checkpoints(kind)[0]) for kind in ("step", "best"))
     scalars = {}
     for split in ("train", "val"):
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()

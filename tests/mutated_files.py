@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from small_run import META, SUMMARY
 
 import main
 from comparison.plan import Request, find_folder
@@ -40,9 +41,9 @@ from inference.export import export
 from inference.labels.suspects import write_cleaned
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
-from trainers.storage.checkpoint_file import best_of, read_checkpoint, write_checkpoint
-from trainers.storage.finished_run import load, read_result, read_run_config
-from trainers.storage.run_folder import META, read_json, write_json, write_run_config
+from trainers.storage.checkpoint_file import best_of, load, read_checkpoint, write_checkpoint
+from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_result import read_result
 from vit.factory import Blueprint, build_model
 from vit.torch_files import read_torch_file
 from vit.weight_files import read_weights
@@ -197,8 +198,8 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     run = folder / "run"
     write_checkpoint(run / "checkpoints" / "best.safetensors", facts)
-    write_run_config(run, config)
-    write_json(run / "meta.json", {"data_fingerprint": "0", "threads": 1, "versions": {"torch": "2"}})
+    RunFolder(run).write_config(config)
+    write_json(run / "meta.json", META)
     files: dict[str, tuple[Path, Reader]] = {"checkpoint": (place("some.safetensors"), read_checkpoint)}
     files["checkpoint"][0].write_bytes(best_of(run).read_bytes())
     facts_file = place("facts.json")
@@ -210,7 +211,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
         )  # what is no JSON is no input of this kind
         other = path.parent / "run"
         write_checkpoint(other / "checkpoints" / "best.safetensors", {"model": model.state_dict()} | again)
-        write_run_config(other, config)
+        RunFolder(other).write_config(config)
         return open_classifier(str(other), device="cpu").model.state_dict()
 
     files["facts of a checkpoint"] = (facts_file, lambda path: with_facts(path) if is_object(path) else refuse(path))
@@ -224,11 +225,11 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     np.savez(place("arrays.npz"), **{name: value.numpy() for name, value in model.state_dict().items()})
     files["npz"] = (place("arrays.npz"), lambda path: read_weights(path).tensors)
     place("config.json").write_bytes((run / "config.json").read_bytes())
-    files["config.json"] = (place("config.json"), lambda path: read_run_config(path.parent))
+    files["config.json"] = (place("config.json"), lambda path: RunFolder(path.parent).config)
     place("meta.json").write_bytes((run / "meta.json").read_bytes())
-    files["meta.json"] = (place("meta.json"), lambda path: read_json(path, **META))
-    place("summary.json").write_text('{"status": "finished", "epochs": 3, "best": {"epoch": 1}, "test": null}')
-    files["summary.json"] = (place("summary.json"), lambda path: read_json(path, status=str, epochs=int))
+    files["meta.json"] = (place("meta.json"), lambda path: RunFolder(path.parent).meta)
+    write_json(place("summary.json"), SUMMARY)
+    files["summary.json"] = (place("summary.json"), lambda path: RunFolder(path.parent).summary)
     place("recipe.toml").write_text(
         '[train]\nlr = 0.01\nepochs = 3\n[model]\nname = "vit_micro_2"\n[data]\nsource = "digits"\n'
     )
@@ -251,7 +252,7 @@ def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
     def of_run(path: Path) -> Any:
         with redirect_stdout(StringIO()):
-            run, result, loaded = read_run(path), read_result(path), load(path)
+            run, result, loaded = read_run(path), read_result(RunFolder(path)), load(path)
         require_same_data([run, read_run(good)])
         return run.paths, run.labels, run.predicted, run.probabilities, result.epochs, loaded[0].state_dict(), loaded[2]
 

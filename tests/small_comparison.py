@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from small_run import CLASSES, make_run
+from small_run import CLASSES, META, SUMMARY, make_run
 
 from comparison.runs import Arm, Comparison, Condition, FinishedRun, read_run
 from trainers.storage.run_folder import read_json, write_json, write_metrics_csv
@@ -43,14 +43,12 @@ def finished_run(
     for name, value in (options or {}).items():
         next(section for section in config.values() if name in section)[name] = value
     write_json(folder / "config.json", config)
-    base = {
-        "status": "finished", "epochs": 2, "seconds": 1.5 + seed, "images_seen": 2 * train_images, "parameters": 1000,
-        "trainable": 900, "best": {"epoch": 2, "accuracy": 0.5, "loss": 1.0}, "test": None,
-    }  # fmt: skip
+    best = {"epoch": 2, "accuracy": 0.5, "loss": 1.0}
+    base = SUMMARY | {"epochs": 2, "seconds": 1.5 + seed, "images_seen": 2 * train_images, "best": best}
     write_json(folder / "summary.json", base | (summary or {}))
-    versions = {"versions": {"torch": "2.0"}, "processor": "P <1>", "device": "cpu", "threads": 1, "platform": "Linux"}
+    machine = {"processor": "P <1>", "device": "cpu", "platform": "Linux"}
     git = {"commit": "0123456789abcdef", "dirty": False}
-    write_json(folder / "meta.json", versions | {"git": git, "class_names": list(classes)})
+    write_json(folder / "meta.json", META | machine | {"git": git, "class_names": list(classes)})
     history = [
         {"epoch": epoch, "step": 3 * epoch, "lr": "", "val_loss": 2 - 0.5 * epoch, "val_accuracy": 0.2 * epoch,
          "seconds": 0.5 * epoch, "memory_mb": 300 + epoch}

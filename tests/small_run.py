@@ -17,11 +17,21 @@ from common.image_spec import ImageSpec
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.storage.checkpoint_file import FORMAT_VERSION, write_checkpoint
-from trainers.storage.run_folder import write_run_config
+from trainers.storage.run_folder import RunFolder
 from vit.config import VIT_SHAPES, ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
 
 CLASSES = ("ant", "bee", "cat")
+META = {
+    "started": "2026-11-28T05:00:00.000000+00:00", "argv": [], "requested": {}, "data_fingerprint": "0",
+    "class_names": [*CLASSES], "threads": 1, "versions": {"torch": "2"},
+}  # fmt: skip
+"""Least that the meta.json of a run says."""
+SUMMARY = {
+    "status": "finished", "epochs": 1, "seconds": 1.5, "images": {"train": 6, "val": 3}, "images_seen": 6,
+    "parameters": 1000, "trainable": 900, "best": {"epoch": 1, "accuracy": 0.5, "loss": 1.0}, "test": None,
+}  # fmt: skip
+"""Summary.json of a finished run."""
 
 
 def call(capsys, *argv) -> tuple[int, str, str]:
@@ -59,7 +69,7 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
         make = opinionated if config.model.name in VIT_SHAPES else opinionated.__wrapped__  # others are patched
         spec, state = make(config.model, len(classes), seed)
     folder.mkdir(parents=True)
-    write_run_config(folder, config)
+    RunFolder(folder).write_config(config)
     content = {
         "model": state,
         "epoch": 1,

@@ -19,7 +19,7 @@ from inference.classifier import open_classifier
 from inference.export import BATCH_SIZES, compare, comparison_pictures, seen_by
 from inference.images import ImageFile
 from inference.predict import predict
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load
 from trainers.version import VERSION
 from vit import build_model
 from vit.export import fits_torchvision

@@ -19,6 +19,7 @@ from inference.evaluate import evaluate_run
 from trainers.config import OutputConfig
 from trainers.resolve import UserObjects, read_data
 from trainers.run import train
+from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
 from vit.config import ModelConfig
 
@@ -137,7 +138,7 @@ def data_for(folder: Path, processes: int) -> None:
         (lambda _: ImageSpec(std=(0.5, 0.0, 0.5)), "std=(0.5, 0.0, 0.5)"),
         (lambda _: ImageSpec(crop_fraction=0.0), "crop_fraction=0.0"),
         (lambda _: assign_splits(open_samples(DataConfig(source="digits")), DataConfig(folds=3)), "needs fold"),
-        (lambda folder: evaluate_run(folder / "digits/vit", split="extra"), "no extra split"),
+        (lambda folder: evaluate_run(RunFolder(folder / "digits/vit"), split="extra"), "no extra split"),
         (lambda folder: data_for(folder, 55), "too few for 55 processes"),
     ],
 )

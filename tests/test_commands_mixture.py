@@ -16,7 +16,8 @@ from trainers.budget import networks as networks_module
 from trainers.budget import plan, ways
 from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import find_run, read_result
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import read_result
 from vit.config import Network
 
 FROZEN = {"name": "vit_stem_16", "image_size": 64}
@@ -46,7 +47,7 @@ def fitted(photos, folder, name, *networks, words=()):
 
 def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
     mixture = fitted(photos, tmp_path, "mixture")
-    result, classifier = read_result(mixture), open_classifier(str(mixture), device="cpu")
+    result, classifier = read_result(RunFolder(mixture)), open_classifier(str(mixture), device="cpu")
     assert (result.epochs[-1]["step"], result.epochs[-1]["lr"]) == (0, None)
     assert classifier.model.head.weight.abs().sum() > 0
     assert main.main(["evaluate", str(mixture)]) == 0
@@ -65,7 +66,7 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
     parts = json.loads((run / "heads.json").read_text())
     assert [*parts] == ["frozen together", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
     for name, folder in zip([*parts][1:], tuned, strict=True):
-        result = read_result(folder)
+        result = read_result(RunFolder(folder))
         assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])
         assert parts[name]["val"]["accuracy"] == pytest.approx(result.val["accuracy"])
     states = [read_checkpoint(best_of(folder))["model"] for folder in (*tuned, run)]
@@ -114,7 +115,7 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     assert "frozen together" in capsys.readouterr().out
     folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "vit_nano_8", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
-    assert find_run("latest", tmp_path) == run
+    assert RunFolder.find("latest", tmp_path).path == run
     before = read_checkpoint(best_of(run))["model"]
     assert before["head.weight"].size(1) > 2 * 128
     parts = json.loads((run / "heads.json").read_text())
@@ -173,7 +174,7 @@ def test_a_named_model_is_judged_frozen_and_then_trained(photos, tmp_path, capsy
     frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())
     assert (frozen["model"]["trainable"], frozen["train"]["start_head"]) == ("head", "fit")
     assert json.loads((run / "config.json").read_text())["train"]["epochs"] == 1
-    assert find_run("latest", tmp_path).name.startswith("named")
+    assert RunFolder.find("latest", tmp_path).path.name.startswith("named")
 
 
 @pytest.mark.usefixtures("small_plan")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fake_sets import write_table
 from PIL import Image
-from small_run import CLASSES, call, labelled_photos, make_run, photo
+from small_run import CLASSES, SUMMARY, call, labelled_photos, make_run, photo
 
 from common.shell import PROGRAM
 from common.tables import read_rows
@@ -115,7 +115,7 @@ def test_images_that_the_run_was_trained_on_are_counted(capsys, tmp_path):
 @pytest.mark.parametrize("command", ["predict", "export", "explain"])
 def test_a_run_that_was_interrupted_is_opened_with_a_note(capsys, tmp_path, command):
     run, picture = make_run(tmp_path / "run"), photo(tmp_path / "a.png")
-    write_json(run / "summary.json", {"status": "interrupted", "epochs": 2, "planned_epochs": 40})
+    write_json(run / "summary.json", SUMMARY | {"status": "interrupted", "epochs": 2, "planned_epochs": 40})
     code, _, err = call(capsys, command, run, *[picture] * (command != "export"))
     assert code == 0
     assert f"note: {run} was interrupted after epoch 2 of 40; {PROGRAM} resume {run} goes on" in err

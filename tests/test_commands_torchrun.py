@@ -7,7 +7,8 @@ import pytest
 from killed_runs import ROOT
 from small_run import call
 
-from trainers.storage.finished_run import read_result
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import read_result
 
 SHORT = ["--data", "digits", "--labels-per-class", "4", "--epochs", "1", "--device", "cpu", "--workers", "0"]
 SHORT += ["--tb", "scalars", "--model", "vit_micro_2", "--test-fraction", "0.03"]
@@ -32,7 +33,7 @@ def test_the_table_of_several_runs_is_printed_and_written_by_the_first_process(r
     monkeypatch.delenv("WORLD_SIZE")
     assert call(capsys, "train", *SHORT, "--folds", 2, "--output-dir", tmp_path, "--run-name", "r")[0] == 0
     (tmp_path / "digits" / "r_folds.csv").unlink()
-    results = [read_result(tmp_path / "digits" / f"r_fold{fold}") for fold in (1, 2)]
+    results = [read_result(RunFolder(tmp_path / "digits" / f"r_fold{fold}")) for fold in (1, 2)]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("trainers.multirun.seeds_and_folds.train_all", lambda *_, **__: results)
     code, out, _ = call(capsys, "train", *SHORT, "--folds", 2, "--output-dir", tmp_path, "--run-name", "r")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from mutated_files import outcomes
 from one_layer import one_layer
-from small_run import CLASSES, labelled_photos, make_run, tiny_run
+from small_run import CLASSES, META, SUMMARY, labelled_photos, make_run, tiny_run
 
 import main
 from common.errors import DataError
@@ -46,8 +46,8 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = make_run(tmp_path_factory.mktemp("whole") / "run", name="vit_micro_2")
-    write_json(folder / "meta.json", {"data_fingerprint": "0", "threads": 1, "versions": {"torch": "2"}})
-    write_json(folder / "summary.json", {"status": "finished", "epochs": 1, "best": {"epoch": 1}, "test": None})
+    write_json(folder / "meta.json", META)
+    write_json(folder / "summary.json", SUMMARY)
     return folder
 
 

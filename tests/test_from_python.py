@@ -21,8 +21,8 @@ from datasets import DataConfig, DataError, build_dataloaders
 from trainers.auto_resume import train_or_resume
 from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load, read_checkpoint
+from trainers.storage.run_folder import RunFolder
 from vit import ImageSpec
 
 
@@ -32,7 +32,7 @@ def test_a_module_and_datasets_of_ones_own_train_like_any_run(tmp_path):
     assert result.val["accuracy"] > 0.8
     assert (result.run_dir / "eval" / "test_predictions.csv").read_text().count("\n") == 19
     best = net()
-    best.load_state_dict(read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["model"])
+    best.load_state_dict(read_checkpoint(RunFolder(result.run_dir).checkpoints("best")[0])["model"])
 
 
 @pytest.fixture(scope="module")

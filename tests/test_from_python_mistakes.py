@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,8 +44,8 @@ from trainers.resolve import UserObjects
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.finished_run import find_run, read_result
-from trainers.storage.run_result import RunResult
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import RunResult, read_result
 
 
 def built_and_own():
@@ -561,8 +562,8 @@ def test_paths_may_be_strings_everywhere(tmp_path):
     run = str(result.run_dir)
     assert run == str(tmp_path / "runs" / "noisy" / "r")
     again = resume(run, epochs=2, model=net(), dataloaders=splits())
-    assert read_result(run).val == again.val
-    assert find_run("latest", str(tmp_path / "runs")) == result.run_dir
+    assert read_result(RunFolder(Path(run))).val == again.val
+    assert RunFolder.find("latest", str(tmp_path / "runs")).path == result.run_dir
     assert DataConfig(source=tmp_path).source == str(tmp_path)
 
 

@@ -120,12 +120,11 @@ def test_minutes_of_a_head_that_is_fitted_at_once_are_refused_or_said_to_have_no
     monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
     monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, **_: started.append(config))
     monkeypatch.setattr(train, "report", lambda _: None)
-    monkeypatch.setattr("trainers.storage.finished_run.open_as_latest", lambda _: None)
     monkeypatch.setattr("trainers.budget.plan.best_in", lambda budget, config, start, **_: plan_of(config, start))
 
     def plan_of(config, start):
         best_in(Budget(7, 420.0), config, start)
-        return SimpleNamespace(run_dir=tmp_path)
+        return SimpleNamespace(run_dir=tmp_path, folder=SimpleNamespace(keep=lambda: None))
 
     code, out, err = call(capsys, "train", *words.split(), "--minutes", 7)
     assert (code, "--minutes" in err) == (2, True) or said_without_effect("--minutes", out + err)

@@ -21,7 +21,8 @@ from trainers.engine.arithmetic import set_precision
 from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import read_result
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import read_result
 from vit import Blueprint, ModelConfig
 
 pytestmark = [
@@ -170,7 +171,7 @@ def test_a_network_repeats_its_bits_or_says_that_it_cannot(commands):
 
 def test_a_run_of_the_gpu_is_scored_and_goes_on_without_one(commands):
     run = commands[0] / "a"
-    before, alone = read_result(run).val, {"CUDA_VISIBLE_DEVICES": ""}
+    before, alone = read_result(RunFolder(run)).val, {"CUDA_VISIBLE_DEVICES": ""}
     evaluations = [started("evaluate", run, **alone), started("evaluate", run, "--split", "test", "--device", "cpu")]
     said = [each.communicate(timeout=150)[0] for each in evaluations]
     assert [each.returncode for each in evaluations] == [0, 0], said
@@ -178,8 +179,8 @@ def test_a_run_of_the_gpu_is_scored_and_goes_on_without_one(commands):
     print("\n" + said[0])
     taken_up = started("resume", run, "--epochs", "2", **alone)
     assert (taken_up.communicate(timeout=150)[0], taken_up.returncode)[1] == 0
-    assert len(read_result(run).epochs) == 3
-    assert read_result(run).val["loss"] < before["loss"] + 0.1
+    assert len(read_result(RunFolder(run)).epochs) == 3
+    assert read_result(RunFolder(run)).val["loss"] < before["loss"] + 0.1
 
 
 def test_pictures_a_second_of_the_loaders():

@@ -9,7 +9,8 @@ import pytest
 from fake_sets import save
 from small_run import call
 
-from trainers.storage.finished_run import read_result
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import read_result
 
 PICTURES, COPIES = 6, 4
 TINY = (
@@ -45,7 +46,7 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
     assert "val  " not in said[0].rpartition("ECE")[2].partition("test  ")[2]  # those all stand alone
     found = json.loads((runs[0] / "summary.json").read_text())["groups"]
     assert found["test"]["groups"] == PICTURES
-    assert read_result(runs[0]).designs["test"].effect == pytest.approx(COPIES, rel=0.01)
+    assert read_result(RunFolder(runs[0])).designs["test"].effect == pytest.approx(COPIES, rel=0.01)
 
     _, out, _ = call(capsys, "evaluate", runs[0], "--split", "test")
     assert worth.replace("test  ", "scored  ") in out

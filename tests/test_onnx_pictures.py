@@ -22,7 +22,7 @@ from inference.classifier import Classifier, open_classifier
 from inference.export import compare_pictures
 from inference.images import ImageFile
 from inference.predict import predict
-from trainers.storage.finished_run import open_best
+from trainers.storage.checkpoint_file import open_best
 from vit import ImageSpec
 from vit.export import open_session
 

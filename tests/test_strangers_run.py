@@ -12,14 +12,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from small_run import labelled_photos, make_run
+from small_run import META, SUMMARY, labelled_photos, make_run
 
 import main
 from trainers.config import ModelConfig, OutputConfig, to_dict
 from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import read_run_config
-from trainers.storage.run_folder import write_json, write_run_config
+from trainers.storage.run_folder import RunFolder, write_json
 from trainers.system import folder_lock
 
 pytestmark = pytest.mark.drawn
@@ -32,8 +31,8 @@ TINY = ["--labels-per-class", "5", "--model", "vit_micro_2", "--device", "cpu", 
 def run(tmp_path):
     """A run that another person has packed up and sent."""
     folder = make_run(tmp_path / "sent" / "run")
-    write_json(folder / "meta.json", {"data_fingerprint": "0", "threads": 1, "versions": {"torch": "2"}})
-    write_json(folder / "summary.json", {"status": "finished", "epochs": 1, "best": {"epoch": 1}, "test": None})
+    write_json(folder / "meta.json", META)
+    write_json(folder / "summary.json", SUMMARY)
     return folder
 
 
@@ -53,7 +52,7 @@ def asked(monkeypatch):
 
 def says(run, config):
     """Let a run claim other options, in each of its files."""
-    write_run_config(run, config)
+    RunFolder(run).write_config(config)
     for path in (run / "checkpoints").iterdir():
         content = read_checkpoint(path)
         del content["sha256"]
@@ -61,13 +60,13 @@ def says(run, config):
 
 
 def with_data(run, **changes):
-    config = read_run_config(run)
+    config = RunFolder(run).config
     says(run, dataclasses.replace(config, data=dataclasses.replace(config.data, **changes)))
 
 
 def named(run, name):
     """The run, but of a model of another name."""
-    says(run, dataclasses.replace(read_run_config(run), model=ModelConfig(name=name)))
+    says(run, dataclasses.replace(RunFolder(run).config, model=ModelConfig(name=name)))
 
 
 @pytest.mark.parametrize(

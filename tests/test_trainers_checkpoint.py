@@ -10,7 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from common.errors import CheckpointError
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint, seal_of, write_checkpoint
+from trainers.storage.checkpoint_file import read_checkpoint, seal_of, write_checkpoint
+from trainers.storage.run_folder import RunFolder
 from vit.tensor_files import write_tree
 
 CONTENT = {
@@ -24,7 +25,7 @@ CONTENT = {
 
 @pytest.fixture
 def saved(tmp_path):
-    path = tmp_path / "step_5.safetensors"
+    path = tmp_path / "checkpoints" / "step_5.safetensors"
     write_checkpoint(path, CONTENT)
     return path
 
@@ -45,8 +46,9 @@ def test_checkpoints_are_listed_newest_first_without_what_only_looks_like_one(sa
         (saved.parent / f"{name}.safetensors").touch()
     (saved.parent / "step_12.safetensors").mkdir()
     (saved.parent / ".step_8.safetensors.1.tmp.safetensors").touch()
-    assert [path.stem for path in checkpoints(saved.parent, "step")] == ["step_100", "step_9", "step_5"]
-    assert [path.stem for path in checkpoints(saved.parent, "best")] == ["best"]
+    run = RunFolder(saved.parent.parent)
+    assert [path.stem for path in run.checkpoints("step")] == ["step_100", "step_9", "step_5"]
+    assert [path.stem for path in run.checkpoints("best")] == ["best"]
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_files_and_no_half_one(saved):

@@ -19,8 +19,8 @@ import main
 from common.errors import OptionError
 from inference.evaluate import evaluate_run
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.run_folder import read_json
+from trainers.storage.checkpoint_file import read_checkpoint
+from trainers.storage.run_folder import RunFolder, read_json
 from trainers.system import distributed
 
 
@@ -85,7 +85,7 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, ca
     two = tmp_path / "two" / "digits" / "r"
     one = train(config(tmp_path / "one", accumulate=2)).run_dir
     assert read_json(two / "meta.json")["processes"] == 2
-    ours, theirs = (read_checkpoint(checkpoints(run_dir / "checkpoints", "step")[0]) for run_dir in (two, one))
+    ours, theirs = (read_checkpoint(RunFolder(run_dir).checkpoints("step")[0]) for run_dir in (two, one))
     assert ours["trainer"]["iteration"] == theirs["trainer"]["iteration"]
     for name in ("model", "ema", "optimizer"):
         assert bits(ours[name]) == bits(theirs[name])
@@ -234,7 +234,7 @@ def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_pa
     options.write_text(f"patch-embedding = 'stem_bn'\n{more}\n")
     results = finish(start(2, *main_arguments(data, tmp_path, "--config", options)), timeout=400)
     assert [code for code, *_ in results] == [0, 0], results
-    evaluation = evaluate_run(tmp_path / "pets" / "r", split="val")
+    evaluation = evaluate_run(RunFolder(tmp_path / "pets" / "r"), split="val")
     assert evaluation.metrics["loss"] == pytest.approx(evaluation.logged["loss"], rel=1e-5)
 
 

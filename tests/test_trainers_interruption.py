@@ -16,8 +16,7 @@ import main
 from common.errors import Interrupted
 from trainers.engine import engines
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import RunFolder, read_json
 from trainers.system.signals import signals
 from trainers.tools.dry_run import dry_run
 
@@ -127,7 +126,7 @@ def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
     with pytest.raises(Interrupted, match=f"{signum.name}.*resume") as stop:
         train(demanding_config(tmp_path))
     assert stop.value.exit_code == 128 + signum
-    assert checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0].stem == "step_1"
+    assert RunFolder(tmp_path / "digits" / "r").checkpoints("step")[0].stem == "step_1"
 
 
 def dry(folder):

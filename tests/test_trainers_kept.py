@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
-from small_run import few_digits
+from small_run import META, few_digits
 
 from common.errors import OptionError
 from trainers.budget.plan import calibrated_loss
@@ -24,7 +24,7 @@ def run_of(folder, logits, labels) -> SimpleNamespace:
     said = [" ".join(map(str, of_image)) for of_image in softmax(logits, axis=1)]
     rows = [f"{n}.png,{NAMES[label]},2,{said[n]}" for n, label in enumerate(labels)]
     (folder / "eval" / "val_predictions.csv").write_text("path,label,predicted,probabilities\n" + "\n".join(rows))
-    (folder / "meta.json").write_text(json.dumps({"class_names": NAMES}))
+    (folder / "meta.json").write_text(json.dumps(META | {"class_names": NAMES}))
     return SimpleNamespace(run_dir=folder)
 
 

@@ -25,8 +25,8 @@ from trainers.reporting.screen import without_effect
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare, schedule, training_loss
-from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
-from trainers.storage.run_folder import read_json
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.run_folder import RunFolder, read_json
 from vit.config import ModelConfig, ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer
@@ -171,7 +171,7 @@ def test_compiling_changes_logits_by_rounding_and_trains_the_model_itself(tmp_pa
     result = train(run_config(tmp_path, compile=True, epochs=1))
     plain = train(run_config(tmp_path / "plain", epochs=1))
     assert result.val["loss"] == pytest.approx(plain.val["loss"], abs=1e-4)
-    saved = read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["model"]
+    saved = read_checkpoint(RunFolder(result.run_dir).checkpoints("step")[0])["model"]
     assert not [name for name in saved if "_orig_mod" in name]
     model = small_vit().eval()
     with torch.no_grad():
@@ -215,7 +215,7 @@ def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_mode
     setup = prepare(run_config(tmp_path, **options))
     assert sum(p.numel() for group in setup.optimizer.param_groups for p in group["params"]) == summary["trainable"]
     assert best["model"].keys() == build_model("vit_micro_2", num_classes=10).state_dict().keys()
-    evaluation = evaluate_run(whole.run_dir, split="val")
+    evaluation = evaluate_run(whole.folder, split="val")
     assert evaluation.metrics == {name: whole.val[name] for name in evaluation.metrics}
     assert resume(whole.run_dir, epochs=3).epochs[:3] == whole.epochs
 

@@ -10,16 +10,15 @@ from types import SimpleNamespace
 import pytest
 from fake_sets import class_folders
 from killed_runs import rows_of
-from small_run import call
+from small_run import META, call
 
 import main
 from datasets import DataConfig
 from trainers.budget import plan
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import seeds_and_folds
-from trainers.storage.finished_run import find_run, open_as_latest, read_result
-from trainers.storage.run_folder import write_json
-from trainers.storage.run_result import best_of_several
+from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_result import best_of_several, read_result
 from trainers.system import process
 
 OPTIONS = "--epochs 1 --device cpu --workers 0 --tb scalars"
@@ -39,7 +38,7 @@ def empty_run(folder: Path, *, started: int) -> Path:
     folder.mkdir(parents=True)
     for name in ("config.json", "summary.json"):
         write_json(folder / name, {})
-    write_json(folder / "meta.json", {"started": f"2026-11-28T05:00:0{started}.000000+00:00"})
+    write_json(folder / "meta.json", META | {"started": f"2026-11-28T05:00:0{started}.000000+00:00"})
     return folder
 
 
@@ -55,9 +54,9 @@ def test_latest_finds_a_run_of_any_name(tmp_path, name):
     empty_run(older, started=1)
     empty_run(tmp_path / "pets" / ".aside", started=3)
     empty_run(tmp_path / "tuning" / "pets" / "compare" / "x" / "all" / "s0_lr1", started=4)  # it only tried a rate
-    assert find_run("latest", tmp_path) == run
+    assert RunFolder.find("latest", tmp_path).path == run
     called_tuning = empty_run(tmp_path / "tuning" / "r", started=5)
-    assert find_run("latest", tmp_path) == called_tuning
+    assert RunFolder.find("latest", tmp_path).path == called_tuning
 
 
 def test_latest_is_the_same_run_in_a_copy_whose_files_have_other_times(tmp_path):
@@ -66,8 +65,8 @@ def test_latest_is_the_same_run_in_a_copy_whose_files_have_other_times(tmp_path)
     for kept in ("a", "b"):
         for number, path in enumerate(sorted(tmp_path.rglob("*.json"), reverse=True)):
             os.utime(path, (number, number))
-        assert find_run("latest", tmp_path / "runs").name == kept
-        open_as_latest(tmp_path / "runs" / "pets" / "b")
+        assert RunFolder.find("latest", tmp_path / "runs").path.name == kept
+        RunFolder(tmp_path / "runs" / "pets" / "b").keep()
 
 
 @pytest.mark.parametrize("kept", ["probe", "all"])
@@ -82,7 +81,7 @@ def test_latest_opens_the_run_that_a_plan_keeps(tmp_path, capsys, monkeypatch, p
     words = ["train", "--data", pets, *(word for word in SMALL if word not in ("--epochs", "1"))]
     code, out, err = call(capsys, *words, "--minutes", 1, "--output-dir", tmp_path / "runs")
     assert code == 0, err
-    assert find_run("latest", tmp_path / "runs") == tmp_path / "runs" / "pets" / kept
+    assert RunFolder.find("latest", tmp_path / "runs").path == tmp_path / "runs" / "pets" / kept
     code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert out.startswith(f"{tmp_path / 'runs' / 'pets' / kept}: ")
@@ -94,10 +93,10 @@ def test_of_several_seeds_latest_is_the_best_and_of_folds_which_share_no_validat
     for words in (["--val-fraction", 0.5, "--seeds", 3], ["--folds", 3]):
         code, out, err = call(capsys, "train", "--data", pets, *SMALL, *words, "--output-dir", tmp_path / "runs")
         assert code == 0, err
-        latest = find_run("latest", tmp_path / "runs")
+        latest = RunFolder.find("latest", tmp_path / "runs").path
         assert f"latest  {latest}" in out
         if "--seeds" in words:
-            results = [read_result(tmp_path / "runs" / "pets" / f"vit_micro_2_s{seed}") for seed in range(3)]
+            results = [read_result(RunFolder(tmp_path / "runs" / "pets" / f"vit_micro_2_s{seed}")) for seed in range(3)]
             assert latest == best_of_several(results, select="accuracy").run_dir
     assert latest.name.endswith("_fold1")
 
@@ -109,9 +108,12 @@ def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(t
     code, out, err = call(capsys, *words, "--output-dir", tmp_path / "runs")
     assert code == 0, err
     folder = tmp_path / "runs" / "pets" / "compare"
-    latest = find_run("latest", tmp_path / "runs")
+    latest = RunFolder.find("latest", tmp_path / "runs").path
     assert f"latest  {latest}" in out
-    arms = [[read_result(folder / arm / "all" / f"s{seed}") for seed in (0, 1)] for arm in ("pool_cls", "pool_mean")]
+    arms = [
+        [read_result(RunFolder(folder / arm / "all" / f"s{seed}")) for seed in (0, 1)]
+        for arm in ("pool_cls", "pool_mean")
+    ]
     scores = [[(run.val["accuracy"], -run.val["loss"], run.run_dir) for run in runs] for runs in arms]
     means = [tuple(sum(column) / 2 for column in list(zip(*rows, strict=True))[:2]) for rows in scores]
     assert latest == max(scores[means.index(max(means))])[2]

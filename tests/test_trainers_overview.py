@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_run import few_digits
+from small_run import META, few_digits
 
 from commands.arguments import TrainOptions
 from commands.parser import parse
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.reporting.overview import after, asked_for, hparams, page
 from trainers.setup import prepare
+from trainers.storage.run_folder import RunFolder
 from vit.config import ModelConfig
 
 
@@ -35,10 +36,10 @@ def test_the_options_that_were_given_are_those_that_differ_from_the_defaults(set
         "data": {"source": "digits"},
         "train": {"epochs": 3, "lr": 0.25, "threads": 1},
     }
-    (tmp_path / "meta.json").write_text(json.dumps({"requested": requested}))
-    assert asked_for(prepared.config, tmp_path) == {"--pool": "mean", "--epochs": 3, "--lr": 0.25}
+    (tmp_path / "meta.json").write_text(json.dumps(META | {"requested": requested}))
+    assert asked_for(prepared.config, RunFolder(tmp_path)) == {"--pool": "mean", "--epochs": 3, "--lr": 0.25}
     assert config.train.lr == 0.25
-    columns = hparams(prepared.config, tmp_path)
+    columns = hparams(prepared.config, RunFolder(tmp_path))
     assert {"model": "vit_micro_2", "pool": "mean", "seed": 0, "lr": 0.25}.items() <= columns.items()
     assert "threads" not in columns
 
@@ -48,7 +49,7 @@ def test_a_damaged_meta_json_shows_all_options(setup, tmp_path, content):
     prepared, _ = setup
     if content is not None:
         (tmp_path / "meta.json").write_text(content)
-    asked = asked_for(prepared.config, tmp_path)
+    asked = asked_for(prepared.config, RunFolder(tmp_path))
     assert {"--pool", "--epochs", "--lr", "--labels-per-class", "--device"} <= asked.keys()
     assert "--threads" not in asked
 
@@ -64,7 +65,7 @@ def scores_with(mistakes):
 
 @pytest.mark.parametrize(("mistakes", "weakest", "share"), [(3, "3", "70.0%"), (0, "0", "100.0%")])
 def test_a_finished_run_names_its_score_and_its_weakest_class(setup, tmp_path, mistakes, weakest, share):
-    page = after(setup[0], tmp_path, epoch=2, scores=scores_with(mistakes))
+    page = after(setup[0], RunFolder(tmp_path), epoch=2, scores=scores_with(mistakes))
     first, second, *_ = page.split("\n\n")
     for said in (f"{100 - mistakes}.0% of the test images", f"({100 - mistakes} of 100", "best epoch, 2 of 3"):
         assert said in first
@@ -73,7 +74,7 @@ def test_a_finished_run_names_its_score_and_its_weakest_class(setup, tmp_path, m
 
 def test_a_run_that_kept_its_last_epoch_does_not_call_it_the_best(setup, tmp_path):
     last = dataclasses.replace(setup[0], config=setup[0].config.changed(train={"select": "last"}))
-    assert "last epoch, 3 of 3" in after(last, tmp_path, epoch=3, scores=scores_with(1))
+    assert "last epoch, 3 of 3" in after(last, RunFolder(tmp_path), epoch=3, scores=scores_with(1))
 
 
 def test_the_options_that_are_shown_can_be_typed_or_written_into_a_file(setup, tmp_path):
@@ -82,8 +83,8 @@ def test_the_options_that_are_shown_can_be_typed_or_written_into_a_file(setup, t
     changed = config.changed(
         train={"mixup": 0.0, "start_head": "plain", "compile": True}, model={"mean": (0.5, 0.5, 0.5)}
     )
-    (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(changed)}))
-    shown = re.findall(r"`(.+?)`", page(prepared.config, tmp_path, "").split("\n\n")[1])
+    (tmp_path / "meta.json").write_text(json.dumps(META | {"requested": to_dict(changed)}))
+    shown = re.findall(r"`(.+?)`", page(prepared.config, RunFolder(tmp_path), "").split("\n\n")[1])
     lines = [text.removesuffix(", in a file") for text in shown if text.endswith(", in a file")]
     (tmp_path / "given.toml").write_text("\n".join(lines))
     words = [word for text in shown if text.startswith("--") for word in text.split()]

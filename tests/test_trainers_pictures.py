@@ -32,7 +32,7 @@ from trainers.reporting.tensorboard import recall
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load
 from vit.config import ModelConfig
 from vit.parts import position_embeddings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_sets import class_folders, zip_folder
 from killed_runs import Crash, assert_same_content, crash_after, run_content
-from small_run import call
+from small_run import META, call
 
 from common.errors import OptionError
 from comparison.runs import read_run
@@ -16,8 +16,7 @@ from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
-from trainers.storage.finished_run import read_run_config
-from trainers.storage.places import with_present_places
+from trainers.storage.run_folder import RunFolder
 from vit.config import ModelConfig, Network
 
 
@@ -54,7 +53,7 @@ def test_a_run_goes_on_where_its_images_are_now_and_names_that_place_from_then_o
     code, _, error = call(capsys, "resume", crashed, "--data", moved)
     assert code == 0, error
     assert_same_content(run_content(whole.run_dir), run_content(crashed))
-    assert read_run_config(crashed).data.source == str(moved)
+    assert RunFolder(crashed).config.data.source == str(moved)
     again = Path(shutil.move(moved, tmp_path / "again"))  # a finished run is told, too
     assert call(capsys, "resume", crashed, "--data", again)[0] == 0
     assert call(capsys, "evaluate", crashed)[0] == 0
@@ -166,25 +165,25 @@ def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_th
 ):
     config = config_of("pets", tmp_path / "runs").changed(output={"auto_resume": True})
     run_dir = stopped(config)
-    assert find_same_options(config) == run_dir
+    assert find_same_options(config).path == run_dir
     elsewhere()
     class_folders(Path("pets"), {"cat": 3, "dog": 3})
     assert find_same_options(config) is None
-    assert read_run_config(run_dir).data.source == str(tmp_path / "here" / "pets")
+    assert RunFolder(run_dir).config.data.source == str(tmp_path / "here" / "pets")
     shutil.rmtree(tmp_path / "here" / "pets")
-    assert find_same_options(config) == run_dir, "they moved here with the directory"
+    assert find_same_options(config).path == run_dir, "they moved here with the directory"
 
 
 def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_and_is_not_taken_for_edited(tmp_path):
     (tmp_path / "runs/a").mkdir(parents=True)
-    (tmp_path / "meta.json").write_text(json.dumps({"directory": str(tmp_path)}))
+    (tmp_path / "meta.json").write_text(json.dumps(META | {"directory": str(tmp_path)}))
     networks = [Network("vit_nano_8", 32, weights=run) for run in (None, "runs/a", "runs/gone")]
     then = RunConfig(model=ModelConfig("mixture", networks=tuple(networks)))
-    now = with_present_places(then, tmp_path)
+    now = RunFolder(tmp_path).at_present(then)
     assert [network.weights for network in now.model.networks] == [None, str(tmp_path / "runs/a"), "runs/gone"]
-    refuse_an_edited_config(tmp_path, now, {"config": to_dict(then)})
+    refuse_an_edited_config(RunFolder(tmp_path), now, {"config": to_dict(then)})
     with pytest.raises(OptionError, match="seed"):
-        refuse_an_edited_config(tmp_path, now.changed(train={"seed": 7}), {"config": to_dict(then)})
+        refuse_an_edited_config(RunFolder(tmp_path), now.changed(train={"seed": 7}), {"config": to_dict(then)})
 
 
 def test_a_run_on_an_archive_goes_on_with_its_folder_where_the_archive_is_gone(pets, tmp_path, capsys):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from ignite.engine import Events
 from killed_runs import Crash, crash, rows_of, signal_in
-from small_run import few_digits
+from small_run import META, few_digits
 
 import main
 import trainers.run
@@ -33,8 +33,8 @@ from trainers.options.recipes import filled_in
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.run_folder import command_line, now, read_json
+from trainers.storage.checkpoint_file import read_checkpoint
+from trainers.storage.run_folder import RunFolder, command_line, read_json
 from vit.config import MIXTURE, ModelConfig, Network
 
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
@@ -435,7 +435,7 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
     again = train(dataclasses.replace(written, output=output))
     assert rows_of(again.run_dir / "metrics.csv") == rows_of(result.run_dir / "metrics.csv")
-    assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["config"] == to_dict(written)
+    assert read_checkpoint(RunFolder(result.run_dir).checkpoints("step")[0])["config"] == to_dict(written)
 
 
 def test_a_run_that_turns_out_much_quicker_than_planned_takes_its_time_or_the_epochs_that_help(tmp_path, capsys):
@@ -487,7 +487,7 @@ def test_a_planned_run_that_is_taken_up_keeps_its_epochs_and_its_deadline(tmp_pa
     begun.mkdir(parents=True)
     options = OutputConfig(output_dir=tmp_path, run_name=name, auto_resume=True)
     requested = to_dict(RunConfig(train=TrainConfig(epochs=7), output=options))
-    (begun / "meta.json").write_text(json.dumps({"started": now(), "requested": requested, "argv": command_line()}))
+    (begun / "meta.json").write_text(json.dumps(META | {"requested": requested, "argv": command_line()}))
     config, handlers = plan.with_deadline(RunConfig(output=options), 3.0, 300.0)
     assert (config.train.epochs, len(handlers)) == (7, 1)
 

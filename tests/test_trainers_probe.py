@@ -16,8 +16,9 @@ from trainers.features import compute_features, require_memory
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint, write_checkpoint
+from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
+from trainers.storage.run_folder import RunFolder
 from vit.config import ModelConfig
 from vit.parts import parts
 
@@ -68,7 +69,7 @@ def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused
 
 
 def final_weights(result, kind="step"):
-    return read_checkpoint(checkpoints(result.run_dir / "checkpoints", kind)[0])["model"]
+    return read_checkpoint(RunFolder(result.run_dir).checkpoints(kind)[0])["model"]
 
 
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9, "accumulate": 2}], ids=["plain", "averaged"])
@@ -188,7 +189,7 @@ def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
 
 def test_a_finished_probe_whose_checkpoints_were_cleaned_away_is_not_started_over(tmp_path):
     whole = train(probe_config(tmp_path / "whole"))
-    for path in checkpoints(whole.run_dir / "checkpoints", "step"):
+    for path in RunFolder(whole.run_dir).checkpoints("step"):
         path.unlink()
     with pytest.raises(CheckpointError, match=r"has done 3 epochs and has no step_\* to go on from"):
         resume(whole.run_dir, epochs=5)
@@ -198,7 +199,7 @@ def test_a_finished_probe_whose_checkpoints_were_cleaned_away_is_not_started_ove
 def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, options):
     with pytest.raises(Interrupted):
         train(probe_config(tmp_path, **options), handlers=[signal_in(2)])
-    saved = read_checkpoint(checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0])
+    saved = read_checkpoint(RunFolder(tmp_path / "digits" / "r").checkpoints("step")[0])
     assert len(saved["model"]) > 2
     resumed = resume(tmp_path / "digits" / "r")
     whole = train(probe_config(tmp_path / "whole", **options))

@@ -31,8 +31,7 @@ from trainers.auto_resume import train_or_resume
 from trainers.options.recipes import recipe_config
 from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import RunFolder, read_json
 from trainers.system import distributed
 from vit.tensor_files import from_bytes, to_bytes
 
@@ -103,7 +102,7 @@ def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(tmp_path, whole,
     assert stop.value.exit_code == 143
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
-    assert checkpoints(run_dir / "checkpoints", "step")[0].stem == f"step_{step}"
+    assert RunFolder(run_dir).checkpoints("step")[0].stem == f"step_{step}"
     assert_ends_like(whole, run_dir)
 
 
@@ -124,14 +123,14 @@ def test_a_run_that_crashes_again_and_again_with_another_number_of_workers_ends_
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole, capsys):
-    newest, _ = checkpoints(crashed / "checkpoints", "step")
+    newest, _ = RunFolder(crashed).checkpoints("step")
     flip_a_bit(newest)
     assert_ends_like(whole, crashed)
     assert str(newest) in capsys.readouterr().out
 
 
 def test_where_all_checkpoints_are_damaged_the_run_is_refused(crashed):
-    for path in checkpoints(crashed / "checkpoints", "step"):
+    for path in RunFolder(crashed).checkpoints("step"):
         flip_a_bit(path)
     with pytest.raises(CheckpointError, match="whole"):
         resume(crashed)
@@ -215,7 +214,7 @@ def start(folder):
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=environment(),
     )  # fmt: skip
-    wait_until(lambda: checkpoints(folder / "digits" / "r" / "checkpoints", "step"), seconds=90)
+    wait_until(lambda: RunFolder(folder / "digits" / "r").checkpoints("step"), seconds=90)
     return process
 
 

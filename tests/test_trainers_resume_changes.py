@@ -16,9 +16,9 @@ from trainers.config import run_options, to_dict
 from trainers.resolve import UserObjects
 from trainers.resume import open_run, refuse_an_edited_config, resume
 from trainers.run import train
-from trainers.storage.checkpoint_file import best_of, checkpoints
-from trainers.storage.finished_run import read_result, read_run_config
-from trainers.storage.run_folder import read_json
+from trainers.storage.checkpoint_file import best_of
+from trainers.storage.run_folder import RunFolder, read_json
+from trainers.storage.run_result import read_result
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +36,19 @@ def crashed(crashed_once, tmp_path):
 
 
 def open_again(run_dir):
-    return open_run(run_dir, read_run_config(run_dir), None, UserObjects(), None)
+    return open_run(RunFolder(run_dir), RunFolder(run_dir).config, None, UserObjects(), None)
 
 
 @pytest.mark.parametrize(
     "option", [option for option in run_options() if option.name != "networks"], ids=lambda option: option.name
 )
 def test_an_edited_option_is_refused_unless_it_may_change(crashed_once, option):
-    config = read_run_config(crashed_once)
+    config = RunFolder(crashed_once).config
     checkpoint = {"config": to_dict(config)}
     edited = copy.deepcopy(config)
     object.__setattr__(getattr(edited, option.section), option.name, "another")
     with nullcontext() if option in run_options(Movable) else pytest.raises(OptionError, match=option.name):
-        refuse_an_edited_config(crashed_once, edited, checkpoint)
+        refuse_an_edited_config(RunFolder(crashed_once), edited, checkpoint)
 
 
 def test_another_processor_and_instruction_set_are_announced_in_one_line_and_the_same_in_none(
@@ -67,7 +67,7 @@ def test_another_processor_and_instruction_set_are_announced_in_one_line_and_the
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")])
 def test_what_is_neither_a_file_nor_a_folder_is_one_line(crashed, make):
-    path = checkpoints(crashed / "checkpoints", "step")[0]
+    path = RunFolder(crashed).checkpoints("step")[0]
     path.unlink()
     make(path)
     with pytest.raises(CheckpointError, match=f"{path} is neither"):
@@ -99,7 +99,7 @@ def test_a_result_without_its_rows_or_its_weights_is_one_line(tmp_path):
     table = run_dir / "metrics.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:1]))
     with pytest.raises(CheckpointError, match=r"metrics\.csv"):
-        read_result(run_dir)
+        read_result(RunFolder(run_dir))
     best_of(run_dir).unlink()
     with pytest.raises(CheckpointError, match=r"has no best\.safetensors"):
-        read_result(run_dir)
+        read_result(RunFolder(run_dir))

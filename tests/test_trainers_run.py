@@ -20,9 +20,8 @@ from trainers.engine import handlers
 from trainers.engine.evaluation import score_split
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.finished_run import load
-from trainers.storage.run_folder import read_json
+from trainers.storage.checkpoint_file import load, read_checkpoint
+from trainers.storage.run_folder import RunFolder, read_json
 from vit.config import ModelConfig
 
 
@@ -51,8 +50,8 @@ def test_a_run_directory_holds_what_the_design_promises(finished):
     names = {path.relative_to(finished.run_dir).as_posix() for path in finished.run_dir.rglob("*") if path.is_file()}
     expected = {"config.json", "meta.json", "split.csv", "metrics.csv", "summary.json"}
     assert expected | {"eval/val_predictions.csv", "eval/test_predictions.csv"} <= names
-    assert len(checkpoints(finished.run_dir / "checkpoints", "step")) == 1
-    assert len(checkpoints(finished.run_dir / "checkpoints", "best")) == 1
+    assert len(RunFolder(finished.run_dir).checkpoints("step")) == 1
+    assert len(RunFolder(finished.run_dir).checkpoints("best")) == 1
     for part in ("train", "val"):
         assert list((finished.run_dir / "tb" / part).glob("events.*")), part
     assert not [name for name in names if name.endswith(".tmp")]
@@ -80,7 +79,7 @@ def test_resolved_options_leave_nothing_open_and_rerun_the_run_bit_for_bit(finis
     assert not {name for name in wanted if resolved[name] in (None, "auto")}
     again = train(replace(config, output=OutputConfig(output_dir=tmp_path, tb="scalars")))
     assert rows_of(again.run_dir / "metrics.csv") == rows_of(finished.run_dir / "metrics.csv")
-    first, second = (checkpoints(run.run_dir / "checkpoints", "best")[0] for run in (finished, again))
+    first, second = (RunFolder(run.run_dir).checkpoints("best")[0] for run in (finished, again))
     for name, value in read_checkpoint(first)["model"].items():
         assert torch.equal(value, read_checkpoint(second)["model"][name])
     assert (again.run_dir / "split.csv").read_bytes() == (finished.run_dir / "split.csv").read_bytes()
@@ -96,7 +95,7 @@ def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished, tmp_path):
     # Another precision than the run's would show in bf16, and only there.
     for result in (finished, train(short_run(tmp_path, epochs=1, amp="bf16"))):
         for split in ("val", "test"):
-            again = evaluate_run(result.run_dir, split=split)
+            again = evaluate_run(result.folder, split=split)
             assert again.epoch == result.best_epoch
             assert {name: again.metrics[name] for name in again.logged} == again.logged
             assert {"loss", "accuracy"} <= set(again.logged)

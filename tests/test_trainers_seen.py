@@ -21,8 +21,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
 from trainers.seen import starts_of
-from trainers.storage.checkpoint_file import best_of
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import best_of, load
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, Network
 

@@ -15,8 +15,7 @@ from common.errors import CheckpointError, OptionError
 from trainers.auto_resume import train_or_resume
 from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints
-from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.run_folder import RunFolder, read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def remove_checkpoints(run_dir: Path) -> None:
-    for path in checkpoints(run_dir / "checkpoints", "step"):
+    for path in RunFolder(run_dir).checkpoints("step"):
         path.unlink()
 
 
@@ -51,7 +50,7 @@ def test_a_finished_run_whose_checkpoints_were_cleaned_away_is_not_started_over(
 def started(finished):
     """A run that was killed before its first checkpoint, with a note that somebody put beside its files."""
     remove_checkpoints(finished)
-    for path in checkpoints(finished / "checkpoints", "best"):
+    for path in RunFolder(finished).checkpoints("best"):
         path.unlink()
     write_json(finished / "summary.json", {"status": "running", "epochs": 0, "seconds": 0.5, "best": None})
     (finished / "note.txt").write_text("seen on Monday")

@@ -15,7 +15,7 @@ DOORS = """
 from datasets import DataConfig, build_dataloaders
 from trainers.config import RunConfig
 from trainers.run import train
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load
 from vit import ModelConfig, VisionTransformer, build_model, image_spec
 
 reveal_type(build_model("vit_tiny_16", num_classes=7))

@@ -34,7 +34,7 @@ from inference.predict import predict
 from inference.serve import classify
 from trainers.coverage import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_of
-from trainers.storage.finished_run import open_best
+from trainers.storage.checkpoint_file import open_best
 from vit.factory import build_model
 
 

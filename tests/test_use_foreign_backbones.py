@@ -16,7 +16,7 @@ from inference.export import export
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load
 from vit.attention_maps import attention_weights
 from vit.config import WHAT_THEY_ARE, ModelConfig
 
@@ -60,7 +60,7 @@ def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, atte
     assert (name not in WHAT_THEY_ARE) or WHAT_THEY_ARE[name] in capsys.readouterr().out
     resumed = resume(result.run_dir, epochs=2)
     assert [row["epoch"] for row in resumed.epochs] == [0, 1, 2]
-    evaluation = evaluate_run(result.run_dir, split="val")
+    evaluation = evaluate_run(result.folder, split="val")
     assert evaluation.metrics == pytest.approx({key: resumed.val[key] for key in evaluation.metrics}, abs=1e-6)
     assert any("ImageNet" in note for note in evaluation.notes) == (name in WHAT_THEY_ARE)
     model, spec, _ = load(result.run_dir)

@@ -25,7 +25,8 @@ from datasets.split_csv import fingerprint
 from trainers.config import RunConfig, from_dict
 from trainers.engine.arithmetic import compute_deterministically, set_precision
 from trainers.options import defaults
-from trainers.seen import as_begun, seen_lines, starts_of, without_seen
+from trainers.seen import as_begun, starts_of, without_seen
+from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
 from vit import Blueprint, ImageSpec
 from vit.config import OWN_PREFIX
@@ -222,5 +223,5 @@ def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Sam
     """Leave out what the starts of a new run were trained on, or what the run in `begun` left out when it began."""
     if begun is None:
         return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
-    said = tuple(seen_lines(begun))
+    said = tuple(RunFolder(begun).seen)
     return as_begun(samples, begun).note(*said), said

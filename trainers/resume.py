@@ -17,12 +17,11 @@ from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_start import changes_of_machine, images_of, require_same_images, write_inputs
 from trainers.setup import RunSetup, prepare
-from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint, seal_of
-from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
-from trainers.storage.places import moved_to, require_images, with_present_places
-from trainers.storage.run_folder import META, read_if_whole, read_json, write_json, write_run_config
-from trainers.storage.run_result import RunResult
-from trainers.system import distributed, folder_lock, process_state
+from trainers.storage.checkpoint_file import read_checkpoint, seal_of
+from trainers.storage.places import is_a_set
+from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_result import RunResult, read_result
+from trainers.system import distributed, process_state
 from trainers.system.signals import signals
 from vit import ImageSpec
 
@@ -56,105 +55,94 @@ def resume(
         processes.
     """
     refuse_other_handlers(handlers)
-    objects, run_dir = UserObjects(**given), Path(run_dir)
-    refuse_links_out(run_dir)
-    config = read_run_config(run_dir)
+    objects, run = UserObjects(**given), RunFolder(Path(run_dir))
+    run.refuse_links_out()
+    config = run.config
     if data is not None:
         config = moved_to(config, data)
     if data_root is not None:
         config = config.changed(data={"root": data_root})
     config = config.changed(train={"device": resolve_device(device or config.train.device, fall_back=device is None)})
     with distributed.joined(config.train.device), ExitStack() as holding:
-        if is_finished(run_dir) and epochs in (None, config.train.epochs):
+        if run.is_finished and epochs in (None, config.train.epochs):
             if data is not None:
-                images_of(run_dir, config, ImageSpec())
-                distributed.broadcast(lambda: write_run_config(run_dir, config))
-            say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
-            return read_result(run_dir)
-        distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
-        distributed.broadcast(lambda: remove_begun(run_dir))
-        setup, checkpoint = open_run(run_dir, config, epochs, objects, images)
+                images_of(run, config, ImageSpec())
+                distributed.broadcast(lambda: run.write_config(config))
+            say(f"run {run} is finished: nothing to do; --epochs N trains it further")
+            return read_result(run)
+        distributed.broadcast(lambda: holding.enter_context(run.held()))
+        distributed.broadcast(lambda: remove_begun(run))
+        run = RunFolder(run.path)  # as its last holder left it
+        setup, checkpoint = open_run(run, config, epochs, objects, images)
         if data is not None:
-            distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
-        return execute(setup, run_dir, checkpoint, handlers=handlers, images=images)
+            distributed.broadcast(lambda: run.write_config(setup.config))
+        return execute(setup, run, checkpoint, handlers=handlers, images=images)
 
 
-def remove_begun(run_dir: Path) -> None:
+def remove_begun(run: RunFolder) -> None:
     """Remove what a killed run had begun to write; in eval/ another command may be writing at this moment."""
-    begun = [path for path in run_dir.rglob(f".*.{MARK}*") if path.parent.name != "eval"]
+    begun = [path for path in run.path.rglob(f".*.{MARK}*") if path.parent.name != "eval"]
     remove_leftovers(begun, age=0)
 
 
 def open_run(
-    run_dir: Path, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
+    run: RunFolder, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
     """Build the setup of a run that goes on, and read its checkpoint; None: it has none and starts over."""
-    summary, meta = read_summary(run_dir), read_json(run_dir / "meta.json", **META)
-    checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir))
+    checkpoint = distributed.broadcast(lambda: newest_checkpoint(run))
     if checkpoint is not None:
-        refuse_an_edited_config(run_dir, config, checkpoint)
-    elif summary["status"] == "finished" or (summary["epochs"] and config.train.cache_features != "on"):
+        refuse_an_edited_config(run, config, checkpoint)
+    elif run.is_finished or (run.progress["epochs"] and config.train.cache_features != "on"):
         raise CheckpointError(
-            f"{run_dir} has done {summary['epochs']} epochs and has no step_* to go on from: train anew;"
-            f" --weights {run_dir} starts from the weights of its best epoch"
+            f"{run} has done {run.progress['epochs']} epochs and has no step_* to go on from: train anew;"
+            f" --weights {run} starts from the weights of its best epoch"
         )
     if epochs is not None and config.train.start_head == "fit":
-        raise OptionError(f"--epochs {epochs:g}: the head of {run_dir} was fitted at once, and no epoch follows")
+        raise OptionError(f"--epochs {epochs:g}: the head of {run} was fitted at once, and no epoch follows")
     if epochs is not None:
         config = config.changed(train={"epochs": epochs})
-    refuse_another_number_of_processes(run_dir, meta)
+    refuse_another_number_of_processes(run)
     if given.dataloaders is None:
-        require_images(run_dir, config)
-    setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
-    distributed.broadcast(lambda: require_same_images(run_dir, setup.data, config.data.source))
-    if changes := changes_of_machine(meta, setup.device):
+        run.require_images(config)
+    setup = prepare(config, checkpoint=checkpoint, run_dir=run.path, given=given, images=images)
+    distributed.broadcast(lambda: require_same_images(run, setup.data, config.data.source))
+    if changes := changes_of_machine(run.meta, setup.device):
         # They change last bits, and with them in many steps the result.
         say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
     if checkpoint is not None:
-        replan(setup, checkpoint, run_dir)
-        say(f"resuming {run_dir} after step {checkpoint['trainer']['iteration']:,} of {setup.total_steps:,}")
+        replan(setup, checkpoint, run)
+        say(f"resuming {run} after step {checkpoint['trainer']['iteration']:,} of {setup.total_steps:,}")
     else:
-        say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
-        requested = meta.get("requested", to_dict(config))
-        distributed.broadcast(lambda: write_inputs(run_dir, setup, requested))
+        say(f"resuming {run}: it has no checkpoint yet, so it starts over")
+        distributed.broadcast(lambda: write_inputs(run, setup, run.requested or config))
     return setup, checkpoint
 
 
-def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:
+def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
     """Read the newest whole checkpoint of a run, and name each damaged one on the way; None: there is none at all.
 
     Raises CheckpointError: there are files, and all are damaged.
     """
     fault = ""
-    for path in checkpoints(run_dir / "checkpoints", "step"):
+    for path in run.checkpoints("step"):
         try:
             checkpoint = read_checkpoint(path)
             if best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"]) is not None:
-                seal_of(best_of(run_dir))  # without the weights of its best epoch it would end without a result
+                seal_of(run.best)  # without the weights of its best epoch it would end without a result
             return checkpoint
         except CheckpointError as error:
             fault = str(error)
             say(f"{fault}; trying the one before it")
     if fault:
         raise CheckpointError(
-            f"no checkpoint in {run_dir / 'checkpoints'} is whole: {fault}; train anew, or restore it"
+            f"no checkpoint in {run.path / 'checkpoints'} is whole: {fault}; train anew, or restore it"
         )
     return None
 
 
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Read summary.json; where none is whole, the run has started, and done something if it has best weights."""
-    epochs = len(checkpoints(run_dir / "checkpoints", "best"))
-    return read_if_whole(run_dir / "summary.json", status=str, epochs=int) or {"status": "running", "epochs": epochs}
-
-
-def is_finished(run_dir: Path) -> bool:
-    return (run_dir / "config.json").is_file() and read_summary(run_dir)["status"] == "finished"
-
-
-def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
+def refuse_an_edited_config(run: RunFolder, config: RunConfig, checkpoint: dict[str, Any]) -> None:
     """Raise OptionError where an option on which the run's bits depend is another one than in a checkpoint."""
-    begun = with_present_places(from_dict(RunConfig, checkpoint["config"]), run_dir)
+    begun = run.at_present(from_dict(RunConfig, checkpoint["config"]))
     now, then = (
         {f"{section}.{name}": value for section, values in plain.items() for name, value in values.items()}
         for plain in (to_dict(config), to_dict(begun))
@@ -163,18 +151,18 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     changed = [key for key in now if key not in movable and now[key] != then[key]]
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
-        raise OptionError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
+        raise OptionError(f"{run}/config.json was changed since the run started: {changes}; undo it or train anew")
 
 
-def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> None:
+def refuse_another_number_of_processes(run: RunFolder) -> None:
     """Raise OptionError for another number of processes: each draws its own dropout, so the run would be another."""
-    then, now = meta.get("processes", 1), distributed.world_size()
+    then, now = run.meta.get("processes", 1), distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
-        raise OptionError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
+        raise OptionError(f"{run} was started with {then} processes, not {now}: resume it {how}")
 
 
-def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
+def replan(setup: RunSetup, checkpoint: dict[str, Any], run: RunFolder) -> None:
     """Fit a checkpoint to another number of epochs than it was written for."""
     epochs, done = setup.config.train.epochs, checkpoint["trainer"]["iteration"]
     planned = checkpoint["config"]["train"]["epochs"]
@@ -190,5 +178,15 @@ def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
         checkpoint["early_stopping"]["counter"] = 0
     if distributed.is_main_process():
         # In this order: a finished run with other epochs in config.json would pass for one that has done them.
-        write_json(run_dir / "summary.json", read_summary(run_dir) | {"status": "running"})
-        write_run_config(run_dir, setup.config)
+        write_json(run.path / "summary.json", run.progress | {"status": "running"})
+        run.write_config(setup.config)
+
+
+def moved_to(config: RunConfig, place: str) -> RunConfig:
+    """Let the options of a run name another place of its images.
+
+    Raises OptionError: a built-in set, or one of the hub, has a name and no place."""
+    for source in (config.data.source, place):
+        if is_a_set(source):
+            raise OptionError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
+    return config.changed(data={"source": str(Path(place).expanduser().absolute())})

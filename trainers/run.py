@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -28,8 +27,8 @@ from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
 from trainers.setup import RunSetup, prepare
 from trainers.statistics import Design, design_of
-from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
-from trainers.storage.run_folder import write_json
+from trainers.storage.checkpoint_file import read_checkpoint
+from trainers.storage.run_folder import RunFolder, write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, process_state
 from trainers.system.signals import signals
@@ -75,8 +74,8 @@ def train(
         trackers.require(config.output.tracker)  # before the images are read
     with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
-        with new_run_directory(setup, requested=config) as run_dir:
-            return execute(setup, run_dir, created=True, handlers=handlers, images=images)
+        with new_run_directory(setup, requested=config) as folder:
+            return execute(setup, folder, created=True, handlers=handlers, images=images)
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
@@ -92,7 +91,7 @@ def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
 
 def execute(
     setup: RunSetup,
-    run_dir: Path,
+    folder: RunFolder,
     checkpoint: dict[str, Any] | None = None,
     *,
     created: bool = False,
@@ -106,11 +105,11 @@ def execute(
     reset_peak_memory(setup.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     with ExitStack() as held:
-        status = held.enter_context(track_status(setup, run_dir, created=created))
-        screen.announce(setup, run_dir, images=images, resumed=checkpoint is not None)
-        loggers = held.enter_context(opened_loggers(setup, run_dir, start_step=start_step))
-        make_head_ready(setup, run_dir, begins=checkpoint is None)
-        run = Run(setup, run_dir, loggers=loggers, record=status)
+        status = held.enter_context(track_status(setup, folder, created=created))
+        screen.announce(setup, folder.path, images=images, resumed=checkpoint is not None)
+        loggers = held.enter_context(opened_loggers(setup, folder, start_step=start_step))
+        make_head_ready(setup, folder, begins=checkpoint is None)
+        run = Run(setup, folder, loggers=loggers, record=status)
         for attach in handlers:
             attach(run.trainer)
         if checkpoint is not None:
@@ -129,22 +128,22 @@ def execute(
 
 
 @contextmanager
-def opened_loggers(setup: RunSetup, run_dir: Path, *, start_step: int) -> Iterator[tensorboard.RunLoggers | None]:
+def opened_loggers(setup: RunSetup, folder: RunFolder, *, start_step: int) -> Iterator[tensorboard.RunLoggers | None]:
     """Open TensorBoard's writers, and the tracker that was asked for, in the main process; None in the others."""
     if not distributed.is_main_process():
         yield None
         return
-    with tensorboard.RunLoggers(run_dir / "tb", start_step=start_step) as loggers:
+    with tensorboard.RunLoggers(folder.path / "tb", start_step=start_step) as loggers:
         if start_step == 0:
-            log_run_start(setup, run_dir, loggers)
+            log_run_start(setup, folder, loggers)
         if setup.config.output.tracker is not None:
             from trainers.reporting.trackers import Tracker
 
-            loggers.tracker = loggers.enter_context(Tracker(setup.config, run_dir))
+            loggers.tracker = loggers.enter_context(Tracker(setup.config, folder.path))
         yield loggers
 
 
-def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
+def make_head_ready(setup: RunSetup, folder: RunFolder, *, begins: bool) -> None:
     """Give a run that begins its first head, and one that trains a head alone its features in place of images."""
     start = setup.config.train.start_head if begins else None
     if start == "probe":
@@ -162,16 +161,16 @@ def make_head_ready(setup: RunSetup, run_dir: Path, *, begins: bool) -> None:
         for line in (*ranking(scores), shares_of(scores)):
             console.say(line, label="head")
         if distributed.is_main_process():
-            write_json(run_dir / "heads.json", scores)
+            write_json(folder.path / "heads.json", scores)
 
 
-def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
+def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLoggers) -> None:
     """Write what TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(setup.data)
-    write_text(run_dir / "data_report.txt", report)
-    tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
+    write_text(folder.path / "data_report.txt", report)
+    tensorboard.write_start(loggers, page=overview.before(setup, folder), data=report)
     sizes = {"parameters": count_parameters(setup.model)[0]}
-    tensorboard.start_hparams(loggers, overview.hparams(setup.config, run_dir) | sizes)
+    tensorboard.start_hparams(loggers, overview.hparams(setup.config, folder) | sizes)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -254,14 +253,14 @@ def load_best_weights(run: Run, epoch: int) -> None:
 
     def best_weights() -> dict[str, Any]:
         if epoch != run.trainer.state.history[-1]["epoch"]:
-            return dict(read_checkpoint(best_of(run.run_dir))["model"])
+            return dict(read_checkpoint(run.folder.best)["model"])
         return merged_state(run.network)
 
     weights = distributed.broadcast(best_weights)
     try:
         load_merged_state(run.setup.network, weights)
     except RuntimeError as error:  # another run's file lies there
-        raise CheckpointError(f"{best_of(run.run_dir)} is damaged: it does not fit the model of the run") from error
+        raise CheckpointError(f"{run.folder.best} is damaged: it does not fit the model of the run") from error
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:
@@ -290,7 +289,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         from trainers.reporting import pictures
 
         pictures.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
-    page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
+    page = overview.after(setup, run.folder, epoch=best["epoch"], scores=scores)
     run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
-    for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
+    for stale in run.folder.checkpoints("step")[1:]:
         stale.unlink()

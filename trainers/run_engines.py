@@ -5,7 +5,6 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +21,8 @@ from trainers.engine.optim import build_average
 from trainers.reporting import screen, tensorboard
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
-from trainers.storage.checkpoint_file import FORMAT_VERSION, checkpoints, write_checkpoint
-from trainers.storage.run_folder import write_metrics_csv
+from trainers.storage.checkpoint_file import FORMAT_VERSION, write_checkpoint
+from trainers.storage.run_folder import RunFolder, write_metrics_csv
 from trainers.system import distributed
 from vit.low_rank import merged_state
 
@@ -41,8 +40,8 @@ class Run:
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
-    def __init__(self, setup: RunSetup, run_dir: Path, *, loggers: Any, record: RunStatus) -> None:
-        self.setup, self.run_dir, self.options = setup, run_dir, setup.config.train
+    def __init__(self, setup: RunSetup, folder: RunFolder, *, loggers: Any, record: RunStatus) -> None:
+        self.setup, self.folder, self.run_dir, self.options = setup, folder, folder.path, setup.config.train
         self.loggers, self.record = loggers, record
         self.val_loader = setup.data.dataloaders["val"]
         decay = setup.config.train.ema_decay
@@ -194,7 +193,7 @@ class RunCheckpoints:
         states = {name: part.state_dict() for name, part in self.run.states.items()}
         path = self.folder / f"step_{step}.safetensors"
         write_checkpoint(path, {**states, "epoch_open": epoch_open, **self.describe()})
-        others = [other for other in checkpoints(self.folder, "step") if other != path]
+        others = [other for other in self.run.folder.checkpoints("step") if other != path]
         for old in others[1:]:
             old.unlink(missing_ok=True)
         self.saved_step = step

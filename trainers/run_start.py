@@ -1,6 +1,5 @@
 """What a run starts from: its directory, made in one step, and whether images and machine are still the same."""
 
-import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from common.errors import DataError
-from common.files import folder_aside
+from common.files import made_whole
 from common.shell import NAME
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
@@ -21,18 +20,8 @@ from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.seen import as_begun
 from trainers.setup import RunSetup
-from trainers.storage.data_folder import claimed_folder
-from trainers.storage.places import require_images
-from trainers.storage.run_folder import (
-    META,
-    command_line,
-    now,
-    plan_run_directory,
-    read_json,
-    working_directory,
-    write_json,
-    write_run_config,
-)
+from trainers.storage.data_folder import claimed_folder, plan_run_directory
+from trainers.storage.run_folder import RunFolder, command_line, now, working_directory, write_json
 from trainers.system import distributed, folder_lock
 from trainers.version import VERSION
 from vit import ImageSpec
@@ -41,12 +30,12 @@ VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "
 
 
 @contextmanager
-def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path]:
+def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[RunFolder]:
     """Make the folder of a new run, with config.json, meta.json and split.csv, and hold it while the block runs.
 
     Raises OptionError: `--run-name` is taken."""
     with ExitStack() as holding:
-        yield Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding))))
+        yield RunFolder(Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding)))))
 
 
 def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack) -> Path:
@@ -54,27 +43,11 @@ def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack
     while not folder_lock.hold(run_dir := plan_run_directory(setup.config), holding):
         pass  # another process has made it meanwhile: the next name
     with made_whole(run_dir) as aside:
-        write_inputs(aside, setup, to_dict(requested))
+        write_inputs(RunFolder(aside), setup, requested)
     return run_dir
 
 
-@contextmanager
-def made_whole(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it.
-
-    This process holds the lock of `folder`, or nobody else knows of it."""
-    with folder_aside(folder) as aside:
-        yield aside
-        os.rename(aside, folder)
-
-
-def discard(folder: Path) -> None:
-    """Remove a folder of this process's own making, in one step for all who look."""
-    with folder_aside(folder) as aside:
-        os.rename(folder, aside / folder.name)
-
-
-def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
+def describe_start(setup: RunSetup, requested: RunConfig) -> dict[str, Any]:
     """Return what a run depends on besides its config: the content of meta.json."""
     versions = {NAME: VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in VERSIONED}
@@ -92,7 +65,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
         "own_images": not isinstance(image_set(setup.data.dataloaders["train"]), ImageDataset),
         "seen": list(setup.seen),
         "skipped_images": list(setup.data.samples.skipped),
-        "requested": requested,
+        "requested": to_dict(requested),
     }
 
 
@@ -115,33 +88,33 @@ def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
 
 
-def write_inputs(folder: Path, setup: RunSetup, requested: dict[str, Any]) -> None:
+def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
     """Write config.json, meta.json and split.csv, from which a run starts. `requested`: its options as given."""
-    write_run_config(folder, setup.config)
-    write_json(folder / "meta.json", describe_start(setup, requested))
-    write_split(folder / "split.csv", setup.data)
+    run.write_config(setup.config)
+    write_json(run.path / "meta.json", describe_start(setup, requested))
+    write_split(run.path / "split.csv", setup.data)
 
 
-def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, device: torch.device = CPU) -> DataBundle:
+def images_of(run: RunFolder, config: RunConfig, spec: ImageSpec, device: torch.device = CPU) -> DataBundle:
     """Open the images of a run again, in its own splits.
 
     Raises DataError: there are none where its options look for them, or not those that it started with."""
-    require_images(run_dir, config)
-    samples = as_begun(split_samples(config.data), run_dir)
+    run.require_images(config)
+    samples = as_begun(split_samples(config.data), run.path)
     data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
-    require_same_images(run_dir, data, config.data.source)
+    require_same_images(run, data, config.data.source)
     return data
 
 
-def require_same_images(run_dir: Path, data: DataBundle, source: str) -> None:
+def require_same_images(run: RunFolder, data: DataBundle, source: str) -> None:
     """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
-    table = run_dir / "split.csv"
+    table = run.path / "split.csv"
     try:
         changes = changes_since(table, data)
     except (DataError, FileNotFoundError) as error:
         changes = [f"it cannot be read ({error})"]
     differs = "; ".join(changes) or "their fingerprint is another"
-    if read_json(run_dir / "meta.json", **META)["data_fingerprint"] != fingerprint(data):
+    if run.meta["data_fingerprint"] != fingerprint(data):
         raise DataError(
             f"the images of {source} changed since the run started: {differs}; bring them back, or train anew"
         )

@@ -5,18 +5,16 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
 
 from common.errors import Diverged, Interrupted, TrainingError, first_line, out_of_memory, system_reason
+from common.files import discard
 from common.shell import command
 from trainers.engine import handlers
-from trainers.run_start import discard
 from trainers.setup import RunSetup
-from trainers.storage.checkpoint_file import checkpoints
-from trainers.storage.run_folder import read_if_whole, write_json
+from trainers.storage.run_folder import RunFolder, write_json
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from vit.parts import count_parameters
@@ -30,12 +28,12 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken p
 class RunStatus:
     """Keeps summary.json: how far the run is, and how it ended."""
 
-    def __init__(self, setup: RunSetup, run_dir: Path) -> None:
-        self.setup, self.path = setup, run_dir / "summary.json"
+    def __init__(self, setup: RunSetup, run: RunFolder) -> None:
+        self.setup, self.path = setup, run.path / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.stopped = ""
         """Reason why the run ended before its last planned step."""
-        self.earlier = read_if_whole(self.path, seconds=float) or {}
+        self.earlier = run.progress
         self.started = time.perf_counter()
 
     def attach(self, trainer: Engine) -> None:
@@ -85,24 +83,24 @@ class RunStatus:
 
 
 @contextmanager
-def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[RunStatus]:
+def track_status(setup: RunSetup, run: RunFolder, *, created: bool) -> Iterator[RunStatus]:
     """Record how a run ends. One that was `created` just now leaves no directory where it has no checkpoint yet.
 
     Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
     Interrupted: with that command as its hint.
     """
-    record = RunStatus(setup, run_dir)
+    record = RunStatus(setup, run)
     record.write("running")
     try:
         yield record
     except BaseException as error:
         hint = ""
         if distributed.is_main_process():
-            if created and not checkpoints(run_dir / "checkpoints", "step"):
-                discard(run_dir)
+            if created and not run.checkpoints("step"):
+                discard(run.path)
             else:
                 record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-                again = f"resume with: {command('resume', run_dir)}"
+                again = f"resume with: {command('resume', run.path)}"
                 hint = (
                     "begin another run: resumed, this one takes the same step" if isinstance(error, Diverged) else again
                 )

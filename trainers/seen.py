@@ -6,7 +6,7 @@ that the next run, which starts from this one, leaves it out again.
 """
 
 import csv
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from datasets.bundle import LEFT_OUT, Samples
 from datasets.identity import identified
 from datasets.split_csv import KINDS, NOT_SCORED, REASON
 from trainers.storage.places import is_a_name
-from trainers.storage.run_folder import read_if_whole
 from vit import ModelConfig
 
 DISQUALIFYING = {"val": ("train", NOT_SCORED), "test": ("train", "val", NOT_SCORED)}
@@ -120,9 +119,3 @@ def left_out_of(run_dir: Path) -> dict[str, str]:
         if REASON not in (rows.fieldnames or ()):  # the first line tells: a run usually leaves nothing out
             return {}
         return {unguarded(row["path"]): row[REASON] for row in rows if row["split"] == NOT_SCORED}
-
-
-def seen_lines(run_dir: Path) -> Sequence[str]:
-    """Read the lines about images that the start of a run was trained on, from its meta.json."""
-    said = (read_if_whole(run_dir / "meta.json") or {}).get("seen")
-    return [str(line) for line in said] if isinstance(said, list) else []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed
     from trainers.engine.engines import create_trainer as create_trainer
     from trainers.resume import resume as resume
     from trainers.run import train as train
-    from trainers.storage.finished_run import load as load
+    from trainers.storage.checkpoint_file import load as load
     from trainers.storage.run_result import RunResult as RunResult
     from vit.checkpoints import load_weights as load_weights
     from vit.config import ModelConfig as ModelConfig
@@ -42,7 +42,7 @@ _EXPORTS = {
     "trainers.engine.engines": ("create_evaluator", "create_trainer"),
     "trainers.resume": ("resume",),
     "trainers.run": ("train",),
-    "trainers.storage.finished_run": ("load",),
+    "trainers.storage.checkpoint_file": ("load",),
     "trainers.storage.run_result": ("RunResult",),
     "vit.checkpoints": ("load_weights",),
     "common.image_spec": ("ImageSpec",),

@@ -10,9 +10,8 @@ from common.errors import report_damage
 from inference.classifier import Classifier
 from trainers.config import RunConfig
 from trainers.engine.randomness import seed_everything
-from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
-from trainers.storage.run_folder import SNAPSHOTS
+from trainers.storage.checkpoint_file import open_best, read_checkpoint
+from trainers.storage.run_folder import SNAPSHOTS, RunFolder, untrusted_run
 from vit.factory import Blueprint, local_pretrained_models
 from vit.tensor_files import read_tree
 
@@ -30,10 +29,11 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
     now = lambda: classifier.model  # noqa: E731
     if classifier.run_dir is None:
         return [Snapshot("as it is", 1.0, now)]
-    run_dir, config = classifier.run_dir, read_run_config(classifier.run_dir)
-    snapshots = [Snapshot(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
-    with report_damage(run_dir / SNAPSHOTS):
-        kept = [read_tree(path) for path in (run_dir / SNAPSHOTS).glob("step_*.safetensors")]
+    run = RunFolder(classifier.run_dir)
+    config = run.config
+    snapshots = [Snapshot(f"best: epoch {read_checkpoint(run.best)['epoch']}", 1.0, now)]
+    with report_damage(run.path / SNAPSHOTS):
+        kept = [read_tree(path) for path in (run.path / SNAPSHOTS).glob("step_*.safetensors")]
         for tree in sorted(kept, key=lambda tree: -tree["epoch"]):
             share = tree["epoch"] / (config.train.epochs or 1)
             snapshots.append(Snapshot(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))

@@ -8,7 +8,6 @@ from ignite.engine import Engine, Events
 from trainers.engine.optim import COOLDOWN
 from trainers.run_engines import Run
 from trainers.setup import schedule
-from trainers.storage.run_folder import write_run_config
 
 LATE = 0.06
 """Stop early if the projected end overshoots the deadline by more than this fraction of the run's time."""
@@ -84,7 +83,7 @@ class DeadlineHandler:
         whole, rest = divmod(total, self.per_epoch)
         epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
         run.lengthen(run.setup.config.changed(train={"epochs": epochs}))
-        write_run_config(run.run_dir, run.setup.config)
+        run.folder.write_config(run.setup.config)
 
     def stop_if_late(self, engine: Engine, now: float) -> None:
         over = now + self.validation + self.ending - self.until

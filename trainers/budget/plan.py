@@ -24,7 +24,7 @@ from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
-from trainers.config import RunConfig, from_dict
+from trainers.config import RunConfig
 from trainers.heads.fit import Scores, ranking, shares_of
 from trainers.heads.temperature import losses, sharpness
 from trainers.options.recipes import RECIPES, filled_in
@@ -32,9 +32,8 @@ from trainers.reporting import console
 from trainers.run import Handler
 from trainers.setup import RunSetup, prepare
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import read_run_config
-from trainers.storage.predictions_file import read_predictions
-from trainers.storage.run_folder import is_this_command, read_if_whole, read_json
+from trainers.storage.predictions_file import predictions_of
+from trainers.storage.run_folder import RunFolder, read_json
 from trainers.storage.run_result import RunResult
 from trainers.system.launcher import launched
 from vit.config import Network, embedded_weights
@@ -240,8 +239,7 @@ def calibrated_loss(run: RunResult) -> float:
     if path.is_file():  # of many classes or images, whose logits are not kept
         with np.load(path, allow_pickle=False) as file:
             return float(file["losses"].mean(dtype=np.float64))
-    names = read_json(run.run_dir / "meta.json", class_names=list)["class_names"]
-    _, labels, _, probabilities, _ = read_predictions(path.with_suffix(".csv"), names)
+    _, labels, _, probabilities, _ = predictions_of(RunFolder(run.run_dir), "val")
     logits = np.log(np.maximum(probabilities, ROUNDED))
     return float(losses(sharpness(logits, labels) * logits, labels).mean())
 
@@ -316,18 +314,16 @@ def as_begun(config: RunConfig) -> RunConfig:
     if not output.auto_resume:
         return config
     if output.run_name is None:
-        folder = find_same_options(config, planned=True)
+        run = find_same_options(config, planned=True)
     else:
-        folder = data_folder(output, config.data.source) / output.run_name
-    begun = read_if_whole(folder / "meta.json", argv=list, requested=dict) if folder else None
-    if begun is None or not is_this_command(begun["argv"]):
-        return config
-    return replace(from_dict(RunConfig, begun["requested"]), output=output)
+        run = RunFolder(data_folder(output, config.data.source) / output.run_name)
+    begun = run.requested if run is not None and run.is_of_this_command else None
+    return config if begun is None else replace(begun, output=output)
 
 
 def network_of(result: RunResult) -> Network:
     """Return the network that a run has trained, for a mixture."""
-    model = read_run_config(result.run_dir).model
+    model = RunFolder(result.run_dir).config.model
     return Network(model.name, model.image_size or image_spec(model).image_size, weights=str(result.run_dir))
 
 

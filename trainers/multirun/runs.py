@@ -18,11 +18,9 @@ from trainers.config import RunConfig
 from trainers.multirun.sharing import Sharing
 from trainers.multirun.slurm import runner
 from trainers.reporting.console import quiet, say
-from trainers.resume import is_finished
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import read_result
-from trainers.storage.run_folder import read_json
-from trainers.storage.run_result import RunResult
+from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import RunResult, read_result
 from trainers.system import process
 
 
@@ -60,10 +58,10 @@ class Planned:
 
     def outcome(self) -> Outcome:
         """Read what a job of a queue has left; one that ended without an error and a result has diverged."""
-        if not is_finished(self.run_dir):
+        run = RunFolder(self.run_dir)
+        if not run.is_finished:
             return Outcome(None, trained=True)
-        seconds = read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
-        return Outcome(read_result(self.run_dir), trained=True, seconds=seconds)
+        return Outcome(read_result(run), trained=True, seconds=run.summary["seconds"])
 
 
 TrainAll = Callable[[Sequence[Planned]], Iterator[tuple[Planned, Outcome]]]
@@ -94,10 +92,10 @@ def training(
     with runner(sharing, slurm, folder) as each:
 
         def train_all(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]:
-            done = [planned.earlier is not None and is_finished(planned.earlier) for planned in plans]
+            done = [planned.earlier is not None and RunFolder(planned.earlier).is_finished for planned in plans]
             for planned, finished in zip(plans, done, strict=True):
                 if finished:
-                    yield planned, Outcome(read_result(planned.run_dir))
+                    yield planned, Outcome(read_result(RunFolder(planned.run_dir)))
             left = [planned for planned, finished in zip(plans, done, strict=True) if not finished]
             yield from each(train, left if slurm is None else map(by_itself, left))
 

@@ -13,7 +13,6 @@ from trainers.multirun.runs import Planned, training
 from trainers.multirun.sharing import sharing
 from trainers.reporting.console import say
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_result import RunResult, best_of_several
 from trainers.system import distributed
 from trainers.system.signals import signals
@@ -85,7 +84,7 @@ def of_folds(config: RunConfig) -> list[RunConfig]:
 
 def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
     """Return the run that stands for all, and why: folds share no validation images by which one could be the best."""
-    config = read_run_config(results[0].run_dir)
+    config = results[0].config
     if config.data.fold is not None:
         return results[0], "the first fold"
     select = metric_of(config.train.select)

@@ -2,33 +2,30 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from common.errors import OptionError
 from common.options import Hparam, Incidental, InFiles
 from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import named_set
-from trainers.config import RunConfig, from_dict, run_options
+from trainers.config import RunConfig, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
 from trainers.reporting.explanations.faithfulness import kept
 from trainers.reporting.screen import weights_taken
 from trainers.setup import RunSetup
-from trainers.storage.run_folder import read_if_whole
+from trainers.storage.run_folder import RunFolder
 
 
-def before(setup: RunSetup, run_dir: Path) -> str:
+def before(setup: RunSetup, run: RunFolder) -> str:
     """Write the page of a run that begins."""
     config = setup.config
     sentence = f"{literal(config.model.in_words)} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
-    commands = (command("check", *named_set(config.data)), command("resume", run_dir))
-    return page(config, run_dir, f"{sentence}; the result will stand here.", *commands)
+    commands = (command("check", *named_set(config.data)), command("resume", run.path))
+    return page(config, run, f"{sentence}; the result will stand here.", *commands)
 
 
-def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
+def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, Scores]) -> str:
     """Write the page of a finished run: its share of right images of the last split, and its weakest class there."""
     config, (split, last) = setup.config, list(scores.items())[-1]
     classes = per_class(last.outputs, setup.data.class_names)
@@ -37,15 +34,15 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
         f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
         f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
-        *map(str, kept(run_dir).values()),
+        *map(str, kept(run.path).values()),
     ]
-    after_it = [command(do, run_dir, "path/to/images") for do in ("predict", "explain")]
-    return page(config, run_dir, "\n\n".join(sentences), command("evaluate", run_dir), *after_it)
+    after_it = [command(do, run.path, "path/to/images") for do in ("predict", "explain")]
+    return page(config, run, "\n\n".join(sentences), command("evaluate", run.path), *after_it)
 
 
-def page(config: RunConfig, run_dir: Path, text: str, *commands: str) -> str:
+def page(config: RunConfig, run: RunFolder, text: str, *commands: str) -> str:
     """Join a text, the options that were given, and commands as a block of code."""
-    words = ", ".join(literal(as_given(flag, value)) for flag, value in asked_for(config, run_dir).items())
+    words = ", ".join(literal(as_given(flag, value)) for flag, value in asked_for(config, run).items())
     given = f"Its options, where they differ from the defaults: {words}." if words else "Every option has its default."
     return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
 
@@ -57,20 +54,18 @@ def as_given(flag: str, value: Any) -> str:
     return flag if value is True else f"{flag} {value}"
 
 
-def asked_for(config: RunConfig, run_dir: Path) -> dict[str, Any]:
+def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
     """Return the given options by their flags, but a mixture's networks, which its name has; if meta.json is damaged,
     all that differ from the defaults."""
-    usual, meta = RunConfig(), read_if_whole(run_dir / "meta.json", requested=dict)
-    with suppress(OptionError):
-        config = from_dict(RunConfig, meta["requested"]) if meta else config
+    usual, config = RunConfig(), run.requested or config
     unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
     shown = [option for option in run_options() if option not in unsaid and option.name != "networks"]
     return {option.flag: option.of(config) for option in shown if option.of(config) != option.of(usual)}
 
 
-def hparams(config: RunConfig, run_dir: Path) -> dict[str, Any]:
+def hparams(config: RunConfig, run: RunFolder) -> dict[str, Any]:
     """Return the columns of a run in the HPARAMS tab: the options that were given, and those that each run shows."""
-    columns = asked_for(config, run_dir) | {option.flag: option.of(config) for option in run_options(Hparam)}
+    columns = asked_for(config, run) | {option.flag: option.of(config) for option in run_options(Hparam)}
     columns["--model"] = config.model.in_words
     return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
 

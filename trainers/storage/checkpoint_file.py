@@ -3,17 +3,22 @@
 `step_N` holds all that a run goes on from after step N, `best` the weights of its best epoch.
 """
 
-import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from common.errors import CheckpointError, WeightsError
+import torch
+from torch import Tensor, nn
+
+from common.errors import CheckpointError, WeightsError, report_damage
 from common.files import replacing
+from trainers.config import from_dict
+from trainers.storage.run_folder import RunFolder, untrusted_run
+from vit import ImageSpec, ModelConfig, build_model
 from vit.tensor_files import SEAL, read_tree, require_finite, require_seal, write_tree
 
 FORMAT_VERSION = 3
-_NAME = re.compile(r"step_\d+|best")
 KINDS = {"model": dict, "format_version": int, "class_names": list, "image_spec": dict, "config": dict, SEAL: str}
 """Entries of a checkpoint, none of which is empty."""
 
@@ -25,17 +30,9 @@ def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
         write_tree(file, content)
 
 
-def checkpoints(folder: Path, kind: str) -> list[Path]:
-    """List the checkpoints of a kind (`step` or `best`) in a folder, newest first."""
-    found = [path for path in folder.glob(f"{kind}*.safetensors") if _NAME.fullmatch(path.stem) and path.is_file()]
-    return sorted(found, key=lambda path: (len(path.stem), path.stem), reverse=True)  # the longer number is larger
-
-
-def best_of(run_dir: Path) -> Path:
+def best_of(run_dir: Path | str) -> Path:
     """Return the checkpoint of a run's best epoch. Raises CheckpointError: there is none."""
-    for path in checkpoints(Path(run_dir) / "checkpoints", "best"):
-        return path
-    raise CheckpointError(f"{run_dir}/checkpoints has no best.safetensors, the weights of the best epoch")
+    return RunFolder(Path(run_dir)).best
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -75,3 +72,59 @@ def seal_of(path: Path) -> str:
     if seal is None:
         raise CheckpointError(f"checkpoint {path} is damaged: its SHA-256 is gone")
     return seal
+
+
+def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
+    """Load the best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
+
+    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
+    """
+    return open_best(run)[:3]
+
+
+class BestModel(NamedTuple):
+    """Best model of a run on the CPU in evaluation mode, and what its checkpoint says of it."""
+
+    model: nn.Module
+    spec: ImageSpec
+    class_names: tuple[str, ...]
+    config: ModelConfig
+    """The options that built the model."""
+    epoch: int
+    seal: str
+    """SHA-256 of its file, under which results on its weights are kept."""
+    amp: str
+    """Precision that it was trained in, a value of `--amp`."""
+
+
+def open_best(run_dir: Path | str) -> BestModel:
+    """Build the best model of a run. Raises CheckpointError as `load` does."""
+    path = best_of(Path(run_dir))
+    checkpoint = read_checkpoint(path)
+    with report_damage(path), untrusted_run():
+        # No more than the model's options: those of data and training may have changed their names since.
+        config = from_dict(ModelConfig, checkpoint["config"]["model"])
+        spec = from_dict(ImageSpec, checkpoint["image_spec"])
+        classes = len(checkpoint["class_names"])
+        plain: dict[str, Any] = {"weights": "none", "trainable": "all"}
+        build = partial(build_model, config, num_classes=classes, **plain)
+        with torch.device("meta"):  # shapes without numbers, which may be too many
+            require_shapes(build(), checkpoint["model"])
+        require_same_side(config, spec)
+        model = build()
+        model.load_state_dict(checkpoint["model"])
+        names, epoch = tuple(checkpoint["class_names"]), int(checkpoint["epoch"])
+        amp = str(checkpoint["config"]["train"].get("amp"))
+    return BestModel(model.eval(), spec, names, config, epoch, checkpoint[SEAL], amp)
+
+
+def require_same_side(config: ModelConfig, spec: ImageSpec) -> None:
+    if config.image_size not in (None, spec.image_size):
+        raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
+
+
+def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in model.state_dict().items():
+        if name not in tensors or tensors[name].shape != tensor.shape:
+            there = [*tensors[name].shape] if name in tensors else "not there"
+            raise ValueError(f"{name} is {there}, of the model that it names {[*tensor.shape]}")

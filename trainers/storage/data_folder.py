@@ -1,4 +1,4 @@
-"""Folder of everything that belongs to one set of images: `runs/<name>`. No torch here.
+"""Folder of everything that belongs to one set of images, `runs/<name>`, and names that are free in it. No torch here.
 
 A file in it names the set, so that another set of that name gets a folder of its own.
 """
@@ -6,12 +6,14 @@ A file in it names the set, so that another set of that name gets a folder of it
 import hashlib
 import os
 from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from common.errors import OptionError
 from common.files import cut_name, write_text
 from datasets.config import data_name, data_place
-from trainers.config import OutputConfig
+from trainers.config import OutputConfig, RunConfig
 
 MARKER = ".set"
 
@@ -45,3 +47,34 @@ def owner(folder: Path) -> str:
     with suppress(OSError):
         return os.fsdecode((folder / MARKER).read_bytes())  # as the place is decoded, also in a locale without UTF-8
     return ""
+
+
+def plan_run_directory(config: RunConfig) -> Path:
+    """Return the folder that this run will get (see `free_folder`)."""
+    model = cut_name(config.model.name.replace(":", "_").replace("/", "_"))
+    fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
+    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}")
+
+
+def tuning(output: OutputConfig) -> OutputConfig:
+    """Return the options of runs that only try a learning rate, which TensorBoard does not show among the others."""
+    return replace(output, output_dir=output.output_dir / "tuning")
+
+
+def free_folder(output: OutputConfig, source: str, name: str) -> Path:
+    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on.
+
+    Nothing is created yet, so that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
+    parent = data_folder(output, source)
+    if output.run_name is not None:
+        folder = parent / output.run_name
+        if folder.exists():
+            going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
+            if going_on and output.auto_resume:
+                going_on = " it was begun with other options, with which the same command goes on with it,"
+            raise OptionError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
+        return folder
+    taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
+    return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))

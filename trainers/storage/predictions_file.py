@@ -12,7 +12,7 @@ from common.errors import DataError
 from common.tables import read_table
 from common.text import shorten_list
 from trainers.engine.predictions import Predictions, dense_probabilities
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,23 +38,23 @@ def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
     return SavedPredictions(own, labels[order], predicted[order], probabilities[order], tuple(names))
 
 
-def predictions_of(run_dir: Path, split: str) -> SavedPredictions:
+def predictions_of(run: RunFolder, split: str) -> SavedPredictions:
     """Read what a finished run predicted on a split. Raises DataError: it has no such split, or a file is damaged."""
-    table = run_dir / "eval" / f"{split}_predictions.csv"
+    table = run.path / "eval" / f"{split}_predictions.csv"
     path = table if table.is_file() else table.with_suffix(".npz")
     if not path.is_file():
-        raise DataError(f"{run_dir} has no predictions of {split!r}: there is no {table}")
-    return read_predictions(path, read_json(run_dir / "meta.json", class_names=list)["class_names"])
+        raise DataError(f"{run} has no predictions of {split!r}: there is no {table}")
+    return read_predictions(path, run.meta["class_names"])
 
 
-def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
+def predictions_frame(run: RunFolder, split: str) -> "pd.DataFrame":
     """Return a row per image of a split: path, label, predicted, and a column `p(NAME)` for each class.
 
     Raises DataError: the run has no such split, or a file is damaged.
     """
     import pandas as pd
 
-    paths, labels, predicted, probabilities, names = predictions_of(run_dir, split)
+    paths, labels, predicted, probabilities, names = predictions_of(run, split)
     # Names stay Python's own objects: the text of pandas cannot hold one that is no Unicode.
     named = np.array(names, dtype=object)
     images = pd.DataFrame({"path": paths, "label": named[labels], "predicted": named[predicted]}, dtype=object)

@@ -1,67 +1,303 @@
-"""A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
+"""A run's folder: its files, in plain formats for people and scripts, and what each of them says. No torch here."""
 
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Self
 
-from common.errors import CheckpointError, OptionError
-from common.files import cut_name, write_text
-from common.tables import csv_text
-from trainers.config import OutputConfig, RunConfig, to_dict
-from trainers.storage.data_folder import data_folder
-
-
-def plan_run_directory(config: RunConfig) -> Path:
-    """Return the folder that this run will get (see `free_folder`)."""
-    model = cut_name(config.model.name.replace(":", "_").replace("/", "_"))
-    fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
-    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}")
-
-
-def tuning(output: OutputConfig) -> OutputConfig:
-    """Return the options of runs that only try a learning rate, which TensorBoard does not show among the others."""
-    return replace(output, output_dir=output.output_dir / "tuning")
-
-
-def free_folder(output: OutputConfig, source: str, name: str) -> Path:
-    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on.
-
-    Nothing is created yet, so that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
-    parent = data_folder(output, source)
-    if output.run_name is not None:
-        folder = parent / output.run_name
-        if folder.exists():
-            going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
-            if going_on and output.auto_resume:
-                going_on = " it was begun with other options, with which the same command goes on with it,"
-            raise OptionError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
-        return folder
-    taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
-    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-    # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
-    return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
-
+from common.errors import CheckpointError, DataError, OptionError
+from common.files import NO_DOWNLOADS, write_text
+from common.shell import command
+from common.tables import csv_text, read_rows
+from common.text import shorten_list
+from trainers.config import RunConfig, from_dict, to_dict
+from trainers.storage.places import from_directory, is_a_set, is_there
+from trainers.system import folder_lock
+from vit.config import HUB_OFFLINE
 
 SNAPSHOTS = "snapshots"
 """Folder of a run with its weights on the way."""
-
-META = {"data_fingerprint": str, "threads": int, "versions": dict}
-"""Entries that meta.json holds at least."""
-SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
-"""Entries that summary.json of a finished run holds."""
+META: dict[str, Any] = {
+    "started": str, "argv": list, "requested": dict, "data_fingerprint": str, "class_names": list, "threads": int,
+    "versions": dict,
+}  # fmt: skip
+"""Entries of meta.json."""
+PERHAPS: dict[str, Any] = {"kept": str, "processes": int, "git": (dict, NoneType), "directory": (str, NoneType)}
+"""Entries of meta.json that it may lack."""
+SUMMARY: dict[str, Any] = {"status": str, "epochs": int, "seconds": (int, float)}
+"""Entries of summary.json."""
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 """Scores that every split of a run has."""
-KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
-         "directory": (str, type(None))}  # fmt: skip
-"""Types of these values, where a file has them."""
+CHECKPOINT = re.compile(r"step_\d+|best")
+"""Names of files with checkpoints."""
+WHOLE = ("epoch", "step", "val_accuracy", "val_loss")
+"""Columns of metrics.csv that every row fills."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Folder of a run. Each file is read and judged when it is first asked for, and kept; a new object reads anew.
+
+    Raises FileNotFoundError: the run has no such file. CheckpointError: it is damaged.
+    """
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @classmethod
+    def find(cls, name: str, output_dir: Path | str = "runs") -> Self:
+        """Return the run that a person named: a path, or `latest` below `output_dir`.
+
+        The latest run is the one that was started last, or that the last command kept of several.
+        Raises FileNotFoundError: no such run. CheckpointError: a link in it leads elsewhere.
+        """
+        output_dir = Path(output_dir)
+        if name == "latest":
+            # Runs that only tried a rate lie deeper in it than those of a set of its name.
+            tried = output_dir / "tuning"
+            runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
+            if not runs:
+                raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
+            return max(map(cls, runs), key=lambda run: run.moment)
+        run = cls(Path(name))
+        if not run.is_there:
+            folder = run.path
+            what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
+            held = sorted(run.name for run in runs_below(folder)) if folder.is_dir() else []
+            choice = f"one of its runs: {shorten_list(held)}" if held else f"a folder below {output_dir}/, or latest"
+            raise FileNotFoundError(f"{folder} is not a run directory: it {what}; name {choice}")
+        run.refuse_links_out()
+        return run
+
+    @property
+    def is_there(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold the folder inside a block. Raises OptionError: another process works in it."""
+        return folder_lock.held(self.path)
+
+    def refuse_links_out(self) -> None:
+        """Raise CheckpointError for a link that leads out of a run, and for what is neither a file nor a folder.
+
+        A run may be a stranger's, and its files are read and replaced."""
+        home = os.path.realpath(self.path)
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder, name) for name in (*folders, *files)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                    raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
+                if not (path.is_file() or path.is_dir()) and os.path.lexists(path):  # else it went meanwhile
+                    raise CheckpointError(f"{path} is neither a file nor a folder: remove it")
+
+    @cached_property
+    def given(self) -> RunConfig:
+        """Options as config.json holds them, from wherever it was started. Raises OptionError: not those of a run."""
+        path = self.path / "config.json"
+        try:
+            config: RunConfig = from_dict(RunConfig, read_json(path))
+        except OptionError as error:
+            raise OptionError(f"config {path}: {error}") from error
+        return config
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """Options of the run, with its files where they are now."""
+        return self.at_present(self.given)
+
+    def at_present(self, config: RunConfig) -> RunConfig:
+        """Resolve relative paths against the directory in which this run started, where something is there.
+
+        A split that is gone gives way to the run's own split.csv."""
+        if self.started_in is not None and str(self.started_in) != working_directory():
+            config = from_directory(config, self.started_in)
+        own, split = self.path / "split.csv", config.data.split
+        return config.changed(data={"split": own}) if split and not split.is_file() and own.is_file() else config
+
+    def write_config(self, config: RunConfig) -> None:
+        write_json(self.path / "config.json", to_dict(config))
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """Table that meta.json holds, about the start of the run."""
+        path = self.path / "meta.json"
+        values = read_json(path, **META)
+        wrong = [name for name, kind in PERHAPS.items() if name in values and not isinstance(values[name], kind)]
+        names = values["class_names"]
+        wrong += ["class_names"] * (not names or not all(isinstance(name, str) for name in names))
+        refuse_damage(path, values, wrong)
+        return values
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """The same as `meta`, but nothing where that is missing or damaged."""
+        with suppress(FileNotFoundError, CheckpointError):
+            return self.meta
+        return {}
+
+    @property
+    def requested(self) -> RunConfig | None:
+        """Options as they were given; None: meta.json does not say."""
+        with suppress(OptionError):
+            if "requested" in self.about:
+                return from_dict(RunConfig, self.about["requested"])
+        return None
+
+    @property
+    def started_in(self) -> Path | None:
+        """Directory in which the run started; None: meta.json does not say."""
+        directory = self.about.get("directory")
+        return None if directory is None else Path(directory)
+
+    @property
+    def moment(self) -> str:
+        """When a run was started, or kept by a command of several; copies of its files keep that. Empty: unknown."""
+        return self.kept or self.started
+
+    @property
+    def started(self) -> str:
+        return str(self.about.get("started", ""))
+
+    @property
+    def kept(self) -> str:
+        """When a command of several kept this run; empty: none did."""
+        return str(self.about.get("kept", ""))
+
+    @property
+    def is_of_this_command(self) -> bool:
+        """Whether this very command line began the run, but for options that change no result."""
+        return [*telling(self.about.get("argv", ()))] == [*telling(command_line())]
+
+    @property
+    def seen(self) -> list[str]:
+        """Lines about images that the start of the run was trained on."""
+        said = self.about.get("seen")
+        return [str(line) for line in said] if isinstance(said, list) else []
+
+    def keep(self) -> None:
+        """Let `latest` mean this run, the one that a command kept of several."""
+        write_json(self.path / "meta.json", self.meta | {"kept": now()})
+
+    def require_images(self, config: RunConfig) -> None:
+        """Raise DataError where the images of the run are gone, with the command that says where they are now."""
+        source = config.data.source
+        if self.about.get("own_images"):
+            raise DataError(
+                f"{self} was trained on Datasets of a program, which no command finds again: in Python give them to"
+                f" resume({str(self)!r}, dataloaders=..., model=...); evaluate --data scores other images"
+            )
+        if is_a_set(source) or is_there(Path(source).expanduser()):
+            return
+        place = ((self.started_in or Path()) / source).absolute()
+        again = command("resume", self.path, "--data", "NEW_PLACE")
+        raise DataError(
+            f"{self} was trained on the images at {place}, and there are none now; if they moved: {again}, which makes"
+            " sure that they are the same"
+        )
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Table that summary.json holds: how far the run is, and what it found."""
+        path = self.path / "summary.json"
+        values = read_json(path, **SUMMARY)
+        if values["status"] == "finished":
+            refuse_damage(path, values, [name for name, judge in FINISHED.items() if not judge(values)])
+        return values
+
+    @cached_property
+    def progress(self) -> dict[str, Any]:
+        """The same as `summary`; where that is missing or damaged, the run has started, and has done something if it
+        has best weights."""
+        with suppress(FileNotFoundError, CheckpointError):
+            return self.summary
+        return {"status": "running", "epochs": len(self.checkpoints("best"))}
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_there and self.progress["status"] == "finished"
+
+    @property
+    def unfinished(self) -> str:
+        """Line that the run ended before its last planned epoch, and how it goes on; empty where it did not."""
+        with suppress(FileNotFoundError, CheckpointError):
+            if (status := self.summary["status"]) != "finished":
+                ended = "is running or was killed" if status == "running" else f"was {status}"
+                epochs = f"{self.summary['epochs']} of {self.summary.get('planned_epochs')}"
+                return f"{self} {ended} after epoch {epochs}; {command('resume', self.path)} goes on"
+        return ""
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """Rows of metrics.csv, one per epoch: numbers, None where a cell is empty."""
+        path = self.path / "metrics.csv"
+        require_file(path)
+        try:
+            rows = read_rows(path, WHOLE)
+            if not rows or any(not row[name] for row in rows for name in WHOLE):
+                raise ValueError("a row or a cell is missing")
+            return [{name: float(text) if text else None for name, text in row.items()} for row in rows]
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from None
+
+    def validated(self, epoch: int) -> dict[str, float]:
+        """Return the validation scores of an epoch. Raises CheckpointError: metrics.csv has lost them."""
+        row: dict[str, Any] = next((row for row in self.history if row["epoch"] == epoch), {})
+        named = ((name.removeprefix("val_"), value) for name, value in row.items() if name.startswith("val_"))
+        val = {name: value for name, value in named if value is not None}
+        if not are_scores(val):
+            raise CheckpointError(
+                f"{self}/metrics.csv has no row of scores for epoch {epoch}, which is the best: it was cut short"
+            )
+        return val
+
+    def checkpoints(self, kind: str) -> list[Path]:
+        """List the checkpoints of a kind (`step` or `best`), newest first."""
+        found = (self.path / "checkpoints").glob(f"{kind}*.safetensors")
+        whole = [path for path in found if CHECKPOINT.fullmatch(path.stem) and path.is_file()]
+        return sorted(whole, key=lambda path: (len(path.stem), path.stem), reverse=True)  # the longer number is larger
+
+    @property
+    def best(self) -> Path:
+        """Checkpoint of the best epoch. Raises CheckpointError: there is none."""
+        for path in self.checkpoints("best"):
+            return path
+        raise CheckpointError(f"{self}/checkpoints has no best.safetensors, the weights of the best epoch")
+
+
+def runs_below(folder: Path) -> Iterator[Path]:
+    """Yield the run directories in a folder, at whatever depth their names put them; hidden ones are unfinished."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        if (path / "config.json").is_file():
+            yield path
+        else:
+            yield from runs_below(path)
+
+
+@contextmanager
+def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
+    """Forbid network, downloads and unpacking in the block: the files of a run may be a stranger's.
+
+    `may_fetch_images`: images may be fetched, as a person named the folder for them.
+    """
+    limits = (HUB_OFFLINE,) if may_fetch_images else (NO_DOWNLOADS, HUB_OFFLINE)
+    tokens = [(limit, limit.set(True)) for limit in limits]
+    try:
+        yield
+    finally:
+        for limit, token in tokens:
+            limit.reset(token)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -70,40 +306,18 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
-    """Read a JSON file of a run with at least values of these `kinds`. Raises FileNotFoundError: no such file.
-    CheckpointError: it holds something else."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
+    """Read a JSON file with at least values of these `kinds`.
+
+    Raises FileNotFoundError: no such file. CheckpointError: it holds something else."""
+    require_file(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: it is not readable JSON ({str(error)[:100]})") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is damaged: it holds no table of values")
-    expected: dict[str, Any] = {name: kind for name, kind in KNOWN.items() if name in values} | kinds
-    wrong = [name for name, kind in expected.items() if not isinstance(values.get(name), kind)]
-    if values.get("test") is not None and not are_scores(values["test"]):
-        wrong.append("test")
-    if not counts_images(values):
-        wrong.append("images")
-    if wrong:
-        raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
+    refuse_damage(path, values, [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)])
     return values
-
-
-def counts_images(values: dict[str, Any]) -> bool:
-    """Return whether the images of each split that has scores are counted, in a file that counts any."""
-    if "images" not in values:
-        return True
-    counts, scored = values["images"], ["val", *["test"] * bool(values.get("test"))]
-    return isinstance(counts, dict) and all(isinstance(counts.get(split), int) for split in scored)
-
-
-def are_scores(values: Any) -> bool:
-    """Return whether this is a table of numbers that has those of every split."""
-    if not isinstance(values, dict) or not {*SCORES} <= values.keys():
-        return False
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
 
 
 def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
@@ -113,13 +327,43 @@ def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
     return None
 
 
+def refuse_damage(path: Path, values: dict[str, Any], wrong: list[str]) -> None:
+    """Raise CheckpointError that names the first of the wrong entries, if there are any."""
+    if wrong:
+        raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
+
+
+def require_file(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
+
+
+def are_scores(values: Any) -> bool:
+    """Return whether this is a table of numbers that has those of every split."""
+    if not isinstance(values, dict) or not {*SCORES} <= values.keys():
+        return False
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
+
+
+def counts_images(values: dict[str, Any]) -> bool:
+    """Return whether the images of each split that has scores are counted."""
+    counts, scored = values.get("images"), ["val", *["test"] * bool(values.get("test"))]
+    return isinstance(counts, dict) and all(isinstance(counts.get(split), int) for split in scored)
+
+
+FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "best": lambda values: isinstance(values.get("best"), dict) and isinstance(values["best"].get("epoch"), int),
+    "parameters": lambda values: isinstance(values.get("parameters"), int),
+    "images_seen": lambda values: isinstance(values.get("images_seen"), int | float),
+    "images": counts_images,
+    "test": lambda values: values.get("test") is None or are_scores(values["test"]),
+}
+"""Entries that summary.json of a finished run has, too, and what they are."""
+
+
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
     """Write all rows of the history, each float in full precision."""
     write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
-
-
-def write_run_config(folder: Path, config: RunConfig) -> None:
-    write_json(folder / "config.json", to_dict(config))
 
 
 def now() -> str:
@@ -127,19 +371,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def moment(run_dir: Path) -> str:
-    """Read when a run was started, or kept by a command of several; copies of its files keep that. Empty: unknown."""
-    meta = read_if_whole(run_dir / "meta.json") or {}
-    return str(meta.get("kept") or meta.get("started") or "")
-
-
 def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
-
-
-def is_this_command(argv: list[Any]) -> bool:
-    """Return whether this command line was given before, but for options that change no result."""
-    return [*telling(argv)] == [*telling(command_line())]
 
 
 def telling(words: Iterable[Any]) -> Iterator[Any]:

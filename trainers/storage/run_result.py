@@ -3,11 +3,14 @@
 import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.errors import CheckpointError, report_damage
 from trainers.config import RunConfig, rank_key
 from trainers.statistics import Design
+from trainers.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +44,11 @@ class RunResult:
         table = self.scores.rename_axis(None).to_html(float_format="{:.4f}".format, border=0)
         return f"{table}<p>best epoch {self.best_epoch}, in {where}</p>"
 
+    @cached_property
+    def folder(self) -> RunFolder:
+        """What else the run has left."""
+        return RunFolder(self.run_dir)
+
     @property
     def scores(self) -> "pd.DataFrame":
         """Return a row per split and a column per metric: of the best epoch's weights, as fractions."""
@@ -68,7 +76,23 @@ class RunResult:
         Raises DataError: the run has no such split. CheckpointError: a file is damaged."""
         from trainers.storage.predictions_file import predictions_frame
 
-        return predictions_frame(self.run_dir, split)
+        return predictions_frame(self.folder, split)
+
+
+def read_result(run: RunFolder) -> RunResult:
+    """Read the result of a finished run from its files.
+
+    Raises CheckpointError: the run did not finish, or has lost what it found."""
+    summary = run.summary
+    if summary["status"] != "finished":
+        raise CheckpointError(f"run {run} is {summary['status']}: it has no result yet")
+    _ = run.best  # without these weights it is not whole
+    epoch = summary["best"]["epoch"]
+    with report_damage(run.path / "summary.json"):
+        test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
+        designs = {split: Design(**fields) for split, fields in summary.get("groups", {}).items()}
+    val, sizes = run.validated(epoch), summary["images"]
+    return RunResult(run.path, epoch, val, test, run.history, sizes, designs, config=run.config)
 
 
 def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from common.errors import OptionError
+from common.files import made_whole
 from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
@@ -15,13 +16,13 @@ from datasets.loaders import loader_like
 from datasets.opened import OpenedImages
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig
 from trainers.reporting import console, screen
 from trainers.run import execute
-from trainers.run_start import made_whole, write_inputs
+from trainers.run_start import write_inputs
 from trainers.setup import RunSetup, prepare
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.finished_run import load
+from trainers.storage.checkpoint_file import load, read_checkpoint
+from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 
 
@@ -39,14 +40,15 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
         with made_whole(folder) as aside:
-            write_inputs(aside, first, to_dict(config))
-        execute(first, folder)
+            write_inputs(RunFolder(aside), first, config)
+        run = RunFolder(folder)
+        execute(first, run)
         load(folder)
-        checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
+        checkpoint = read_checkpoint(run.checkpoints("step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(
             on_few_batches(prepare(config, checkpoint=checkpoint, run_dir=folder, images=images), epochs=2),
-            folder,
+            run,
             checkpoint,
         )
         steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.epochs]
