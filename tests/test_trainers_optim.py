@@ -1,8 +1,11 @@
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
-from trainers.engine.optim import build_optimizer, learning_rate, set_learning_rate
+from trainers.config import TrainConfig, run_options
+from trainers.engine.optim import OPTIMIZERS, build_optimizer, learning_rate, set_learning_rate
 
 RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10, "steps_per_epoch": 10}
 
@@ -75,3 +78,22 @@ def test_muon_equals_torchs_on_matrices_stacked_or_not_and_adamw_on_the_rest():
             oracle.step()
     for parameter, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(parameter.view_as(other), other, atol=1e-5, rtol=1e-4)
+
+
+def test_every_optimizer_has_a_row_and_each_lowers_a_loss_at_its_own_rate():
+    (option,) = (option for option in run_options() if option.owner is TrainConfig and option.name == "optimizer")
+    assert {*get_args(option.kind)} == {*OPTIMIZERS}
+    images = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    for name, kind in OPTIMIZERS.items():
+        layer = nn.Linear(8, 8, bias=False)
+        nn.init.zeros_(layer.weight)
+        groups = [{"params": [layer.weight], "weight_decay": 0.0, "matrices": kind.matrices}]
+        optimizer = build_optimizer(groups, name=name, lr=kind.lr or 0.01)
+        losses = []
+        for _ in range(20):
+            loss = nn.functional.mse_loss(layer(images), images)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.9 * losses[0], name

@@ -20,7 +20,7 @@ from trainers.config import RunConfig
 from trainers.engine.arithmetic import AMP_DTYPES
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
 from trainers.engine.one_image import refuse_batches_of_one, require_outputs
-from trainers.engine.optim import build_optimizer, learning_rate
+from trainers.engine.optim import OPTIMIZERS, build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
 from trainers.resolve import NOTHING_GIVEN, Resolved, UserObjects, resolve
@@ -138,7 +138,7 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
-    matrices = train.optimizer == "muon" and config.model.trainable != "head"
+    matrices = OPTIMIZERS[train.optimizer].matrices and config.model.trainable != "head"
     groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay, matrices=matrices)
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, AdamW, Optimizer
@@ -15,19 +15,37 @@ COOLDOWN = 0.3
 """Share of the steps in which the schedule of that name falls."""
 
 
-def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
-    """AdamW, SGD or Muon over parameter groups; a group's own `lr_scale` multiplies the schedule (1 without one)."""
-    groups = [{"lr_scale": 1.0, **group} for group in groups]
-    leave_out_the_compiler()
-    on_mps = any(p.device.type == "mps" for group in groups for p in group["params"])
-    if name == "sgd":
-        return SGD(groups, lr=lr, momentum=0.9, fused=not on_mps)
-    if name == "muon":
-        from trainers.engine.muon import Muon
+class Kind(NamedTuple):
+    """An optimizer as `--optimizer` names it."""
 
-        return Muon(groups, lr=lr)
-    assert name == "adamw", name
-    return AdamW(groups, lr=lr, fused=not on_mps)
+    build: Callable[[list[dict[str, Any]], float, bool], Optimizer]
+    """Builds it over groups, at a rate, fused or not."""
+    lr: float | None = None
+    """Peak rate of every model; None: the model's own."""
+    matrices: bool = False
+    """The matrices below the head have groups of their own."""
+
+
+def _muon(groups: list[dict[str, Any]], lr: float, _fused: bool) -> Optimizer:
+    from trainers.engine.muon import Muon
+
+    return Muon(groups, lr=lr)
+
+
+OPTIMIZERS = {
+    "adamw": Kind(lambda groups, lr, fused: AdamW(groups, lr=lr, fused=fused)),
+    "sgd": Kind(lambda groups, lr, fused: SGD(groups, lr=lr, momentum=0.9, fused=fused)),
+    "muon": Kind(_muon, lr=0.02, matrices=True),  # a step turns a matrix equally far, whatever its gradient
+}
+"""The values of `--optimizer`; a new one is a row here and a word in the type of the option."""
+
+
+def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
+    """Build an optimizer over parameter groups; a group's own `lr_scale` multiplies the schedule (1 without one)."""
+    scaled = [{"lr_scale": 1.0, **group} for group in groups]
+    leave_out_the_compiler()
+    on_mps = any(parameter.device.type == "mps" for group in scaled for parameter in group["params"])
+    return OPTIMIZERS[name].build(scaled, lr, not on_mps)
 
 
 def leave_out_the_compiler() -> None:

@@ -22,14 +22,13 @@ from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from datasets.processes import cpu_quota
 from trainers.config import RunConfig
+from trainers.engine.optim import OPTIMIZERS
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX
 from vit.factory import kind_of
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
 SMALL_IMAGES["digits"] = "vit_micro_2"
-
-MUON_LR = 0.02  # of every model: a step turns a matrix so far, whatever its gradient (trainers/engine/muon.py)
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,9 @@ def of_model(asked: RunConfig) -> RunConfig:
     chosen, train = lookup(config), config.train
     augment = chosen.augment if config.data.augment == "auto" else config.data.augment
     mixup, cutmix = PRESETS[augment]
-    values = {name: getattr(chosen, name) for name in ("lr", "weight_decay", "label_smoothing", "start_head")}
+    values = {name: getattr(chosen, name) for name in ("weight_decay", "label_smoothing", "start_head")}
     values |= {"mixup": mixup, "cutmix": cutmix, "threads": default_threads()}
-    if train.optimizer == "muon":
-        values["lr"] = MUON_LR
+    values["lr"] = OPTIMIZERS[train.optimizer].lr or chosen.lr
     device = resolve_device(train.device)
     if train.compile:
         require_compiler(device)

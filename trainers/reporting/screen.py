@@ -15,6 +15,7 @@ from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig
+from trainers.engine.optim import OPTIMIZERS
 from trainers.reporting.console import FEW, percent, say, say_new
 from trainers.setup import RunSetup
 from vit.config import WHAT_THEY_ARE
@@ -116,7 +117,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     evaluated, drawn = "frozen layers stay in evaluation mode", "the split comes from --split"
     rules = [
         ("layer_decay", head and train.layer_decay != 1, one_layer),
-        ("--optimizer muon", head and train.optimizer == "muon", one_layer),
+        (f"--optimizer {train.optimizer}", head and OPTIMIZERS[train.optimizer].matrices, one_layer),
         ("checkpoint_activations", head and train.checkpoint_activations, "no block trains"),
         ("--amp tf32", train.amp == "tf32" and train.device == "cpu", "a processor computes float32 in full"),
         ("--compile", train.compile and train.cache_features == "on", "the backbone runs once per image"),
