@@ -11,11 +11,10 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from common.errors import Interrupted, exit_code, first_line, out_of_memory, system_reason
-from common.shell import NAME, PREFIX, PROGRAM, command
+from common.shell import NAME, PREFIX, PROGRAM, VERSION, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
-from trainers.version import VERSION
 
 COMMANDS = {
     "train": "train one model, from scratch or from pretrained weights",

@@ -1,4 +1,4 @@
-"""Commands as a person types them, each word quoted for a POSIX shell. No torch here."""
+"""The program's name and version, and its commands as a person types them, quoted for a POSIX shell. No torch here."""
 
 import os
 import shlex
@@ -11,6 +11,8 @@ PREFIX = __name__.removesuffix("common.shell")
 """What stands before the name of each module: `vit_train.` in the package that pip installs, else nothing."""
 NAME = "vit-train"
 """The name of the program and of its package."""
+VERSION = "0.9.0"
+"""What `--version`, meta.json, reports, exports and the installed package say."""
 EXTRAS = f"pip install '{NAME}[all]'" if PREFIX else "pip install -r requirements-extras.txt"
 """Words that install the optional packages."""
 

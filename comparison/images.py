@@ -11,7 +11,7 @@ from comparison.results import ConditionResult
 from comparison.runs import Arm, FinishedRun
 from datasets.images import picture_of
 from datasets.loaders import read_samples
-from trainers.reporting.figures.thumbnails import thumbnail
+from trainers.reporting.figures.images import thumbnail
 from trainers.storage.run_folder import RunFolder, untrusted_run
 
 EXAMPLES = 8

@@ -20,7 +20,7 @@ from comparison.runs import Comparison
 from comparison.table import DETAILS, VERDICTS, Table, table_frame, table_of
 from comparison.tensorboard import write_events
 from comparison.verdict import card, headline, not_converged, notes, pair_sentence
-from trainers.reporting.figures.thumbnails import data_uri
+from trainers.reporting.figures.images import data_uri
 
 FIGURES = ("differences", "accuracy_by_labels", "learning_curves")
 """Beginnings of the names of the files that `draw` makes."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comparison.runs import Arm, Comparison, Condition, FinishedRun
-from trainers.coverage import answered
+from trainers.calibration import answered
 from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
 from trainers.statistics import (
     Clusters,

@@ -16,11 +16,11 @@ from common.shell import command
 from common.text import pluralise, read_text
 from inference.certainty.answers import answers_in, read_answers
 from trainers.config import from_dict
-from trainers.engine.arithmetic import precision_to_use
 from trainers.engine.engines import autocast
 from trainers.options.defaults import resolve_device
 from trainers.storage.checkpoint_file import open_best, require_same_side, require_shapes
 from trainers.storage.run_folder import RunFolder, untrusted_run
+from trainers.system.process_state import precision_to_use
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session

@@ -20,13 +20,13 @@ from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
-from trainers.engine.arithmetic import amp_dtype_on, set_precision
 from trainers.engine.evaluation import score_split
 from trainers.options.defaults import resolve_device
 from trainers.run_start import changes_of_machine, images_of
 from trainers.seen import start_of, without_seen
 from trainers.storage.checkpoint_file import open_best
 from trainers.storage.run_folder import RunFolder, untrusted_run
+from trainers.system.process_state import amp_dtype_on, set_precision
 from vit.config import WHAT_THEY_ARE
 from vit.tensor_files import require_finite
 

@@ -15,6 +15,7 @@ from common.tables import csv_text
 from common.text import format_table, printable
 from datasets.copies import units_of
 from inference.certainty.report import report
+from trainers.calibration import sharpness
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.metrics import (
     ClassRow,
@@ -25,7 +26,6 @@ from trainers.engine.metrics import (
     per_class,
 )
 from trainers.engine.predictions import Predictions
-from trainers.heads.temperature import sharpness
 from trainers.statistics import Design, design_of
 
 MOST_COLUMNS = 1_000

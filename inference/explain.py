@@ -21,7 +21,7 @@ from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, kept, measured
 from trainers.reporting.explanations.methods import heat_maps
-from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
+from trainers.reporting.figures.images import ImagePrediction, ranked_classes
 from trainers.run_start import images_of
 from trainers.storage.run_folder import RunFolder, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select

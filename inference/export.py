@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
-from common.shell import EXTRAS, NAME
+from common.shell import EXTRAS, NAME, VERSION
 from common.text import printable
 from datasets.bundle import image_set
 from datasets.images import picture_of, read_image, to_mode
@@ -27,7 +27,6 @@ from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
 from trainers.storage.run_folder import RunFolder, untrusted_run
-from trainers.version import VERSION
 from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
 

@@ -25,7 +25,7 @@ from datasets.transforms import Pipeline
 from inference.certainty.answers import LEVEL, RATE, Judge
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
-from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
+from trainers.reporting.figures.images import ImagePrediction, ranked_classes
 from trainers.seen import hashes_in, start_of
 from vit.tensor_files import require_finite
 

@@ -19,7 +19,7 @@ from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalServer, as_json, as_page
 from inference.predict import predict
-from trainers.reporting.figures.thumbnails import data_uri
+from trainers.reporting.figures.images import data_uri
 from trainers.system.process import give_back_freed_memory
 
 PAGE = Path(__file__).with_name("serve_page.html")

@@ -15,12 +15,12 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
+from common.shell import VERSION
 from inference.classifier import open_classifier
 from inference.export import BATCH_SIZES, compare, comparison_pictures, seen_by
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.checkpoint_file import load
-from trainers.version import VERSION
 from vit import build_model
 from vit.export import fits_torchvision
 

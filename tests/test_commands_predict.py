@@ -26,7 +26,7 @@ from datasets.opened import labelled_samples
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import ExampleSheet, predict
-from trainers.reporting.figures.image_prediction import ImagePrediction
+from trainers.reporting.figures.images import ImagePrediction
 from trainers.storage.run_folder import write_json
 
 

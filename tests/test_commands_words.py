@@ -17,9 +17,9 @@ from commands.arguments import TrainOptions
 from commands.parser import kinds, on_line, parse, read
 from common.errors import OptionError
 from common.options import options_of
+from common.shell import VERSION
 from trainers import run_engines
 from trainers.config import RunConfig, load_config, to_dict
-from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 
 MKDIR = os.mkdir

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from common.image_spec import ImageSpec
-from trainers.reporting.explanations import attnlrp, faithfulness, layercam, perturbation
+from trainers.reporting.explanations import faithfulness, methods
+from trainers.reporting.explanations import subject as subjects
 from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, kept, measure, measured, paired
 from trainers.reporting.explanations.methods import METHODS, heat_maps
 from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
@@ -102,10 +103,10 @@ def test_layercam_is_that_of_the_library_grad_cam():
     library = pytest.importorskip("pytorch_grad_cam")
     model, images, classes = convolutions(), pictures(), torch.tensor([2, 0])
     subject = Subject(model, images, classes)
-    activations, logits = layercam.deepest(subject)
+    activations, logits = methods.deepest(subject)
     assert activations.shape == (2, 8, 8, 8)
     [gradients] = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), activations)
-    ours = layercam.layer_map(activations.detach(), gradients)
+    ours = methods.layer_map(activations.detach(), gradients)
     targets = [lambda output, place=place: output[place] for place in classes.tolist()]
     with library.LayerCAM(model=model, target_layers=[model[3]]) as theirs:
         expected = torch.from_numpy(theirs(input_tensor=images, targets=targets))
@@ -116,7 +117,7 @@ def test_layercam_is_that_of_the_library_grad_cam():
 
 def test_layercam_asks_the_deepest_layer_with_cells_enough():
     subject = Subject(stirred(MODELS["resnet18"]()), pictures(), torch.tensor([0, 1]))
-    assert layercam.deepest(subject)[0].shape == (2, 128, 4, 4)  # those after it have 2 and 1 per side
+    assert methods.deepest(subject)[0].shape == (2, 128, 4, 4)  # those after it have 2 and 1 per side
 
 
 def test_attnlrp_of_a_model_without_biases_shares_out_the_whole_score():
@@ -135,7 +136,7 @@ def test_attnlrp_of_a_model_without_biases_shares_out_the_whole_score():
 
     torch.manual_seed(0)
     model, images = Attends().double(), pictures(side=8).double()
-    with attnlrp.Rules():
+    with methods.Rules():
         x = images.requires_grad_()
         logits = model(x)
         [gradient] = torch.autograd.grad(logits[:, 1].sum(), x)
@@ -148,7 +149,7 @@ def test_occlusion_of_a_sum_is_what_each_part_adds():
     """Brute force: cover each window by hand."""
     model, images = linear(), pictures(1)
     subject, side = Subject(model, images, torch.tensor([1])), cells(SIDE)
-    instead, expected, counts = perturbation.blurred(images), torch.zeros(side, side), torch.zeros(side, side)
+    instead, expected, counts = subjects.blurred(images), torch.zeros(side, side), torch.zeros(side, side)
     whole = subject.odds(model(images))
     for row in range(side - 1):
         for column in range(side - 1):
@@ -157,15 +158,15 @@ def test_occlusion_of_a_sum_is_what_each_part_adds():
             covered[window] = instead[window]
             expected[row : row + 2, column : column + 2] += (whole - subject.odds(model(covered))).detach()
             counts[row : row + 2, column : column + 2] += 1
-    torch.testing.assert_close(perturbation.occlusion(subject)[0], expected / counts, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(methods.occlusion(subject)[0], expected / counts, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("side", [8, 33, 64])
 def test_what_stands_for_a_part_that_is_removed_keeps_an_even_picture_and_levels_a_busy_one(side):
     even = torch.full((1, 3, side, side), 0.7)
-    torch.testing.assert_close(perturbation.blurred(even), even)
+    torch.testing.assert_close(subjects.blurred(even), even)
     busy = pictures(1, side=side)
-    assert perturbation.blurred(busy).std() < 0.75 * busy.std()
+    assert subjects.blurred(busy).std() < 0.75 * busy.std()
 
 
 PLACE, STEP = (2, 5), SIDE // 8

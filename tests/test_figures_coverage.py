@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from trainers.coverage import accuracy_by_coverage, answered
-from trainers.reporting.figures.coverage import coverage_picture, draw_coverage, draw_sizes
+from trainers.calibration import accuracy_by_coverage, answered
+from trainers.reporting.figures.results import coverage_picture, draw_coverage, draw_sizes
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from ignite.engine import Events
 from torch import nn
 
 from trainers.config import load_config
-from trainers.engine.arithmetic import set_precision
 from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import read_result
+from trainers.system.process_state import set_precision
 from vit import Blueprint, ModelConfig
 
 pytestmark = [

@@ -11,8 +11,8 @@ import pytest
 from installed import environment, pip_install, wheel
 
 import vit_train
+from common.shell import VERSION
 from hatch_build import NOT_INSTALLED, PACKAGE, extras, files_of, move, moved, packages, requirements
-from trainers.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_CODE_OF_THE_APPLICATION = {*NOT_INSTALLED, "docs", "examples"}

@@ -18,7 +18,7 @@ from datasets.opened import OpenedImages
 from trainers.reporting import console, screen
 from trainers.run import train
 from trainers.statistics import Design
-from trainers.system import launcher
+from trainers.system import process
 
 
 class Kept(logging.Handler):
@@ -78,7 +78,7 @@ def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(log: 
 def test_of_several_processes_the_first_alone_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(launcher, "is_main_process", lambda: False)
+    monkeypatch.setattr(process, "is_main_process", lambda: False)
     say_everything()
     assert capsys.readouterr().out == ""
 

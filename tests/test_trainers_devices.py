@@ -9,10 +9,10 @@ from PIL import Image
 from small_run import call, tiny_run
 
 from common.errors import OptionError
-from trainers.engine.arithmetic import precision_to_use
 from trainers.options import defaults
 from trainers.run import train
 from trainers.storage.run_folder import read_json, write_json
+from trainers.system.process_state import precision_to_use
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_info
 
+from trainers.calibration import losses, sharpness
 from trainers.heads import linear
 from trainers.heads.fit import mixed_head
 from trainers.heads.linear import (
@@ -22,7 +23,6 @@ from trainers.heads.linear import (
     sample,
     weights_of,
 )
-from trainers.heads.temperature import losses, sharpness
 
 ALL, NETWORKS = slice(None), (slice(0, 10), slice(10, 20))
 

@@ -61,7 +61,7 @@ def averaged_run(folder: Path) -> RunConfig:
 def maps_of_one_point():
     """What a map along several points is worth, tests/test_explanations.py has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.reporting.explanations.perturbation.POINTS", (1.0,))
+        patch.setattr("trainers.reporting.explanations.subject.POINTS", (1.0,))
         yield
 
 

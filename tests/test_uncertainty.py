@@ -32,7 +32,7 @@ from inference.classifier import open_classifier
 from inference.images import find_images
 from inference.predict import predict
 from inference.serve import classify
-from trainers.coverage import accuracy_by_coverage, answered
+from trainers.calibration import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_of
 from trainers.storage.checkpoint_file import open_best
 from vit.factory import build_model

@@ -23,11 +23,11 @@ from datasets.opened import OpenedImages
 from datasets.sampling import Share
 from datasets.split_csv import fingerprint
 from trainers.config import RunConfig, from_dict
-from trainers.engine.arithmetic import compute_deterministically, set_precision
 from trainers.options import defaults
 from trainers.seen import as_begun, starts_of, without_seen
 from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
+from trainers.system.process_state import compute_deterministically, set_precision
 from vit import Blueprint, ImageSpec
 from vit.config import OWN_PREFIX
 

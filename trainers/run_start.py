@@ -12,7 +12,7 @@ import torch
 
 from common.errors import DataError
 from common.files import made_whole
-from common.shell import NAME
+from common.shell import NAME, VERSION
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import CPU, dataloaders_of, split_samples
@@ -23,7 +23,6 @@ from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, plan_run_directory
 from trainers.storage.run_folder import RunFolder, command_line, now, working_directory, write_json
 from trainers.system import distributed, folder_lock
-from trainers.version import VERSION
 from vit import ImageSpec
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")

@@ -17,7 +17,6 @@ from datasets.loaders import class_weights
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig
-from trainers.engine.arithmetic import AMP_DTYPES
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
 from trainers.engine.one_image import refuse_batches_of_one, require_outputs
 from trainers.engine.optim import OPTIMIZERS, build_optimizer, learning_rate
@@ -25,6 +24,7 @@ from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
 from trainers.resolve import NOTHING_GIVEN, Resolved, UserObjects, resolve
 from trainers.system import distributed
+from trainers.system.process_state import AMP_DTYPES
 from vit import ImageSpec
 from vit.config import HF_PREFIX
 from vit.freezing import keep_statistics

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from common.shell import PREFIX
-from trainers.version import VERSION as __version__
+from common.shell import VERSION as __version__
 
 if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
     from common.image_spec import ImageSpec as ImageSpec

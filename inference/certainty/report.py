@@ -19,7 +19,7 @@ from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_p
 from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
 from inference.certainty.features import in_one
 from inference.predict import JOINT
-from trainers.coverage import RIGHT, answered
+from trainers.calibration import WANTED, answered
 
 LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
@@ -95,7 +95,7 @@ def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, un
     shares, _ = columns_of(outputs)
     weights = unit_weights(units)
     weights = weights / weights.sum()
-    found: dict[str, Any] = {"right": RIGHT, "answered": answered(shares.max(axis=1), outputs.correct.numpy())}
+    found: dict[str, Any] = {"right": WANTED, "answered": answered(shares.max(axis=1), outputs.correct.numpy())}
     if answers is None:
         return found
     own = own_probabilities(outputs)
@@ -114,7 +114,7 @@ def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, un
 
 def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
     """Yield the sentences, each with its name in 17 columns and short enough for a terminal of 80."""
-    share, right = numbers["answered"], f"{RIGHT:.0%} right"
+    share, right = numbers["answered"], f"{WANTED:.0%} right"
     of = "all" if share == 1 else f"the surest {share:.1%}" if share else "none"
     yield f"{right:>17}  on {of} of these images"
     if answers is None:
@@ -169,7 +169,7 @@ def table_rows(
 
 def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> None:
     """Draw the accuracy on the images that it is surest of, and the sizes of the sets."""
-    from trainers.reporting.figures.coverage import coverage_picture  # matplotlib takes a second to import
+    from trainers.reporting.figures.results import coverage_picture  # matplotlib takes a second to import
 
     sizes, title = None if sets is None else sets.sum(axis=1), f"{title}: {len(correct):,} images"
     write_bytes(path, coverage_picture(confidence, correct, title=title, sizes=sizes, level=LEVEL))

@@ -20,10 +20,10 @@ from datasets.config import DataConfig
 from datasets.identity import identified
 from datasets.loaders import evaluation_loader
 from trainers.config import to_dict
-from trainers.engine.arithmetic import precision_to_use
 from trainers.features import kept_features, kept_tensors
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
+from trainers.system.process_state import precision_to_use
 from vit import Blueprint, ModelConfig
 from vit.factory import local_pretrained_models
 

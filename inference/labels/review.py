@@ -17,7 +17,7 @@ from datasets.bundle import Samples
 from datasets.images import picture_of
 from inference.labels.features import ExtractedFeatures, nearest, unit_length
 from inference.local_server import LocalServer, as_json, as_page
-from trainers.reporting.figures.thumbnails import thumbnail
+from trainers.reporting.figures.images import thumbnail
 
 PAGE = Path(__file__).with_name("page.html")
 SIDES = {"": 400, "small": 120, "large": 1600}

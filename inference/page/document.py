@@ -29,7 +29,7 @@ from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.page.residual_stream import logit_lens, patch_contents, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
-from trainers.reporting.figures.thumbnails import thumbnail
+from trainers.reporting.figures.images import thumbnail
 from trainers.storage.run_folder import RunFolder, untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state

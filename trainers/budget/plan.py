@@ -24,9 +24,9 @@ from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
+from trainers.calibration import losses, sharpness
 from trainers.config import RunConfig
 from trainers.heads.fit import Scores, ranking, shares_of
-from trainers.heads.temperature import losses, sharpness
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.run import Handler
@@ -35,7 +35,7 @@ from trainers.storage.data_folder import data_folder
 from trainers.storage.predictions_file import predictions_of
 from trainers.storage.run_folder import RunFolder, read_json
 from trainers.storage.run_result import RunResult
-from trainers.system.launcher import launched
+from trainers.system.process import launched
 from vit.config import Network, embedded_weights
 from vit.factory import image_spec
 from vit.parts import parts

@@ -20,9 +20,9 @@ from datasets.copies import units_of
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from datasets.split import subset_training
+from trainers.calibration import losses, sharpness
 from trainers.features import compute_features
 from trainers.heads.linear import Images, Judged, Linear, fit_head, weights_of
-from trainers.heads.temperature import losses, sharpness
 from trainers.setup import RunSetup
 from vit.config import Network
 from vit.mixture import SideBySide

@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
-from trainers.heads.temperature import Floats, Ints, losses, sharpness
+from trainers.calibration import Floats, Ints, losses, sharpness
 from trainers.statistics import design_of
 
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)

@@ -7,7 +7,7 @@ import torch
 
 from datasets.processes import cpu_count
 from trainers.options.defaults import resolve_device
-from trainers.system.launcher import launched, require_whole
+from trainers.system.process import launched, require_whole
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.shell import PREFIX
 from common.text import wrapped
-from trainers.system import launcher
+from trainers.system import process
 
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
@@ -39,7 +39,7 @@ def show(line: str, label: str | None) -> None:
     """Print a line in the main process, its label in a column, without tearing a progress bar."""
     if label is not None:
         line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
-    if launcher.is_main_process():
+    if process.is_main_process():
         from tqdm import tqdm
 
         tqdm.write(wrapped(line, indent=0 if label is None else 11))

@@ -36,14 +36,12 @@ from trainers.reporting import console, screen
 from trainers.reporting.explanations.faithfulness import measured
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.explanations.subject import NoMap
-from trainers.reporting.figures.attention import distance_figure
-from trainers.reporting.figures.coverage import coverage_picture
-from trainers.reporting.figures.image_prediction import ImagePrediction, ranked_classes
-from trainers.reporting.figures.results import confusion_figure, reliability_figure
+from trainers.reporting.figures.attention import distance_figure, position_similarity_figure
+from trainers.reporting.figures.images import ImagePrediction, ranked_classes
+from trainers.reporting.figures.results import confusion_figure, coverage_picture, reliability_figure
 from trainers.reporting.figures.sheets import (
     batch_sheet,
     png,
-    position_similarity_figure,
     prediction_sheet,
     tile_picture,
 )

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from common.errors import DataError, FailedElsewhere, Interrupted, OptionError, exit_code
-from trainers.system.launcher import is_main_process, launched, require_whole
+from trainers.system.process import is_main_process, launched, require_whole
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes
 

@@ -1,4 +1,4 @@
-"""Set up the process as a whole: garbage collector, memory, waiting threads, exit. Imports nothing heavy."""
+"""This process: which of several it is, its memory, streams, waiting threads and exit. Imports nothing heavy."""
 
 import ctypes
 import gc
@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
+from common.errors import OptionError
 from datasets.processes import end_with_parent, ignore_odd_pictures
-from trainers.system.launcher import launched
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -22,6 +22,31 @@ TRAINING = ("train", "resume", "compare")
 """Commands whose steps a quiet machine takes faster with threads that spin."""
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Variables that say how OpenMP's threads wait; it reads them once, when torch is imported."""
+
+
+def launched() -> int:
+    """Return how many processes were started as one run; 1 without a launcher."""
+    said = os.environ.get("WORLD_SIZE", "1")
+    return int(said) if said.isdecimal() else 1
+
+
+def is_main_process() -> bool:
+    """Return whether this process writes and speaks for all, also once the processes have parted."""
+    return launched() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def require_whole() -> None:
+    """Raise OptionError where variables of a launcher are left over, incomplete or no numbers."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes == "1":
+        return
+    fault = "" if processes.isdecimal() and int(processes) else " is no number of processes"
+    for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        value = os.environ.get(name, "")
+        if not value or not (value.isdecimal() or name == "MASTER_ADDR"):
+            fault = fault or (f" with {name}={value!r}" if name in os.environ else f" without {name}")
+    if fault:
+        raise OptionError(f"WORLD_SIZE={processes!r}{fault}: start with torchrun, or unset WORLD_SIZE")
 
 
 def settle() -> None:

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from common.errors import CheckpointError
 from datasets.bundle import BatchKey, evenly
 from trainers.reporting.explanations.methods import heat_maps, title_of
-from trainers.reporting.explanations.perturbation import blurred, probabilities, without
-from trainers.reporting.explanations.subject import Subject, cells, resized
+from trainers.reporting.explanations.subject import Subject, blurred, cells, probabilities, resized, without
 from trainers.storage.checkpoint_file import best_of, seal_of
 from trainers.storage.run_folder import read_json, write_json
 

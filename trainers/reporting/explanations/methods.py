@@ -1,6 +1,21 @@
-"""Heat maps of any model: every method by its name, and `heat_maps`. B images, G cells per side."""
+"""Heat maps of any model: every method by its name, and `heat_maps`. B images, G cells per side.
+
+AttnLRP (Achtibat et al. 2024, arXiv:2402.05602): layer-wise relevance propagation through a Transformer.
+
+Relevance is gradient times input, where the backward pass follows other rules at three places: the deviation that a
+LayerNorm divides by is a constant, an activation function lets a constant share of its input through (the identity
+rule), and of a product of two activations each factor gets one half (the uniform rule). The rules take the place of
+the functions that layers call, so the model stays as it is, whichever library made it.
+
+LayerCAM (Jiang et al. 2021, IEEE TIP 30, doi:10.1109/TIP.2021.3089943): heat maps of convolutional networks.
+
+Of a layer with activations A (B, K, h, w) and gradients g of the class's score by them, the map is
+`ReLU(sum over k of ReLU(g_k) * A_k)` (eq. 6-8): every place has its own weights, so that layers before the last have
+maps, too. The layer that is asked is the deepest one with enough cells to point at something.
+"""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -8,14 +23,188 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from common.errors import NoAttention, OptionError
-from trainers.reporting.explanations.attnlrp import integrated_attnlrp
-from trainers.reporting.explanations.layercam import integrated_layercam
-from trainers.reporting.explanations.perturbation import occlusion
-from trainers.reporting.explanations.subject import MAX_CELLS, NoMap, Subject, shares
-from vit.attention_maps import maps_of
+from trainers.reporting.explanations.subject import (
+    MAX_CELLS,
+    POINTS,
+    NoMap,
+    Subject,
+    blurred,
+    cells,
+    on_cells,
+    resized,
+    shares,
+    way,
+    without,
+)
+from vit.attention_maps import attention_weights, maps_of
 from vit.mixture import SideBySide
+
+ACTIVATIONS = (F.gelu, F.silu, F.relu)
+PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+FLOOR = 0.1
+"""Amount that a cell keeps of one map where the other one is 0, in shares of a cell of an even map."""
+FEWEST = 4
+"""Cells per side that the layer has at least, where the network has such a layer: the last one of a network for 224 px
+has 7 there, and 2 at 64 px, which point at nothing."""
+BATCH = 32
+"""Covered pictures that occlusion shows at once."""
+
+
+class Rules(TorchFunctionMode):
+    """Give functions their usual values, and the gradients of the rules, while entered."""
+
+    attended = False
+    """True if a product of attention was among them."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in ACTIVATIONS:
+            return _identity_rule(function, *args, **kwargs)
+        if function is F.layer_norm:
+            return _layer_norm(*args, **kwargs)
+        if function is F.scaled_dot_product_attention:
+            self.attended = True
+            query, key, value, *rest = args
+            return function(half(half(query)), half(half(key)), half(value), *rest, **kwargs)
+        if function is torch.baddbmm:  # of vit/model.py: the scores, between queries and keys
+            start, query, key, *rest = args
+            return function(start, half(query), half(key), *rest, **kwargs)
+        if function in PRODUCTS and all(factor.requires_grad and factor.dim() == 4 for factor in args):
+            self.attended = True
+            return function(*map(half, args), **kwargs)
+        return function(*args, **kwargs)
+
+
+def half(x: Tensor) -> Tensor:
+    """Return the same values with half of their gradient."""
+    return (x + x.detach()) / 2
+
+
+def _identity_rule(function: Any, x: Tensor, *args: Any, **options: Any) -> Tensor:
+    with torch.no_grad():
+        y = function(x.clone() if options.get("inplace") else x, *args, **options)
+        share = torch.where(x.abs() > 1e-6, y / x, 0.0)
+    return x * share
+
+
+def _layer_norm(
+    x: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    deviation = (x.var(dim=-1, unbiased=False, keepdim=True) + eps).sqrt().detach()
+    y = (x - x.mean(dim=-1, keepdim=True)) / deviation
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def integrated_attnlrp(subject: Subject) -> Tensor:
+    """Map (B, G, G) the relevance on the way from the blurred picture, squared.
+
+    Of a pixel it is the mean gradient times what the blurred picture lacks, so that a bright even sky is not evidence
+    for being bright. Squaring leaves the order of cells as it is, and most of the map to those that stand out.
+    Raises NoMap: no Transformer.
+    """
+    start = blurred(subject.images)
+    gradient = sum((relevance_gradient(point) for point in way(subject, start)), torch.zeros_like(start))
+    return on_cells(((subject.images - start) * gradient / len(POINTS)).sum(dim=1)).clamp(min=0) ** 2
+
+
+def relevance_gradient(subject: Subject) -> Tensor:
+    """Differentiate the log odds by the images under the rules: (B, C, S, S). Raises NoMap: no Transformer."""
+    images = subject.images.detach().requires_grad_()
+    with torch.enable_grad(), Rules() as rules:
+        try:
+            outputs = attention_weights(subject.network, images)[0]  # torchvision's fused layers hide their products
+        except NoAttention:
+            outputs = subject.network(images)
+        odds = subject.odds(subject.head(outputs)).sum()
+    if not rules.attended:
+        raise NoMap(f"{type(subject.network).__name__} has no attention that is known: AttnLRP has nothing to follow")
+    return torch.autograd.grad(odds, images)[0]
+
+
+def integrated_layercam(subject: Subject) -> Tensor:
+    """Map (B, G, G) LayerCAM, which knows which object, times integrated gradients, which know where.
+
+    So does Guided Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391, section 3.2). Of LayerCAM what lies above its mean
+    counts. Raises NoMap: there are no feature maps.
+    """
+    start = blurred(subject.images)
+    coarse, gradient = torch.zeros(()), torch.zeros_like(start)
+    for point in way(subject, start):
+        activations, logits = deepest(point)
+        with torch.enable_grad():
+            by_layer, by_image = torch.autograd.grad(point.odds(logits).sum(), [activations, point.images])
+        coarse = coarse + layer_map(activations.detach(), by_layer)
+        gradient += by_image
+    fine = on_cells(((subject.images - start) * gradient).sum(dim=1))
+    return both(resized(coarse - coarse.mean(dim=(1, 2), keepdim=True), fine.size(-1)), fine)
+
+
+def both(first: Tensor, second: Tensor) -> Tensor:
+    """Multiply two maps (B, G, G), with FLOOR of an even map added to each.
+
+    A cell that one of them missed is not lost, and the other one has the word where one is 0 throughout.
+    """
+    one, other = shares(first), shares(second)
+    floor = FLOOR / one[0].numel()
+    return one * other + floor * (one + other)
+
+
+def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
+    """Weight activations by gradients, two (B, K, h, w) -> (B, h, w)."""
+    return (gradients.clamp(min=0) * activations).sum(dim=1).clamp(min=0)
+
+
+def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, and the logits.
+
+    Where no resolution has so many cells, they are of the finest. Raises NoMap: there are no feature maps.
+    """
+    height, width = subject.images.shape[2:]
+    taken: dict[int, Tensor] = {}
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.dim() == 4 and output.requires_grad:
+            rows, columns = output.shape[2:]
+            # Not the (B, h, w, K) of a Swin Transformer: feature maps have the proportions of the images.
+            if 1 < rows < height and abs(rows * width - columns * height) < max(height, width):
+                taken[rows] = output
+
+    with ExitStack() as hooks, torch.enable_grad():
+        for module in subject.network.modules():
+            hooks.enter_context(module.register_forward_hook(keep))
+        logits = subject(subject.images.requires_grad_())  # a graph also where every parameter is frozen
+    reached = {rows: kept for rows, kept in taken.items() if len(kept) == len(subject.images)}
+    if not reached:
+        raise NoMap(f"{type(subject.network).__name__} has no feature maps (B, K, h, w): LayerCAM has nothing to show")
+    return reached[min((rows for rows in reached if rows >= FEWEST), default=max(reached))], logits
+
+
+def occlusion(subject: Subject) -> Tensor:
+    """Measure how far the log odds of the class fall without each cell (Zeiler and Fergus 2014, section 4.2).
+
+    Windows of 2 x 2 cells are covered; a cell has the mean over its windows. It needs no gradients, so it is a map of
+    a program, too (ONNX); it takes a pass for each window.
+    """
+    side = cells(subject.images.size(-1))
+    instead, corners = blurred(subject.images), torch.eye((side - 1) ** 2).view(-1, 1, side - 1, side - 1)
+    windows = F.conv_transpose2d(corners, torch.ones(1, 1, 2, 2))[:, 0]  # (W, N, N): 1 inside of each window
+    maps = []
+    with torch.no_grad():
+        for row in range(len(subject.images)):
+            image, blank = subject.images[row : row + 1], instead[row : row + 1]
+            falls = []
+            for part in windows.split(BATCH):
+                many = replace(subject, classes=subject.classes[row].expand(len(part)))
+                covered = without(image, part.to(image.device), blank)
+                falls.append(many.odds(many(covered).float()).cpu())
+            one = replace(subject, classes=subject.classes[row : row + 1])
+            fall = one.odds(one(image).float()).cpu() - torch.cat(falls)
+            maps.append((fall[:, None, None] * windows).sum(dim=0) / windows.sum(dim=0))
+    return torch.stack(maps)
 
 
 def rollout(subject: Subject) -> Tensor:

@@ -1,7 +1,8 @@
-"""Subject of a heat map: a network, its input, and a class of each image."""
+"""Subject of a heat map: a network, its images and a class of each; and its images blurred, or with parts covered."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch.nn import functional as F
 from common.errors import OptionError
 
 MAX_CELLS, MIN_CELLS, CELL = 14, 8, 16
+POINTS = (1 / 3, 2 / 3, 1.0)
+"""Points on the way from the blurred picture to the picture at which gradients are taken."""
 
 
 class NoMap(OptionError):
@@ -69,3 +72,47 @@ def shares(values: Tensor) -> Tensor:
     values = values.detach().float().cpu().nan_to_num(posinf=0.0, neginf=0.0).clamp(min=0)
     total = values.sum(dim=(1, 2), keepdim=True)
     return values / total.clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def blurred(images: Tensor) -> Tensor:
+    """Remove what is finer than a quarter of the side from (B, C, S, S), by a Gaussian of an eighth of the side.
+
+    What stands in for a part that is taken away. A grey square would be an object of its own, with sharp edges that
+    no training image had; a blurred one has the colours of its neighbourhood, and nothing else is left to see.
+    """
+    side = images.size(-1)
+    sigma = side / 8
+    reach = max(1, min(math.ceil(3 * sigma), side - 1))
+    axis = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
+    kernel = (-(axis**2) / (2 * sigma**2)).exp()
+    kernel /= kernel.sum()
+    channels = images.size(1)
+    rows = kernel.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    for weights, padding in ((rows, (0, 0, reach, reach)), (rows.mT, (reach, reach, 0, 0))):
+        images = F.conv2d(F.pad(images, padding, mode="reflect"), weights, groups=channels)
+    return images
+
+
+def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
+    """Yield the subject at each of the POINTS between `start` and its images.
+
+    The gradient at the picture alone is that of one point, where a sure model is flat and noisy; a mean over a path
+    is that of integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
+    Raises NoMap: a program without gradients, such as an ONNX file.
+    """
+    if next(subject.network.parameters(), None) is None:
+        raise NoMap(f"{type(subject.network).__name__} has no gradients: only occlusion explains it")
+    for share in POINTS:
+        yield replace(subject, images=(start + share * (subject.images - start)).detach())
+
+
+def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
+    """Put `instead` into the cells (B, N, N) of images (B, C, S, S) that `removed` marks."""
+    mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
+    return torch.where(mask, instead, images)  # one image under many masks, or as many of both
+
+
+def probabilities(subject: Subject, images: Tensor) -> Tensor:
+    """Compute the probability of each image's class, float32 (B,)."""
+    logits = subject(images).float()
+    return logits.softmax(dim=1).gather(1, subject.classes[:, None].to(logits.device))[:, 0]

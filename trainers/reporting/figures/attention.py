@@ -1,8 +1,12 @@
-"""Attention as pictures: of every head of every layer, and how far it reaches."""
+"""Figures of the inside of a ViT: the attention of each head, how far it reaches, and the position embeddings."""
+
+import math
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.nn import functional as F
 
 from trainers.reporting.figures.results import BLUE, GREY, tidy
 
@@ -38,4 +42,26 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
     axis.set_title(f"{title}\nHow far each head looks: near 0 at its own patch, the higher the wider.", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     tidy(axis)
+    return figure
+
+
+def position_similarity_figure(positions: Tensor) -> Figure:
+    """Draw the cosine similarity of each patch's position (1 + G*G, D) to all others, a map each.
+
+    Figure 7 of Dosovitskiy et al. 2020, where neighbours, rows and columns become alike.
+    """
+    grid = F.normalize(positions[1:].float(), dim=1)
+    side = math.isqrt(len(grid))
+    maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
+    factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
+    step = side * factor + gap
+    enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+    spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)
+    canvas = spaced.transpose(1, 2).reshape(side * step, side * step)[:-gap, :-gap].numpy()
+    figure = Figure(figsize=(6.8, 6.0), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
+    axis.set(xticks=[], yticks=[], xlabel="column of the patch", ylabel="row of the patch")
+    axis.set_title(f"position embeddings: similarity of each of the {side} x {side} patches to all", fontsize=10)
+    figure.colorbar(image, label="cosine similarity")
     return figure

@@ -1,4 +1,4 @@
-"""Sheets of images with captions and heat maps, and a map of the position embeddings, as matplotlib Figures.
+"""Sheets of images with captions and heat maps, as matplotlib Figures.
 
 A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
 """
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from common.text import ellipsis
 from datasets.fitting import Box
 from trainers.reporting.figures import results
-from trainers.reporting.figures.image_prediction import ImagePrediction
+from trainers.reporting.figures.images import ImagePrediction
 from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
 
 DPI = 100
@@ -195,25 +195,3 @@ def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
     return tuple(
         (line, colour) for text, colour in texts for line in wrap(text, round(TILE / LETTER), break_on_hyphens=False)
     )
-
-
-def position_similarity_figure(positions: Tensor) -> Figure:
-    """Draw the cosine similarity of each patch's position (1 + G*G, D) to all others, a map each.
-
-    Figure 7 of Dosovitskiy et al. 2020, where neighbours, rows and columns become alike.
-    """
-    grid = F.normalize(positions[1:].float(), dim=1)
-    side = math.isqrt(len(grid))
-    maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
-    factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
-    step = side * factor + gap
-    enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
-    spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)
-    canvas = spaced.transpose(1, 2).reshape(side * step, side * step)[:-gap, :-gap].numpy()
-    figure = Figure(figsize=(6.8, 6.0), layout="constrained")
-    axis = figure.subplots()
-    image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
-    axis.set(xticks=[], yticks=[], xlabel="column of the patch", ylabel="row of the patch")
-    axis.set_title(f"position embeddings: similarity of each of the {side} x {side} patches to all", fontsize=10)
-    figure.colorbar(image, label="cosine similarity")
-    return figure

@@ -1,12 +1,17 @@
-"""An image that a model was asked about: what the commands print, and what the figures draw."""
+"""Images that a model classified, as commands print and figures draw them, and as data URIs. No matplotlib here."""
 
+import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from datasets.fitting import Box
+
+SMALL = 96  # pixels; up to here a picture is kept losslessly
 
 
 @dataclass(frozen=True)
@@ -49,3 +54,20 @@ def ranked_classes(
         best, order = probabilities.topk(min(top, len(class_names)), dim=1)  # a 20th of the time for 1000 classes
     rows = zip(order.tolist(), best.tolist(), strict=True)
     return [tuple((class_names[index], value) for index, value in zip(*row, strict=True)) for row in rows]
+
+
+def thumbnail(image: Image.Image, side: int) -> str:
+    """Encode a picture of at most `side` pixels as a data URI."""
+    image = image.convert("RGB")
+    lossless = max(image.size) <= SMALL
+    image.thumbnail((side, side))
+    content = io.BytesIO()
+    if lossless:
+        image.save(content, "PNG", optimize=True)
+    else:
+        image.save(content, "JPEG", quality=85)
+    return data_uri(content.getvalue(), "png" if lossless else "jpeg")
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
