@@ -109,6 +109,8 @@ def resolve(
     """Turn each open option into a value, and open the weights and the images that it depends on.
 
     Arguments and errors are those of `trainers.setup.prepare`."""
+    if asked.train.deterministic:
+        compute_deterministically()  # before the device is looked up, which may start CUDA
     by_model = defaults.of_model(given.named(asked))
     device = compute_on(by_model)
     new, blueprint = checkpoint is None, None
@@ -128,9 +130,7 @@ def resolve(
 
 
 def compute_on(config: RunConfig) -> torch.device:
-    """Return the device of this process, and let it compute as the options say: precision, threads, determinism."""
-    if config.train.deterministic:
-        compute_deterministically()
+    """Return the device of this process, and let it compute as the options say: precision and threads."""
     device = distributed.own_device(config.train.device)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # else pinned memory is that of the first GPU
