@@ -167,7 +167,7 @@ def compared(options: Options) -> ComparisonReport:
     from trainers.options.defaults import SMALL_IMAGES
 
     if options.runs:
-        return compare_runs(options.runs, options.output)
+        return compare_runs(options.runs, options.output, elsewhere="--output-dir" in options.given)
     report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         say(command("compare", "--data", "path/to/images"), label="next")

@@ -22,7 +22,7 @@ from comparison.verdict import announce_plan, known_problems, protocol
 from datasets.split_csv import write_split
 from trainers.config import OutputConfig, metric_of, rank_key, to_dict
 from trainers.reporting import console
-from trainers.storage.data_folder import claimed_folder, free_folder
+from trainers.storage.data_folder import claimed_folder, free_folder, free_in, home_of
 from trainers.storage.run_folder import RunFolder, write_json
 from trainers.storage.run_result import best_of_several, read_result
 from trainers.system import folder_lock, process_state
@@ -132,9 +132,11 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     return kept
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport:
-    """Compare finished runs, unchanged. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not
-    whole, has no test images, or was given other ones."""
+def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool = False) -> ComparisonReport:
+    """Compare finished runs, unchanged; the report lies with the first of them, or `elsewhere`, where `output` says.
+
+    Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, has no test images, or was given
+    other ones."""
     folders = [RunFolder.find(name, output.output_dir) for name in names]
     runs, seen = on_unseen([read_run(folder.path) for folder in folders])
     require_same_data(runs, splits=("test",))
@@ -154,7 +156,10 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> ComparisonReport
         ),
         warnings=warnings,
     )
-    return show(comparison, free_folder(output, data["source"], "compare"))
+    home = None if elsewhere else home_of(folders[0].path)
+    if home is not None:
+        return show(comparison, free_in(home, output, "compare"))
+    return show(comparison, free_folder(output, folders[0].config.data.source, "compare"))
 
 
 def show(comparison: Comparison, folder: Path) -> ComparisonReport:

@@ -15,7 +15,7 @@ from commands.parser import ASKED, ELSEWHERE, docstrings, named_options
 from common.errors import OptionError
 from common.options import NoWord, options_of
 from trainers.config import OutputConfig, RunConfig, by_section, from_dict, run_options
-from trainers.storage.run_folder import free_folder
+from trainers.storage.data_folder import free_folder, plan_run_directory
 
 CLASSES = {name: import_module(f"commands.{name}").Options for name in main.COMMANDS}
 LINES = {name: {*named_options(options_class), *ASKED, "--debug"} for name, options_class in CLASSES.items()}
@@ -129,11 +129,20 @@ def test_the_option_that_is_named_in_place_of_a_foreign_one_is_taken_where_it_is
             assert {*here} <= line
 
 
+def test_a_comparison_is_not_advised_to_go_on_with_a_run(tmp_path):
+    run = tmp_path / "digits" / "r"
+    run.mkdir(parents=True)
+    (run / "config.json").touch()
+    with pytest.raises(OptionError, match="--run-name") as refused:
+        free_folder(OutputConfig(output_dir=tmp_path, run_name="r"), "digits", "compare")
+    assert "--auto-resume" not in str(refused.value)
+
+
 def test_who_gives_auto_resume_is_not_advised_to_give_it(tmp_path):
-    options = OutputConfig(output_dir=tmp_path, run_name="r", auto_resume=True)
+    config = RunConfig(output=OutputConfig(output_dir=tmp_path, run_name="r", auto_resume=True))
     with pytest.raises(OptionError) as refused:
         for _ in range(2):
-            folder = free_folder(options, "digits", "r")
+            folder = plan_run_directory(config)
             folder.mkdir(parents=True)
             (folder / "config.json").touch()
     assert "--auto-resume" not in str(refused.value)

@@ -1,3 +1,4 @@
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.predictions import predictions_of
+from trainers.storage.data_folder import MARKER
 from vit.config import Network
 
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -102,6 +104,21 @@ def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
     change(folder / "split.csv", "bee/0004.png,bee", "bee/0004.png,ant")
     with pytest.raises(DataError, match="content, first 'ant/0003.png'; 1 image changed label"):
         require_same_data([first, read_run(folder)])
+
+
+def test_the_report_lies_with_the_runs_from_whatever_directory_they_are_compared(tmp_path, monkeypatch):
+    home, folders = tmp_path / "here" / "runs" / "photos", []
+    runs = [run_in(home / "plain", source="photos"), run_in(home / "deep" / "er", source="photos", options={"lr": 0.1})]
+    (tmp_path / "here" / "photos").mkdir()
+    (home / MARKER).write_text(str(tmp_path / "here" / "photos"))
+    monkeypatch.setattr("comparison.compare.show", lambda _, folder: folders.append(folder.resolve()))
+    for place in (tmp_path, tmp_path / "here", home / "deep"):
+        monkeypatch.chdir(place)
+        names = [os.path.relpath(run, place) for run in reversed(runs)]
+        compare_runs(names, OutputConfig())
+        compare_runs(names, OutputConfig(), elsewhere=True)
+    elsewhere = [tmp_path / "runs/photos", home, home / "deep/runs/photos"]
+    assert folders == [folder / "compare" for place in elsewhere for folder in (home, place)]
 
 
 def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(tmp_path, monkeypatch):

@@ -19,8 +19,10 @@ import main
 from common.errors import OptionError
 from comparison.compare import compare_arms
 from comparison.plan import Request
+from trainers.config import OutputConfig
 from trainers.resume import resume
 from trainers.run import train
+from trainers.storage.data_folder import free_folder
 from trainers.system import folder_lock
 
 
@@ -113,10 +115,19 @@ def compare_it_with_itself(config):
 
 
 @pytest.mark.parametrize("start", [train, compare_it_with_itself])
-def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path, monkeypatch, start):
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.1)
+def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path, start):
     with folder_lock.held(tmp_path / "digits" / "r"), pytest.raises(OptionError, match=f"process {os.getpid()}"):
         start(tiny_run(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["vit_micro_2_s0", "compare"])
+def test_a_name_whose_folder_was_removed_is_taken_while_its_process_lives(tmp_path, name):
+    output, folder = OutputConfig(tmp_path), tmp_path / "digits" / name
+    with folder_lock.held(folder):
+        assert free_folder(output, "digits", name).name == f"{name}_2"
+        assert folder_lock.path_of(folder).exists()
+    folder_lock.path_of(folder).write_text("left by a process that was killed")
+    assert free_folder(output, "digits", name) == folder
 
 
 def test_a_disk_that_has_no_locks_to_give_is_named_with_the_way_out(tmp_path, monkeypatch):

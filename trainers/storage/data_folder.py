@@ -14,6 +14,7 @@ from common.errors import OptionError
 from common.files import cut_name, write_text
 from datasets.config import data_name, data_place
 from trainers.config import OutputConfig, RunConfig
+from trainers.system.folder_lock import is_held, refuse_held
 
 MARKER = ".set"
 
@@ -42,6 +43,12 @@ def claimed_folder(output: OutputConfig, source: str) -> Path:
     return folder
 
 
+def home_of(run_dir: Path) -> Path | None:
+    """Return the folder of a set in which a run lies; None: it lies in none."""
+    above = (*run_dir.parents, *run_dir.absolute().parents)
+    return next((folder for folder in above if (folder / MARKER).is_file()), None)
+
+
 def owner(folder: Path) -> str:
     """Return the place of the set whose folder this is; empty where nothing says so."""
     with suppress(OSError):
@@ -53,7 +60,10 @@ def plan_run_directory(config: RunConfig) -> Path:
     """Return the folder that this run will get (see `free_folder`)."""
     model = cut_name(config.model.name.replace(":", "_").replace("/", "_"))
     fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
-    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}")
+    going_on = " add --auto-resume to go on with it,"
+    if config.output.auto_resume:
+        going_on = " it was begun with other options, with which the same command goes on with it,"
+    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}", going_on=going_on)
 
 
 def tuning(output: OutputConfig) -> OutputConfig:
@@ -61,20 +71,27 @@ def tuning(output: OutputConfig) -> OutputConfig:
     return replace(output, output_dir=output.output_dir / "tuning")
 
 
-def free_folder(output: OutputConfig, source: str, name: str) -> Path:
-    """Return a folder that is free: `--run-name`, else `name`, numbered from the second on.
+def free_folder(output: OutputConfig, source: str, name: str, *, going_on: str = "") -> Path:
+    """Return a folder that is free in that of a set (see `free_in`)."""
+    return free_in(data_folder(output, source), output, name, data_folder(tuning(output), source), going_on=going_on)
 
-    Nothing is created yet, so that a wrong input leaves nothing behind. Raises OptionError: `--run-name` is taken."""
-    parent = data_folder(output, source)
+
+def free_in(parent: Path, output: OutputConfig, name: str, *others: Path, going_on: str = "") -> Path:
+    """Return a folder that is free in `parent`: `--run-name`, else `name`, numbered from the second on, with which no
+    folder there or in the `others` begins.
+
+    Nothing is created yet, so that a wrong input leaves nothing behind. A name is taken, too, if a process works in a
+    folder of it that somebody has removed. Raises OptionError: `--run-name` is taken, with how a run in its folder
+    goes on."""
     if output.run_name is not None:
         folder = parent / output.run_name
         if folder.exists():
-            going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
-            if going_on and output.auto_resume:
-                going_on = " it was begun with other options, with which the same command goes on with it,"
+            going_on = going_on if (folder / "config.json").is_file() else ""
             raise OptionError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
+        refuse_held(folder)
         return folder
-    taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
+    taken = [path.name for folder in (parent, *others) for path in folder.glob("*")]
     names = (name if number == 1 else f"{name}_{number}" for number in count(1))
     # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
-    return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
+    free = (name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
+    return next(folder for folder in map(parent.joinpath, free) if not is_held(folder))

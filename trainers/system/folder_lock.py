@@ -6,7 +6,6 @@ The text in its file only names the holder. On a disk without locks, the file it
 
 import os
 import socket
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,9 +16,6 @@ from filelock import FileLock, Timeout
 
 from common.errors import OptionError
 from common.files import hidden
-
-PATIENCE = 2.0
-"""Seconds to wait for a folder that another process is about to make."""
 
 
 @contextmanager
@@ -49,14 +45,14 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def hold(folder: Path, holding: ExitStack) -> bool:
-    """Hold a folder until `holding` is closed; False where it came or went meanwhile: then look for it again.
+    """Hold a folder until `holding` is closed; False where it is taken, came or went meanwhile: then choose again.
 
-    Raises OptionError: another process works in it, or did before somebody removed it."""
+    Raises OptionError: another process works in it."""
     there = folder.exists()
     try:
         holding.enter_context(held(folder))
     except OptionError:
-        if there or not came_or_went(folder):
+        if there:
             raise
         return False
     if folder.exists() != there:
@@ -65,14 +61,19 @@ def hold(folder: Path, holding: ExitStack) -> bool:
     return True
 
 
-def came_or_went(folder: Path) -> bool:
-    """Wait until the holder of a folder makes it or lets go of it; False where it does neither."""
-    patience = time.monotonic() + PATIENCE
-    while not folder.exists() and path_of(folder).exists():
-        if time.monotonic() > patience:
-            return False
-        time.sleep(0.05)
-    return True
+def refuse_held(folder: Path) -> None:
+    """Raise OptionError: a process works in a folder, which it may not have made yet, or somebody has removed."""
+    if path_of(folder).exists():
+        with held(folder):
+            pass
+
+
+def is_held(folder: Path) -> bool:
+    try:
+        refuse_held(folder)
+    except OptionError:
+        return True
+    return False
 
 
 def path_of(folder: Path) -> Path:
