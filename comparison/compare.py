@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from common.files import made_whole
 from common.shell import watch
-from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle_time
+from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle
 from comparison.results import ConditionResult, analyse
 from comparison.runs import Comparison, Condition, cautions, group_into_arms, on_unseen, read_run, require_same_data
 from comparison.table import last_screen, table_frame
@@ -58,14 +58,13 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     these options; `jobs` None is then all of them at once. They come out the same. Raises OptionError, DataError,
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same request continues.
     """
-    jobs = jobs if slurm is None else jobs or sys.maxsize
     hint = "give the same command again: it goes on where this one stopped"
-    with signals.hinting(hint), planned(request, jobs) as plan:
+    with signals.hinting(hint), planned(request, jobs, slurm) as plan:
         warnings = tuple(known_problems(plan))
         for line in warnings:
             console.say(line, label="warning")
         console.say()
-        conditions, tuning = train_arms(plan, slurm)
+        conditions, tuning = train_arms(plan)
         metric = metric_of(plan.select)
         kept = keep_the_best(conditions, select=metric)
         comparison = Comparison(
@@ -96,24 +95,23 @@ def plan_arms(request: Request) -> tuple[Path, list[str]]:
 
 
 @contextmanager
-def planned(request: Request, jobs: int | None) -> Iterator[ComparisonPlan]:
+def planned(request: Request, jobs: int | None, slurm: dict[str, str] | None = None) -> Iterator[ComparisonPlan]:
     """Plan a comparison, print the plan, and hold its folder in the block."""
     with ExitStack() as holding:
-        plan = take_folder(settle_time(plan_comparison(request, jobs=jobs)), holding)
+        plan = take_folder(plan_comparison(request, jobs=jobs, slurm=slurm), holding, jobs=jobs)
         announce_plan(plan)
         yield plan
 
 
-def take_folder(plan: ComparisonPlan, holding: ExitStack) -> ComparisonPlan:
+def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -> ComparisonPlan:
     """Make the folder of a comparison, or take that of a stopped one; this process holds it until `holding` ends."""
     while not folder_lock.hold(plan.folder, holding):
         folder, continued = find_folder(plan.request)
-        plan = replace(plan, folder=folder, continued=continued)
+        plan = settle(replace(plan, folder=folder, continued=continued), jobs=jobs)
     if not plan.continued:
         claimed_folder(plan.request.base.output, plan.request.base.data.source)
         with made_whole(plan.folder) as aside:
-            settled = {"epochs": plan.epochs, "threads": plan.sharing.threads}  # which it continues with
-            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)} | settled)
+            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)} | plan.settled)
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)

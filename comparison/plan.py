@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -27,21 +27,22 @@ from trainers.storage.run_folder import read_if_whole
 from trainers.system.distributed import world_size
 from vit.config import EMBEDDED_WEIGHTS
 from vit.factory import local_pretrained_models
-from vit.summary import summarise
+from vit.parts import count_parameters
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak learning rates if all models are small; spaced by about 3, around what they usually take."""
 LARGE_GRID = (5e-5, 2e-4, 1e-3)
 """Peak learning rates if a model is large: from fine-tuning a ViT-B to training a small ViT from scratch."""
 
-TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
-"""Operations of additional runs up to which `--tune-lr auto` tunes: about an hour on a device of the kind."""
-
-WORTH_MEASURING = 1e13
-"""Operations of all runs from which their pace is measured."""
+TUNING = 3600.0
+"""Seconds of additional runs up to which `--tune-lr auto` tunes."""
 
 REPORT = 10.0
 """Seconds for the tables, figures and pages at the end."""
+
+NONE = type(None)
+SETTLED = {"epochs": list, "grid": list, "why_not_tuned": str, "threads": (int, NONE), "seconds": (list, NONE)}
+"""What compare.json holds of a comparison that has begun."""
 
 Cell = tuple[int, int]
 """Places of a condition and of an arm in the plan."""
@@ -88,9 +89,9 @@ class PlannedArm:
     """Options as they were given."""
     resolved: RunConfig
     """Options with every default filled in, as in a run of its own."""
-    flops: float
-    """Operations of one image's forward pass."""
     parameters: int
+    pace: Pace | None
+    """None: not measured, as the runs compute elsewhere, or the comparison goes on as it was planned."""
 
     @property
     def keeps_features(self) -> bool:
@@ -110,11 +111,9 @@ class ComparisonPlan:
     epochs: tuple[float, ...]
     """Epochs of each condition, the same for all arms."""
     select: str
-    grid: tuple[float, ...]
-    """Learning rates that each arm tries; none: they are not tuned."""
-    why_not_tuned: str
-    device: str
     sharing: Sharing
+    slurm: dict[str, str] | None
+    """Options of the jobs that train; None: this machine does."""
     seen: Sequence[str]
     """Lines about test images that an arm's weights were trained on."""
     folder: Path
@@ -122,8 +121,11 @@ class ComparisonPlan:
     """The folder is that of the same comparison, which was stopped."""
     until: float | None
     """Deadline by `time.monotonic`."""
-    seconds: float | None = None
-    """Expected time of all runs, where it was measured."""
+    grid: tuple[float, ...] = ()
+    """Learning rates that each arm tries; none: they are not tuned."""
+    why_not_tuned: str = ""
+    seconds: tuple[tuple[float, ...], ...] | None = None
+    """Expected seconds of a run, by condition and arm; None: not measured."""
 
     @property
     def seeds(self) -> range:
@@ -150,62 +152,87 @@ class ComparisonPlan:
     def number_of_runs(self) -> int:
         return sum(map(self.runs_of, self.arms)) * len(self.request.labels)
 
-    def work(self, cell: Cell) -> float:
-        """Count the operations of a run: three forward passes a training image, one a validation image.
-
-        A frozen backbone whose features are cached passes over all images once.
-        """
-        (place, number), val = cell, self.split.size("val")
-        arm, train = self.arms[number], self.train_images[place]
-        return arm.flops * (train + val if arm.keeps_features else self.epochs[place] * (3 * train + val))
+    @property
+    def where(self) -> str:
+        """Say where the runs compute."""
+        device = self.request.base.train.device
+        return "in Slurm's queue" if self.slurm is not None else f"on {defaults.resolve_device(device)}"
 
     @property
-    def all_work(self) -> float:
-        return sum(self.work(cell) * self.runs_of(self.arms[cell[1]]) for cell in self.cells)
+    def all_seconds(self) -> float:
+        """Return the expected seconds of all runs, one after the other; 0: not measured."""
+        return sum(self.seconds[place][arm] * self.runs_of(self.arms[arm]) for place, arm in self.cells if self.seconds)
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return what a comparison continues with: `--minutes`, or another machine, would find other values."""
+        names = ("epochs", "grid", "why_not_tuned", "seconds")
+        return {name: getattr(self, name) for name in names} | {"threads": self.sharing.threads}
 
 
-def plan_comparison(request: Request, *, jobs: int | None = None) -> ComparisonPlan:
-    """Decide everything before the first step. `jobs`: runs side by side; None: as many as this machine carries.
+def plan_comparison(
+    request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None
+) -> ComparisonPlan:
+    """Decide everything before the first step.
 
-    Raises OptionError, DataError, WeightsError: before anything is written.
-    """
-    refuse_what_cannot_be_shared(request)
+    `jobs`: runs side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, about whose
+    machines nothing is known here. Raises OptionError, DataError, WeightsError: before anything is written."""
+    refuse_what_cannot_be_shared(request, queued=slurm is not None)
     until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
     data, train, images = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), images)
     labels = split.samples.labels[(split.samples.splits == TRAIN) | (split.samples.splits == VAL)]
     folder, continued = find_folder(request)
-    arms = measure_arms(request.arms, images)
+    shared = sharing(train.device, fewest_runs(request), jobs=jobs, threads=train.threads, slurm=slurm)
+    measured_with = None if continued or slurm is not None else shared.threads or torch.get_num_threads()
+    arms = build_arms(request.arms, images, measured_with=measured_with, queued=slurm is not None)
     starts = dict.fromkeys(start for arm in arms for start in starts_of(arm.resolved.model))
     unseen, seen = without_seen(split.samples, starts, allow=data.allow_seen)
     subsets = [subset_training(split.samples, with_labels(data, count)) for count in request.labels]
     train_images = tuple(len(subset.indices("train")) for subset in subsets)
-    split = replace(split, samples=unseen)
-    # A comparison continues with the epochs it began with: `--minutes` and another machine would find others.
-    settled = (read_if_whole(folder / "compare.json") or {}) if continued else {}
-    epochs = settled.get("epochs") or [shared_epochs(request, arms, i, n) for i, n in enumerate(train_images)]
-    device = defaults.resolve_device(train.device)
-    images_seen = sum(passes * count for passes, count in zip(epochs, train_images, strict=True))
-    grid, why_not_tuned = rates_to_try(request.tune_lr, arms, images_seen, device)
-    threads = train.threads or settled.get("threads", torch.get_num_threads()) if continued else train.threads
     plan = ComparisonPlan(
         request=request,
         images=images,
-        split=split,
+        split=replace(split, samples=unseen),
         arms=arms,
         train_images=train_images,
-        epochs=tuple(epochs),
+        epochs=tuple(shared_epochs(request, arms, place, count) for place, count in enumerate(train_images)),
         select=defaults.resolve_select(train.select, labels),
-        grid=grid,
-        why_not_tuned=why_not_tuned,
-        device=device,
-        sharing=Sharing(1, threads),
+        sharing=shared,
+        slurm=slurm,
         seen=seen,
         folder=folder,
         continued=continued,
         until=until,
     )
-    return replace(plan, sharing=sharing(device, plan.number_of_runs, jobs=jobs, threads=threads))
+    return settle(plan, jobs=jobs)
+
+
+def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
+    """Choose learning rates, threads and, for `--minutes`, epochs; a comparison that goes on has them already."""
+    train, threads = plan.request.base.train, plan.request.base.train.threads
+    begun = read_if_whole(plan.folder / "compare.json", **SETTLED) if plan.continued else None
+    if begun is not None:
+        threads, seconds = threads or begun["threads"], begun["seconds"]
+        known = {"seconds": seconds and tuple(map(tuple, seconds)), "why_not_tuned": begun["why_not_tuned"]}
+        plan = replace(plan, epochs=tuple(begun["epochs"]), grid=tuple(begun["grid"]), **known)
+    else:
+        grid, why_not_tuned = rates_to_try(plan)
+        plan = replace(plan, grid=grid, why_not_tuned=why_not_tuned)
+    shared = sharing(train.device, plan.number_of_runs, jobs=jobs, threads=threads, slurm=plan.slurm)
+    plan = replace(plan, sharing=shared)
+    if begun is not None:
+        return plan
+    if plan.until is not None:
+        plan = replace(plan, epochs=epochs_within(plan, plan.until - time.monotonic() - REPORT))
+    return replace(plan, seconds=expected_seconds(plan))
+
+
+def fewest_runs(request: Request) -> int:
+    """Count the runs without rates that only `--tune-lr auto` would try."""
+    rates = request.tune_lr if isinstance(request.tune_lr, tuple) else SMALL_GRID if request.tune_lr == "on" else (0.0,)
+    tried = sum(len(rates) if arm.train.lr is None else 1 for arm in request.arms)
+    return (tried + len(request.arms) * (request.seeds - 1)) * len(request.labels)
 
 
 def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, train_images: int) -> int | float:
@@ -219,46 +246,51 @@ def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, 
     return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
 
 
-def rates_to_try(
-    wanted: str | tuple[float, ...], arms: Sequence[PlannedArm], images_seen: float, device: str
-) -> tuple[tuple[float, ...], str]:
-    """Return the rates that each arm tries; none, and why, where that is not wanted or would take too long.
-
-    A training step is three forward passes, on kept features none.
-    """
+def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
+    """Return the rates that each arm tries; none, and why, where that is not wanted or would take too long."""
+    wanted = plan.request.tune_lr
     if wanted == "off":
         return (), "--tune-lr off"
     if not isinstance(wanted, str):
         return tuple(sorted({*wanted})), ""
-    large = any(defaults.model_family(arm.resolved.model.name) != arm.resolved.model.name for arm in arms)
-    grid = LARGE_GRID if large else SMALL_GRID
-    searched = [arm for arm in arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
-    cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(grid) - 1)
-    limit = TUNING_FLOPS[device.split(":")[0]]
-    if wanted == "on" or cost <= limit:
+    names = [arm.resolved.model.name for arm in plan.arms]
+    grid = LARGE_GRID if any(defaults.model_family(name) != name for name in names) else SMALL_GRID
+    if wanted == "on":
         return grid, ""
-    return (), (
-        f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
-    )
+    tuned, alone = replace(plan, grid=grid), replace(plan, grid=())
+    tuned, alone = (replace(each, seconds=expected_seconds(each)) for each in (tuned, alone))
+    if tuned.seconds is None:
+        return (), "not measured: the runs compute elsewhere"
+    more = (tuned.all_seconds - alone.all_seconds) / plan.sharing.jobs
+    if more <= TUNING:
+        return grid, ""
+    return (), f"the additional runs take {console.duration(more)}, the limit of --tune-lr auto is an hour"
 
 
-def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[PlannedArm, ...]:
-    """Build every arm once, so that faults show before any of them trains."""
-    # Which images are scored is decided for all arms together.
-    jobs = [prepare(config.changed(data={"allow_seen": True}), images=images) for config in configs]
-    names = arm_names([to_dict(setup.config) for setup in jobs])
+def build_arms(
+    configs: Sequence[RunConfig], images: OpenedImages, *, measured_with: int | None, queued: bool
+) -> tuple[PlannedArm, ...]:
+    """Build every arm once, so that faults show before any of them trains, and measure it with so many threads.
+
+    One after the other, as each may take much memory. Those that are `queued` need no device of this machine."""
+    found = []
+    for config in configs:
+        train = {"device": "cpu", "compile": False} if queued else {"threads": measured_with or config.train.threads}
+        # Which images are scored is decided for all arms together.
+        setup = prepare(config.changed(data={"allow_seen": True}, train=train), images=images)
+        found.append((setup.config, count_parameters(setup.model)[0], measure(setup) if measured_with else None))
+        del setup
+    names = arm_names([to_dict(resolved) for resolved, *_ in found])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:
         raise OptionError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
-    arms = []
-    for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
-        summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
-        size = (float(summary.flops), summary.parameters)
-        arms.append(PlannedArm(name, slug, config, setup.config, *size))
-    return tuple(arms)
+    return tuple(
+        PlannedArm(name, slug, config, *rest)
+        for name, slug, config, rest in zip(names, slugs(names), configs, found, strict=True)
+    )
 
 
-def refuse_what_cannot_be_shared(request: Request) -> None:
+def refuse_what_cannot_be_shared(request: Request, *, queued: bool = False) -> None:
     """Raise OptionError for options that make no sense for several runs on one split."""
     train, labels = request.base.train, request.labels
     if len(request.arms) < 2:
@@ -274,6 +306,8 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         )
     if train.patience:
         raise OptionError("compare gives every arm the same images to see, in ordinary runs; leave out patience")
+    if queued and request.minutes is not None:
+        raise OptionError("--minutes measures this machine, and --on slurm computes on others: give --epochs instead")
     if request.base.output.tracker is not None:
         from trainers.reporting import trackers
 
@@ -297,39 +331,30 @@ def find_folder(request: Request) -> tuple[Path, bool]:
     return free_folder(output, data, "compare"), False
 
 
-def settle_time(plan: ComparisonPlan) -> ComparisonPlan:
-    """Measure the pace of the arms if their runs take a while, and fit the epochs to `--minutes`."""
-    if plan.continued or (plan.until is None and plan.all_work < WORTH_MEASURING):
-        return plan
-    if plan.sharing.threads is not None:
-        torch.set_num_threads(plan.sharing.threads)
-    paces = [pace_of(arm, plan.images) for arm in plan.arms]
-    if plan.until is not None:
-        seconds = plan.until - time.monotonic() - REPORT
-        plan = replace(plan, epochs=epochs_within(plan, paces, seconds * plan.sharing.jobs))
-    return replace(plan, seconds=sum(fixed_and_passing(plan, paces)) / plan.sharing.jobs)
+def expected_seconds(plan: ComparisonPlan) -> tuple[tuple[float, ...], ...] | None:
+    """Return the seconds of a run, by condition and arm; None: not measured."""
+    paces = [arm.pace for arm in plan.arms if arm.pace is not None]
+    if len(paces) < len(plan.arms):
+        return None
+    held_out = {split: plan.split.size(split) for split in ("val", "test")}
+    return tuple(
+        tuple(
+            seconds_of_run(pace._replace(sizes={"train": images, **held_out}), epochs, plan.runs_of(arm), arm)
+            for pace, arm in zip(paces, plan.arms, strict=True)
+        )
+        for images, epochs in zip(plan.train_images, plan.epochs, strict=True)
+    )
 
 
-def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
-    with console.quiet():
-        return measure(prepare(arm.config.changed(data={"allow_seen": True}), images=images))
+def seconds_of_run(pace: Pace, epochs: float, runs: int, arm: PlannedArm) -> float:
+    """Return the mean seconds of some runs of an arm; of those on kept features the first computes them for all."""
+    saved = pace.first_reading * (runs - 1) / runs if arm.keeps_features else 0.0
+    return pace.seconds(epochs) - saved
 
 
-def fixed_and_passing(plan: ComparisonPlan, paces: Sequence[Pace]) -> tuple[float, float]:
-    """Estimate the seconds of all runs that do not depend on their epochs, and those that do."""
-    fixed = passing = 0.0
-    for place, number in plan.cells:
-        arm, pace, share = plan.arms[number], paces[number], plan.train_images[place] / max(plan.train_images)
-        runs = plan.runs_of(arm)
-        fixed += runs * pace.fixed
-        if arm.keeps_features:  # the first run caches them for the others
-            fixed -= (runs - 1) * pace.decoding
-        passing += runs * plan.epochs[place] * (share * pace.steps + pace.validation)
-    return fixed, passing
-
-
-def epochs_within(plan: ComparisonPlan, paces: Sequence[Pace], seconds: float) -> tuple[float, ...]:
+def epochs_within(plan: ComparisonPlan, seconds: float) -> tuple[float, ...]:
     """Scale the epochs of all conditions alike, so that all runs together take this many seconds."""
-    fixed, passing = fixed_and_passing(plan, paces)
-    scale = max(0.0, seconds - fixed) / passing
+    at_rest = replace(plan, epochs=(0.0,) * len(plan.epochs))
+    fixed, whole = (replace(each, seconds=expected_seconds(each)).all_seconds for each in (at_rest, plan))
+    scale = max(0.0, seconds * plan.sharing.jobs - fixed) / (whole - fixed)
     return tuple(max(0.1, round(scale * epochs, 2)) for epochs in plan.epochs)

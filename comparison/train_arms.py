@@ -62,16 +62,13 @@ def holds(folder: Path, lr: float | None) -> bool:
     return run.is_there and run.given.train.lr == lr
 
 
-def train_arms(
-    plan: ComparisonPlan, slurm: dict[str, str] | None = None
-) -> tuple[list[Condition], list[dict[str, Any]]]:
+def train_arms(plan: ComparisonPlan) -> tuple[list[Condition], list[dict[str, Any]]]:
     """Train every arm under every condition; return the conditions, and a row for each learning rate that was tried.
 
-    `slurm`: options of the jobs that train. Raises TrainingError, Interrupted: the same comparison can be continued.
-    """
-    tracker = plan.request.base.output.tracker
+    Raises TrainingError, Interrupted: the same comparison can be continued."""
+    slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
     with training(
-        plan.sharing, slurm=slurm, folder=plan.folder / "jobs", images=plan.images, tracker=tracker, may_diverge=True
+        plan.sharing, slurm=slurm, folder=folder, images=plan.images, tracker=tracker, may_diverge=True
     ) as train:
         tried = train_all(plan, train)
     return [condition(plan, place) for place in range(len(plan.request.labels))], tried
@@ -179,17 +176,18 @@ class Progress:
 
     def __init__(self, plan: ComparisonPlan) -> None:
         self.plan, self.done, self.late = plan, 0, False
-        self.waiting = plan.all_work
-        self.trained = self.seconds = 0.0
+        self.waiting = plan.all_seconds
+        self.trained = self.taken = 0.0
 
     def end(self, cell: Cell, name: str, outcome: Outcome) -> None:
-        result, work = outcome.result, self.plan.work(cell)
-        self.done, self.waiting = self.done + 1, self.waiting - work
+        result, (place, arm) = outcome.result, cell
+        expected = self.plan.seconds[place][arm] if self.plan.seconds else 0.0
+        self.done, self.waiting = self.done + 1, self.waiting - expected
         if outcome.trained and result is not None:
-            self.trained, self.seconds = self.trained + work, self.seconds + outcome.seconds
+            self.trained, self.taken = self.trained + expected, self.taken + outcome.seconds
         runs, left = self.plan.number_of_runs - self.done, 0.0
         if self.trained and runs:
-            left = self.seconds / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
+            left = self.taken / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
         if self.done == 1:
             console.say(f"{'run':>7}  {'val acc':>8}  {'time':>6}  {'left':>6}")
         score = "diverged" if result is None else f"{result.val['accuracy']:.1%}"

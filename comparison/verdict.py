@@ -38,8 +38,9 @@ def announce_plan(plan: ComparisonPlan) -> None:
     together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
     tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.grid else ""
-    time = "" if plan.seconds is None else f" in about {console.duration(plan.seconds)}"
-    console.say(f"{plan.number_of_runs}{time}, {together} on {plan.device}{threads}{tuned}", label="runs")
+    seconds = plan.all_seconds / plan.sharing.jobs
+    time = f" in about {console.duration(seconds)}" if seconds else ", not measured"
+    console.say(f"{plan.number_of_runs}{time}, {together} {plan.where}{threads}{tuned}", label="runs")
     clusters = units_of(split.samples, split.samples.indices("test"))
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
     console.say(power_line(len(clusters), request.seeds, assumed(clusters), claims=claims), label="power")

@@ -13,8 +13,9 @@ from killed_runs import Crash
 from small_run import call, few_digits
 
 import main
-from comparison import compare
+from comparison import compare, plan
 from comparison.plan import Request
+from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.storage.run_folder import read_json
 
@@ -32,7 +33,7 @@ def start(runs) -> int:
     return main.main([*argv.split(), "--data", "digits", "--device", "cpu", "--output-dir", str(runs)])
 
 
-def stop(plan, slurm):
+def stop(plan):
     raise Crash
 
 
@@ -72,7 +73,7 @@ def test_a_queue_takes_all_runs_at_once_unless_a_person_says_how_many(tmp_path, 
     arms = tuple(base.changed(model={"name": name}) for name in ("vit_micro_2", "vit_micro_4"))
     beside = []
 
-    def stop(plan, slurm):
+    def stop(plan):
         beside.append(plan.sharing.jobs)
         raise Crash
 
@@ -82,10 +83,29 @@ def test_a_queue_takes_all_runs_at_once_unless_a_person_says_how_many(tmp_path, 
     assert beside == [expected]
 
 
+def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp_path, monkeypatch):
+    plans = []
+
+    def keep(plan):
+        plans.append(plan)
+        raise Crash
+
+    monkeypatch.setattr(compare, "train_arms", keep)
+    argv = "compare --arms vit_micro_2 vit_micro_2,pool=mean --minutes 2 --data digits --device cpu --workers 0"
+    for measured in (measure, lambda setup: pytest.fail("measured again")):
+        monkeypatch.setattr(plan, "measure", measured)
+        with pytest.raises(Crash):
+            main.main([*argv.split(), "--output-dir", str(tmp_path)])
+    first, again = plans
+    assert (first.continued, again.continued, first.folder) == (False, True, again.folder)
+    assert first.settled == again.settled
+    assert first.seconds is not None
+
+
 def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):
     codes = []
 
-    def start_another(plan, slurm):
+    def start_another(plan):
         monkeypatch.setattr(compare, "train_arms", stop)
         codes.append(start(runs))
         raise Crash

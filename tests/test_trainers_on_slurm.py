@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from child_processes import ROOT, wait_until
-from killed_runs import rows_of
+from killed_runs import Crash, rows_of
 from slurm_node import slurm_node, why_not
 from small_run import call
 
@@ -182,8 +183,17 @@ def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkey
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a login node without a GPU is pretended by one")
-@pytest.mark.xfail(strict=True, reason="issue 70: a queued run has the devices of the login node")
-def test_a_device_of_the_queue_need_not_be_where_the_jobs_are_sent_from(capsys, tmp_path):
-    words = [*FOLDS, "--output-dir", tmp_path, "--on", "slurm", "gres=gpu:1"]
+@pytest.mark.parametrize("command", [FOLDS, COMPARE], ids=["folds", "compare"])
+def test_a_device_of_the_queue_need_not_be_where_the_jobs_are_sent_from(capsys, tmp_path, monkeypatch, command):
+    words, sent = [*command, "--output-dir", tmp_path, "--on", "slurm", "gres=gpu:1"], []
     words[words.index("cpu")] = "cuda"
-    assert "is not there" not in call(capsys, *words)[2]
+
+    def queue(_, runs):
+        sent.extend(runs)
+        raise Crash
+
+    monkeypatch.setattr("trainers.multirun.runs.runner", lambda *_: nullcontext(queue))
+    with pytest.raises(Crash):
+        call(capsys, *words)
+    assert {run.config.train.device for run in sent} == {"cuda"}
+    assert all(run.config.output.auto_resume for run in sent)

@@ -23,7 +23,7 @@ from datasets.transforms import Pipeline
 from trainers.budget import deadline, pace, plan
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import Price, Priced
-from trainers.budget.pace import Pace, forecast, measure
+from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
 from trainers.budget.plan import Budget, best_in, without_luck
 from trainers.budget.ways import Way, shares, ways
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config, to_dict
@@ -315,7 +315,31 @@ def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp
     hook = head_of(setup.model).register_forward_hook(lambda *_: now.__setitem__(0, now[0] + 0.25))
     slow = measure(setup)
     hook.remove()
-    assert (slow.step, slow.steps) == (0.25, 0.25 * setup.steps_per_epoch)
+    assert (slow.step, slow.training) == (0.25, Cost(0.25, 0.0))
+
+
+def test_a_cost_has_a_part_for_any_batch_and_one_for_each_image():
+    cost = cost_of(lambda images: 2 + 0.5 * images, 2, 8)
+    assert cost == Cost(2.0, 0.5)
+    assert cost.seconds(100, batch=30) == 4 * 2 + 50
+    assert cost_of(lambda images: 9 - images, 2, 8) == Cost(0.0, 1 / 8), "an unsteady machine"
+    assert cost_of(lambda images: 3.0, 0, 1) == Cost(0.0, 3.0), "one size"
+
+
+@pytest.mark.parametrize("each", [1e-4, 1.0])
+def test_a_step_that_takes_long_is_priced_by_two_parts_of_it(monkeypatch, each):
+    setup = prepare(RunConfig(ModelConfig(name="vit_micro_2"), few_digits(batch_size=64), TrainConfig(device="cpu")))
+    batches, sizes = [*setup.data.dataloaders["train"]][:2], []
+
+    def times(setup, batches, *, seconds):
+        sizes.append(len(batches[0][1]))
+        return 7.0, 0.01 + each * sizes[-1]
+
+    monkeypatch.setattr(pace, "step_times", times)
+    starting, cost = pace.cost_of_step(setup, batches, seconds=1.0)
+    assert starting == 7
+    assert (cost.fixed, cost.each) == (pytest.approx(0.01), pytest.approx(each))
+    assert sizes == [8, 16 if each == 1 else 64]
 
 
 def test_what_a_loader_imports_once_does_not_count_as_reading(monkeypatch):
@@ -344,7 +368,7 @@ def test_measuring_leaves_the_job_as_it_is():
     assert all(parameter.grad is None for parameter in setup.model.parameters())
     assert setup.model.training
     assert setup.optimizer.state_dict()["state"] == {}
-    assert min(pace.step, pace.steps, pace.validation, pace.fixed) > 0 <= pace.decoding
+    assert min(pace.step, pace.epoch, pace.scored("val"), pace.fixed) > 0 <= pace.decoding
 
 
 def test_a_first_step_that_takes_longer_is_part_of_a_run(monkeypatch):
@@ -365,9 +389,9 @@ def test_the_pace_of_a_run_that_is_soon_over_is_not_measured(monkeypatch, forwar
     setup = prepare(
         RunConfig(ModelConfig(name="vit_micro_2"), DataConfig(workers=0), TrainConfig(epochs=1, device="cpu"))
     )
-    paces = []
+    paces, found = [], Pace(Cost(1, 0), Cost(1, 0), 1, 1, 1, {"train": 1, "val": 1})
     monkeypatch.setattr(pace, "seconds_of_forward", lambda setup, images: forward)
-    monkeypatch.setattr(pace, "measure", lambda setup: paces.append(setup) or Pace(1, 1, 1, 1, 1))
+    monkeypatch.setattr(pace, "measure", lambda setup: paces.append(setup) or found)
     pace.say_forecast(setup)
     assert len(paces) == measured
 
@@ -377,7 +401,7 @@ def test_the_pace_of_a_run_that_is_soon_over_is_not_measured(monkeypatch, forwar
     [(0.001, 100, "cpu", 0), (0.1, 10, "cpu", 1), (0.1, 1000, "cuda", 1), (0.1, 1000, "cpu", 2)],
 )
 def test_a_run_says_before_its_first_step_how_long_it_takes_and_what_is_there_sooner(step, epochs, device, lines):
-    found = Pace(step, steps=100 * step, validation=40 * step, decoding=20.0, fixed=30.0 + 40 * step)
+    found = Pace(Cost(step, 0), Cost(0.4 * step, 0), 0.01, 20.0, 10, {"train": 1000, "val": 1000})
     said = [*forecast(found, epochs, device=device)]
     assert len(said) == lines
     assert ("--minutes" in "".join(said)) == (lines == 2)

@@ -1,9 +1,10 @@
-"""Time that a run takes on this machine: one measurement, for comparisons, the dry run, and the line before a run."""
+"""Time that work on images takes on this machine: measured at two sizes, for plans, comparisons and single runs."""
 
 import copy
 import dataclasses
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,32 +25,80 @@ from vit.parts import inputs_of, parts
 
 BATCHES = 2
 PARTS = 8
-PICTURES_AND_FILES = 6.0
-"""Seconds allowed for pictures, checkpoints and TensorBoard in a run, start to end: not a measurement."""
+FILES, PICTURES = 1.0, 5.0
+"""Seconds allowed for checkpoints and TensorBoard in a run, start to end, and for its pictures: not a measurement."""
 SHORT, LONG = 90.0, 1800.0
 """Seconds below which nothing is said, and above which a processor has something better to offer."""
 
 
-class Pace(NamedTuple):
-    """Seconds that the parts of a run take, measured on its own images, model and machine."""
+class Cost(NamedTuple):
+    """Seconds of an operation on a batch of images: some for any batch, and some for each image in it."""
 
-    step: float
-    """One optimizer step with its images, which are kept or decoded again."""
-    steps: float
-    """All steps of an epoch."""
-    validation: float
-    """One pass over the validation images."""
-    decoding: float
-    """Reading all images for the first time, with their features where a head alone is trained on them."""
     fixed: float
-    """All that does not depend on the number of epochs: `decoding`, the scores before and after training, files."""
+    each: float
+
+    def seconds(self, images: float, *, batch: int) -> float:
+        """Return the seconds of so many images in batches of this size."""
+        return math.ceil(images / batch) * self.fixed + images * self.each
+
+
+def cost_of(seconds: Callable[[int], float], few: int, many: int) -> Cost:
+    """Measure an operation at two sizes of batch; `seconds` does it and returns how long it took."""
+    first, second = ((images, seconds(images)) for images in (max(1, few), many))
+    return cost_between(first, second)
+
+
+def cost_between(few: tuple[int, float], many: tuple[int, float]) -> Cost:
+    """Return the cost of an operation that takes these seconds for few images and for many.
+
+    Where the machine was so unsteady that many took less, or there is one size, all of it is that of the images."""
+    each = (many[1] - few[1]) / (many[0] - few[0]) if many[0] > few[0] else -1.0
+    if each < 0:
+        return Cost(0.0, many[1] / many[0])
+    each = min(each, many[1] / many[0])
+    return Cost(many[1] - many[0] * each, each)
+
+
+class Pace(NamedTuple):
+    """Costs of the parts of a run, measured on its own images, model and machine."""
+
+    training: Cost
+    """An optimizer step with its images, which are kept or decoded again."""
+    scoring: Cost
+    """A batch of validation or test images."""
+    decoding: float
+    """Seconds of an image's first reading, with its features where a head alone is trained on them."""
+    starting: float
+    """Seconds that the first step takes longer than the others, and of files and pictures."""
+    batch: int
+    sizes: Mapping[str, int]
+    """Images of each split."""
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of a step."""
+        return self.training.seconds(self.batch, batch=self.batch)
 
     @property
     def epoch(self) -> float:
-        return self.steps + self.validation
+        """Return the seconds of a pass over the training images, with its validation."""
+        return self.training.seconds(self.sizes["train"], batch=self.batch) + self.scored("val")
+
+    def scored(self, split: str) -> float:
+        """Return the seconds of the scores of a split."""
+        return self.scoring.seconds(self.sizes.get(split, 0), batch=self.batch)
+
+    @property
+    def first_reading(self) -> float:
+        return self.decoding * sum(self.sizes.values())
+
+    @property
+    def fixed(self) -> float:
+        """Return the seconds for any number of epochs: first reading, scores before and after training, files."""
+        return self.starting + self.first_reading + self.scored("val") + self.scored("test")
 
     def seconds(self, epochs: float) -> float:
-        """A whole run, from its first validation to its end."""
+        """Return the seconds of a whole run, from its first validation to its end."""
         return self.fixed + epochs * self.epoch
 
 
@@ -59,25 +108,25 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
     first, _ = read(few)
     again, batches = read(few)
     stop_workers([few])
-    images, sizes = sum(len(batch[1]) for batch in batches), setup.data.dataset_sizes
+    images, size = sum(len(labels) for _, labels in batches), batch_sampler(few).batch_size
+    reading, decoding = again / images, max(0.0, first - again) / images
 
-    def together(computing: float, reading: float) -> float:
-        return max(computing, reading) if few.num_workers else computing + reading
+    def together(computing: Cost) -> Cost:
+        if not few.num_workers:
+            return computing._replace(each=computing.each + reading)
+        return max(computing, Cost(0.0, reading), key=lambda cost: cost.seconds(size, batch=size))
 
-    decoding = max(0.0, first - again) / images
-    batch = batches[0][0][: images_timed(setup)].to(setup.device)
-    passing = together(seconds_of_forward(setup, 1, batch), again / images)
+    scoring = together(cost_of_forward(setup, batches[0][0][: images_timed(setup)].to(setup.device)))
     model = copy.deepcopy(setup.model)
     copied = dataclasses.replace(setup, model=model, optimizer=optimizer_of(model, setup.config))
     if setup.config.train.cache_features == "on":
-        starting, step = step_times(*on_features(copied, batches), seconds=seconds / 20)
-        decoding, passing = decoding + passing, step / len(batches[0][1])  # no scores of a head take longer
+        starting, training = cost_of_step(*on_features(copied, batches), seconds=seconds / 20)
+        decoding, scoring = decoding + scoring.seconds(size, batch=size) / size, training  # no scores take longer
     else:
-        starting, step = seconds_of_step(copied, batches, seconds=seconds)
-        step = together(step, again / len(batches))
-    decoding, validation = decoding * sum(sizes.values()), passing * sizes["val"]
-    fixed = starting + decoding + validation + passing * sizes.get("test", 0) + PICTURES_AND_FILES
-    return Pace(step, step * setup.steps_per_epoch, validation, decoding, fixed)
+        starting, step = cost_of_step(copied, batches, seconds=seconds)
+        training = together(step)
+    starting += FILES + (0.0 if setup.config.output.tb == "scalars" else PICTURES)
+    return Pace(training, scoring, decoding, starting, size, setup.data.dataset_sizes)
 
 
 def few_batches(loader: DataLoader) -> DataLoader:
@@ -105,12 +154,20 @@ def on_features(setup: RunSetup, batches: Sequence[Any]) -> tuple[RunSetup, list
     return head, [(features.expand(len(labels), *features.shape[1:]), labels) for _, labels in batches]
 
 
-def seconds_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tuple[float, float]:
-    """Return what `step_times` does; of a part of each batch, where the whole takes long."""
-    least = 2 * setup.config.train.accumulate  # a batch norm may not take one image alone
-    part = [tuple(values[: max(least, -(-len(values) // PARTS))] for values in batch) for batch in batches]
-    starting, step = step_times(setup, part, seconds=seconds / 4)
-    return (starting, PARTS * step) if PARTS * step > seconds else step_times(setup, batches, seconds=seconds)
+def cost_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tuple[float, Cost]:
+    """Return how much longer the first step takes, and the cost of a step by a part of a batch and by the whole.
+
+    Where that would take long, a larger part stands for the whole."""
+    whole, least = max(len(labels) for _, labels in batches), 2 * setup.config.train.accumulate  # for a batch norm
+
+    def times(images: int, seconds: float) -> tuple[float, float]:
+        return step_times(setup, [tuple(values[:images] for values in batch) for batch in batches], seconds=seconds)
+
+    part = min(whole, max(least, -(-whole // PARTS)))
+    starting, of_part = times(part, seconds / 4)
+    is_quick = PARTS * of_part <= seconds
+    larger = whole if is_quick else min(whole, 2 * part)
+    return starting, cost_between((part, of_part), (larger, times(larger, seconds if is_quick else seconds / 4)[1]))
 
 
 def step_times(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tuple[float, float]:
@@ -133,21 +190,31 @@ def images_timed(setup: RunSetup) -> int:
     return 8 if setup.device.type == "cpu" else setup.config.data.batch_size or 64
 
 
-@torch.inference_mode()
-def seconds_of_forward(setup: RunSetup, images: int, batch: Tensor | None = None) -> float:
-    """Measure the seconds of one pass over so many images, from the second pass of a batch: the first is slower."""
-    side = setup.spec.image_size
+def seconds_of_forward(setup: RunSetup, images: int) -> float:
+    """Measure the seconds of one pass of the network over so many images."""
+    return cost_of_forward(setup).seconds(images, batch=setup.config.data.batch_size or images_timed(setup))
+
+
+def cost_of_forward(setup: RunSetup, batch: Tensor | None = None) -> Cost:
+    """Measure a pass of the network, from the second pass of a batch: the first is slower."""
+    side, model = setup.spec.image_size, setup.model
     if batch is None:
         batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)
-    was_training = setup.model.training
-    setup.model.eval()
-    with autocast(setup.device, setup.amp_dtype):
+
+    @torch.inference_mode()
+    def seconds(images: int) -> float:
         for _ in range(2):
             started = time.perf_counter()
-            setup.model(batch).cpu()  # a GPU's work is awaited
-            seconds = time.perf_counter() - started
-    setup.model.train(was_training)
-    return seconds / len(batch) * images
+            model(batch[:images]).cpu()  # a GPU's work is awaited
+            taken = time.perf_counter() - started
+        return taken
+
+    was_training = model.training
+    model.eval()
+    with autocast(setup.device, setup.amp_dtype):
+        cost = cost_of(seconds, len(batch) // 4, len(batch))
+    model.train(was_training)
+    return cost
 
 
 def say_forecast(setup: RunSetup) -> None:

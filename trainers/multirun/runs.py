@@ -97,7 +97,8 @@ def training(
                 if finished:
                     yield planned, Outcome(read_result(RunFolder(planned.run_dir)))
             left = [planned for planned, finished in zip(plans, done, strict=True) if not finished]
-            yield from each(train, left if slurm is None else map(by_itself, left))
+            if left:
+                yield from each(train, left if slurm is None else map(by_itself, left))
 
         yield train_all
 

@@ -30,8 +30,8 @@ def train_all(
     """Train all runs, `jobs` at a time or as jobs with the options `slurm` of its queue.
 
     After an interruption the same command goes on."""
-    first, jobs = configs[0], jobs if slurm is None else jobs or len(configs)
-    shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads)
+    first = configs[0]
+    shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads, slurm=slurm)
     folder, tracker = None if slurm is None else jobs_folder(first), first.output.tracker
     configs = [config.changed(train={"threads": shared.threads}) for config in configs]
     results = {}

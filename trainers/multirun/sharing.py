@@ -1,12 +1,13 @@
 """Share a machine between the runs of one command: how many at a time, and with how many threads each."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from datasets.processes import cpu_count
-from trainers.options.defaults import resolve_device
+from trainers.options.defaults import require_known_device, resolve_device
 from trainers.system.process import launched, require_whole
 
 
@@ -22,11 +23,25 @@ class Sharing:
     """Names of the GPUs as CUDA_VISIBLE_DEVICES has them, where there are several."""
 
 
-def sharing(device: str, runs: int, *, jobs: int | None = None, threads: int | None = None) -> Sharing:
+def sharing(
+    device: str,
+    runs: int,
+    *,
+    jobs: int | None = None,
+    threads: int | None = None,
+    slurm: Mapping[str, str] | None = None,
+) -> Sharing:
     """Plan one run for each processor or GPU, each with an equal part of the processors; `jobs` and `threads` are
-    the user's own. Raises OptionError: no such device.
-    """
+    the user's own. Jobs of Slurm start all at once, each with the processors that these options of sbatch give it.
+
+    Raises OptionError: no such device."""
     require_whole()
+    if slurm is not None:
+        require_known_device(device)
+        given = slurm.get("cpus-per-task", "1")
+        return Sharing(
+            min(jobs or runs, runs), threads or (int(given) if given.isdecimal() else 1)
+        )  # sbatch refuses it
     if launched() > 1:  # started by torchrun: each run has all processes
         return Sharing(1, threads)
     kind, _, number = resolve_device(device).partition(":")

@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -166,14 +167,19 @@ def resolve_device(name: str, *, fall_back: bool = False) -> str:
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if name == "auto":
         return next(kind for kind, count in counts.items() if count)
+    require_known_device(name)
     kind, _, number = name.partition(":")
-    if kind not in counts or not f"0{number}".isdecimal():
-        raise OptionError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps")
     if int(f"0{number}") >= counts[kind]:
         if fall_back:
             return resolve_device("auto")
         raise OptionError(f"device {name!r} is not there: torch sees {counts[kind]} of its kind; try --device cpu")
     return name
+
+
+def require_known_device(name: str) -> None:
+    """Raises OptionError: there is no such device anywhere."""
+    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d*)?", name):
+        raise OptionError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps")
 
 
 def require_compiler(device: str) -> None:
