@@ -13,7 +13,18 @@ from commands.arguments import SeveralRuns, left_out, sections
 from commands.json_output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, filled, read, takes_several
 from common.errors import OptionError
-from common.options import Arg, ForAllArms, NoWord, Option, Positional, Shared, require, require_counts, require_finite
+from common.options import (
+    Arg,
+    ForAllArms,
+    NoWord,
+    Option,
+    Positional,
+    Shared,
+    Training,
+    require,
+    require_counts,
+    require_finite,
+)
 from common.shell import command
 from common.text import pluralise
 from datasets.config import DATASETS
@@ -28,7 +39,7 @@ if TYPE_CHECKING:
 ARM_OPTIONS = {
     option.flag.removeprefix("--"): option
     for option in run_options()
-    if (option.section in ("model", "train") or option.name in ("augment", "batch_size"))
+    if (option.section in ("model", "train") or Training in option.marks)
     and option.kind is not bool
     and not takes_several(option)
     and not {Shared, NoWord} & {*option.marks}
@@ -89,8 +100,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_finite(self)
-        if self.plan_only and (self.minutes is not None or self.on):
-            raise UsageError("--plan-only leaves training to others: leave out --minutes and --on slurm")
+        if self.plan_only and (self.minutes is not None or self.on or self.jobs != "auto"):
+            raise UsageError("--plan-only leaves training to others: leave out --minutes, --jobs and --on slurm")
         require_counts(self, "seeds")
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
         wanted = "be numbers of training labels per class, or all"

@@ -56,6 +56,9 @@ def main(options: TrainOptions) -> int:
     config = with_weights(options.run, images)
     if options.config in RECIPES:
         console.say(f"{card(options.config)}\n")
+    if minutes is not None and config.train.start_head == "fit":
+        console.say("--minutes has no effect: a head that is fitted takes the time that it takes", label="note")
+        minutes = None
     if minutes is not None:
         from trainers.budget.plan import Budget
 
@@ -85,7 +88,10 @@ def how_to_train(options: TrainOptions) -> list[str]:
         "--folds": options.data.folds is not None,
     }
     found = [name for name, holds in several.items() if holds]
+    own = RECIPES[options.config].options if options.config in RECIPES else {}
     for option in run_options():
+        if option.name in own.get(option.section, {}):
+            continue  # the recipe is named itself
         value = option.of(options)
         is_open = value == option.of(RunConfig()) and value in (None, "auto")
         says_how = option.section in ("model", "train") and option not in run_options(InPlans)
@@ -134,7 +140,8 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
     if options.model.weights == "auto" and idle:
         raise UsageError(f"--weights auto fits a head to frozen networks: leave out {', '.join(idle)}")
     if planned and options.find_lr:
-        raise UsageError("--find-lr is for one model: name it with --model, or give --epochs; a plan has its own rates")
+        how = "leave out --minutes" if options.minutes else "name it with --model, or give --epochs"
+        raise UsageError(f"--find-lr is for one model, and a plan has its own rates: {how}")
 
 
 def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:

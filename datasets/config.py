@@ -17,6 +17,7 @@ from common.options import (
     Movable,
     Neutral,
     Telling,
+    Training,
     operand,
     options_of,
     require,
@@ -125,7 +126,7 @@ class DataConfig:
     """Balance the classes: sampler draws each equally often, loss weights each. The weights are 1 / the size of a
     class."""
     augment: Annotated[
-        Literal["auto", "none", "light", "standard", "strong"], Hparam, Telling, Arg(metavar="PRESET")
+        Literal["auto", "none", "light", "standard", "strong"], Hparam, Training, Telling, Arg(metavar="PRESET")
     ] = "auto"
     """Choose a preset of data augmentation. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and
     CutMix. strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
@@ -138,7 +139,7 @@ class DataConfig:
     """Stop at an unreadable image (fail) or leave it out (skip). Both before training."""
     cache: Annotated[Literal["auto", "on", "off"], InFiles, Neutral] = "auto"
     """Keep decoded images in memory. auto: if they fit into a third of the free memory."""
-    batch_size: Annotated[int | None, Hparam] = None
+    batch_size: Annotated[int | None, Hparam, Training] = None
     """Take this many images for each optimizer step. Default: the model's own."""
     workers: Annotated[int | None, Movable, ForAllArms, Neutral] = None
     """Load images with this many processes. Default: chosen from the data and the processor."""

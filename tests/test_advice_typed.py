@@ -39,11 +39,7 @@ ADVICE = [
     (TRAIN + "--find-lr --folds 3", TRAIN + "--find-lr"),
     ("train {folder}/photos --find-lr", "train {folder}/photos --find-lr --model vit_nano_8"),
     ("train {folder}/photos --find-lr", "train {folder}/photos --find-lr --epochs 1"),
-    pytest.param(
-        TRAIN + "--find-lr --minutes 1",
-        TRAIN + "--find-lr",
-        marks=pytest.mark.xfail(strict=True, reason="issue 70: it says to give --model or --epochs, which are given"),
-    ),
+    (TRAIN + "--find-lr --minutes 1", TRAIN + "--find-lr"),
     (OPEN + "--minutes 1 --epochs 3", OPEN + "--minutes 1"),
     (OPEN + "--minutes 1 --folds 3", OPEN + "--epochs 1 --folds 3"),
     (OPEN + "--minutes 1 --folds 3", OPEN + "--minutes 1 --config {folder}/fold.toml"),

@@ -66,9 +66,9 @@ def test_what_is_given_to_train_itself_is_obeyed_or_refused(mode, began, capsys,
         began.clear()
         if flag in way:
             continue
-        code, _, err = call(capsys, "train", *way, *([flag] if value is True else [flag, value]))
+        code, out, err = call(capsys, "train", *way, *([flag] if value is True else [flag, value]))
         refused = code == 2 and any(word in err for word in (flag, *way) if word.startswith("--"))
-        if refused or (began and obeyed(flag, value, began[0][0], began[0][2])):
+        if refused or said_without_effect(flag, out) or (began and obeyed(flag, value, began[0][0], began[0][2])):
             continue
         lost.append((flag, value, code, [*began], err))
     assert not lost
@@ -76,20 +76,7 @@ def test_what_is_given_to_train_itself_is_obeyed_or_refused(mode, began, capsys,
 
 @pytest.mark.parametrize(
     ("recipe", "mode"),
-    [
-        pytest.param(
-            name,
-            mode,
-            marks=pytest.mark.xfail(
-                mode == "minutes",
-                strict=True,
-                reason="issue 70: a plan takes values of a recipe for left open where they equal the defaults",
-            ),
-        )
-        for name in RECIPES
-        for mode in MODES
-        if mode != "fitted"
-    ],
+    [(name, mode) for name in RECIPES for mode in MODES if mode != "fitted"],
 )
 def test_what_a_recipe_says_is_given(recipe, mode, began, capsys, monkeypatch):
     loud = lambda config, *_: began.append(("plan", filled_in(config, LOUD))) or 0  # noqa: E731
@@ -108,7 +95,6 @@ def test_what_a_recipe_says_is_given(recipe, mode, began, capsys, monkeypatch):
     assert not lost
 
 
-@pytest.mark.xfail(strict=True, reason="issue 70: a fitted head takes as long as it takes, and a plan of it is none")
 @pytest.mark.parametrize("words", ["digits --weights auto", "digits --config fit.toml", "photos --config fit.toml"])
 def test_minutes_of_a_head_that_is_fitted_at_once_are_refused_or_said_to_have_no_effect(
     words, capsys, tmp_path, monkeypatch
@@ -157,7 +143,6 @@ def test_a_plan_trains_by_the_options_of_training_that_are_given(monkeypatch):
             assert option.of(config) in [option.of(run) for run in machine.runs], option.flag
 
 
-@pytest.mark.xfail(strict=True, reason="issue 70: no line says that nothing trains by the options of training")
 @pytest.mark.parametrize("flag", GIVEN_TO_A_PLAN)
 def test_a_plan_that_trains_no_network_says_which_options_had_no_effect(flag, monkeypatch):
     machine, _ = planned(monkeypatch, {"vit_stem_16": 0.75, "efficientnet_lite0": 0.98})
@@ -260,7 +245,6 @@ def test_what_is_given_to_compare_itself_is_in_its_request_or_refused(capsys, tm
             }[flag], words  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="issue 70: --plan-only takes --jobs, and starts nothing")
 def test_jobs_of_a_comparison_that_starts_none_are_refused_or_said_to_have_no_effect(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("comparison.compare.plan_arms", lambda request: (tmp_path / "commands.txt", []))
     code, out, err = call(capsys, "compare", "--data", "digits", "--plan-only", "--jobs", 2)

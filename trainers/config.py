@@ -263,5 +263,10 @@ def load_config(path: Path) -> RunConfig:
         config: RunConfig = from_dict(RunConfig, values)
     except OptionError as error:
         raise OptionError(f"config {path}: {error}") from error
+    return dataclasses.replace(config, given=given_in(values))
+
+
+def given_in(values: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+    """List the options that have a value in a file or a recipe, by section; None leaves one open."""
     given = (option.flag for option in run_options() if values.get(option.section, {}).get(option.name) is not None)
-    return dataclasses.replace(config, given=frozenset(given))
+    return frozenset(given)

@@ -17,6 +17,7 @@ import numpy as np
 from torch import nn
 
 from common.errors import OptionError
+from common.options import InFits, InPlans, Training
 from common.text import pluralise
 from datasets.opened import OpenedImages
 from trainers.auto_resume import find_same_options
@@ -25,7 +26,7 @@ from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, loc
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.calibration import losses, sharpness
-from trainers.config import RunConfig
+from trainers.config import RunConfig, run_options
 from trainers.heads.fit import Scores, ranking, shares_of
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
@@ -90,8 +91,6 @@ def best_in(
     require_one_run(config)
     images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
     console.say(f"the best model in {console.duration(60 * budget.minutes)}", label="plan")
-    if config.train.start_head == "fit":
-        return start(config, ())
     if config.model.name == "auto" and config.model.weights is None:
         return mixture(config, start, budget, images, asked_for(more))
     if config.model.name == "auto":
@@ -127,6 +126,7 @@ def mixture(
         only, scores = fitted(config, start, networks, first)
         say_result("frozen", only, ranking(scores))
         say_left_out(networks, first)
+        say_without_effect(config)
         return only
     before = budget.left
     answer, scores = fitted(config, start, networks, first, "frozen", pictures=False)
@@ -139,7 +139,10 @@ def mixture(
     say_left_out(networks, together)
     for_training = budget.less(to_mix(networks, together, a_feature, slower))
     found = ways(frozen_accuracy(scores, first), networks, seconds=for_training.left)
-    together += map(network_of, train_each(config, start, found, for_training))
+    trained = train_each(config, start, found, for_training)
+    if not trained:
+        say_without_effect(config)
+    together += map(network_of, trained)
     mixed, scores = fitted(config, start, networks, together, "mixed")
     say_result("mixed", mixed, [shares_of(scores)])
     return mixed
@@ -331,6 +334,14 @@ def say_left_out(networks: Priced, used: Collection[Network]) -> None:
     """Say which networks there is no time for."""
     if left_out := [str(network) for network in networks.prices if network not in used]:
         console.say(f"no time for the features of {', '.join(left_out)}", label="plan")
+
+
+def say_without_effect(config: RunConfig) -> None:
+    """Say which options of training were given, where no network is trained."""
+    obeyed = {*run_options(InPlans), *run_options(InFits)}
+    training = (o for o in run_options() if o.section in ("model", "train") or Training in o.marks)
+    if idle := [option.said for option in training if option not in obeyed and config.is_given(option)]:
+        console.say(f"no effect, as no network is trained: {', '.join(idle)}", label="note")
 
 
 def say_result(label: str, result: RunResult, more: Iterable[str] = ()) -> None:

@@ -4,11 +4,11 @@
 """
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, from_dict, run_options
+from trainers.config import RunConfig, from_dict, given_in, run_options
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ RECIPES = {
 def recipe_config(name: str) -> RunConfig:
     """Return the defaults with a recipe's options over them."""
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
-    return config
+    return replace(config, given=given_in(RECIPES[name].options))
 
 
 def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig:
