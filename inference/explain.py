@@ -19,7 +19,7 @@ from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.reporting.console import say
-from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, kept, measured
+from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, measure_run, read_faithfulness
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
 from trainers.run_start import images_of
@@ -145,7 +145,7 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
     unknown, run_dir = "How faithful these maps are is not known", classifier.run_dir
     if run_dir is None:
         return f"{unknown}: that is measured on the validation images of a run."
-    if found := kept(run_dir).get(explanation.method):
+    if found := read_faithfulness(run_dir).get(explanation.method):
         return found
     try:
         with untrusted_run():
@@ -155,7 +155,7 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")
     dataset = data.dataloaders["val"].dataset
-    found = measured(run_dir, classifier.model, dataset, method=explanation.method)
+    found = measure_run(run_dir, classifier.model, dataset, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 
 

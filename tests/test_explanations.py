@@ -14,7 +14,14 @@ from torch.nn import functional as F
 from common.image_spec import ImageSpec
 from trainers.reporting.explanations import faithfulness, methods
 from trainers.reporting.explanations import subject as subjects
-from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, kept, measure, measured, paired
+from trainers.reporting.explanations.faithfulness import (
+    Faithfulness,
+    costs_of,
+    measure_maps,
+    measure_run,
+    paired,
+    read_faithfulness,
+)
 from trainers.reporting.explanations.methods import METHODS, heat_maps
 from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
 from trainers.storage.checkpoint_file import write_checkpoint
@@ -196,7 +203,7 @@ def test_maps_of_a_planted_cell_lie_there_and_are_faithful():
     model, images = Planted(), marked()
     values = heat_maps(model, images, method="occlusion").values
     assert (values.flatten(1).argmax(dim=1) == PLACE[0] * 8 + PLACE[1]).all()
-    found = measure(model, images.split(8), method="occlusion")
+    found = measure_maps(model, images.split(8), method="occlusion")
     assert found.faithful
     assert (found.method, found.images) == ("occlusion", 24)
     assert found.brightest > 0.3
@@ -245,23 +252,23 @@ def run_dir(tmp_path):
 
 
 def test_what_was_measured_is_kept_for_the_same_weights_alone(run_dir):
-    found = measured(run_dir, Planted(), PlantedSet(), method="occlusion")
-    assert kept(run_dir) == {"occlusion": found}
+    found = measure_run(run_dir, Planted(), PlantedSet(), method="occlusion")
+    assert read_faithfulness(run_dir) == {"occlusion": found}
     file = run_dir / faithfulness.FILE
     whole = json.loads(file.read_text())
     numbers = whole["methods"]["occlusion"]
     damaged = [{"occlusion": numbers | wrong} for wrong in ({"p": "x"}, {"random": None}, {"images": 1e999})]
     for content in (*({"methods": each} for each in (*damaged, [], {"occlusion": []})), {"weights": "of another"}):
         file.write_text(json.dumps(whole | content))
-        assert kept(run_dir) == {}
+        assert read_faithfulness(run_dir) == {}
     file.write_text("[]")
-    assert kept(run_dir) == {}
+    assert read_faithfulness(run_dir) == {}
 
 
 def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir, monkeypatch):
     monkeypatch.setattr(faithfulness, "IMAGES", 24)  # two batches
-    assert measured(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
-    assert kept(run_dir) == {}
+    assert measure_run(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
+    assert read_faithfulness(run_dir) == {}
 
 
 @pytest.fixture
@@ -292,7 +299,7 @@ def test_the_map_of_a_mixture_is_that_of_the_network_that_decides(mixture, decid
 
 def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each(mixture):
     assert heat_maps(mixture, pictures()).method == "auto"
-    measured = measure(mixture, pictures(5).split(2))
+    measured = measure_maps(mixture, pictures(5).split(2))
     assert (measured.method, measured.images) == ("auto", 5)
     assert "each network by its own method" in str(measured)
 

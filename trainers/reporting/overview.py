@@ -11,7 +11,7 @@ from datasets.config import named_set
 from trainers.config import RunConfig, run_options
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
-from trainers.reporting.explanations.faithfulness import kept
+from trainers.reporting.explanations.faithfulness import read_faithfulness
 from trainers.reporting.screen import weights_taken
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import RunFolder
@@ -34,7 +34,7 @@ def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, S
         f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
         f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
-        *map(str, kept(run.path).values()),
+        *map(str, read_faithfulness(run.path).values()),
     ]
     after_it = [command(do, run.path, "path/to/images") for do in ("predict", "explain")]
     return page(config, run, "\n\n".join(sentences), command("evaluate", run.path), *after_it)

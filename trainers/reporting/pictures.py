@@ -33,7 +33,7 @@ from trainers.engine.metrics import confidence_bins, most_confused, per_class
 from trainers.engine.one_image import evaluating
 from trainers.engine.predictions import Predictions, dense_probabilities
 from trainers.reporting import console, screen
-from trainers.reporting.explanations.faithfulness import measured
+from trainers.reporting.explanations.faithfulness import measure_run
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.explanations.subject import NoMap
 from trainers.reporting.figures.attention import distance_figure, position_similarity_figure
@@ -148,7 +148,7 @@ def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: in
     with attempted():
         with evaluating(setup.network), suppress(NoMap):
             images = validation_images(setup)
-            faithful = measured(loggers.figures.parent, setup.network, images, seconds=WAITED_FOR)
+            faithful = measure_run(loggers.figures.parent, setup.network, images, seconds=WAITED_FOR)
         draw_attention(setup, setup.network, loggers, step=step, title=f"{when}\n{faithful or READ_HEAT}")
     with attempted():
         draw_scores(setup, scores, loggers, step=step, when=when)

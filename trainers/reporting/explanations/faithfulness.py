@@ -1,10 +1,10 @@
-"""Faithfulness of the heat maps of a model: whether it needs what they call bright more than anything else.
+"""Faithfulness of the heat maps of a model: whether it needs their bright parts more than others.
 
-Of each image the brightest fifth of the cells is replaced by a blurred copy of itself, and so is a random fifth; what
-the probability of the predicted class falls by is compared in pairs (deletion, as in Samek et al. 2017,
+In each image the brightest fifth of the cells is replaced by a blurred copy of itself, and in another copy a random
+fifth; the two falls of the predicted class's probability are compared in pairs (deletion, as in Samek et al. 2017,
 doi:10.1109/TNNLS.2016.2599820, and Petsiuk, Das and Saenko 2018, arXiv:1806.07421). The random fifth is the brightest
-one, moved at random and wrapped around the edges: cells that lie together take more away than as many scattered ones,
-whatever they show, so a smooth map would look faithful to any model. B images, N cells per side.
+one, shifted at random and wrapped around the edges: connected cells take more away than scattered ones, whatever they
+show, so otherwise a smooth map would look faithful to any model. B images, N cells per side.
 """
 
 import math
@@ -26,13 +26,13 @@ from trainers.storage.checkpoint_file import best_of, seal_of
 from trainers.storage.run_folder import read_json, write_json
 
 IMAGES = 64
-"""Validation images that are measured."""
+"""Number of validation images to measure on."""
 REMOVED = 5
-"""One cell in so many is removed."""
+"""One cell in this many is removed."""
 DRAWS = 2
-"""Random fifths of each image, whose mean is compared with the brightest one."""
+"""Random fifths per image; their mean is compared with the brightest fifth."""
 LEVEL, LEAST = 0.01, 0.01
-"""Maps are faithful whose p value (one-sided, paired t test) is below the one, if their lead is not below the other."""
+"""Maps are faithful if their p value (one-sided, paired t test) is below LEVEL and their lead at least LEAST."""
 AT_ONCE = 16
 FILE = "eval/faithfulness.json"
 """File of a run: how faithful each method's maps are on its best weights."""
@@ -40,14 +40,14 @@ FILE = "eval/faithfulness.json"
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Faithfulness of the maps of one method on one model. Costs are shares of probability, means over the images."""
+    """How faithful the maps of a method are to a model. Costs are mean drops in probability over the images."""
 
     method: str
     images: int
     brightest: float
-    """Cost to the predicted class of removing the brightest fifth."""
+    """Drop in the predicted class's probability without the brightest fifth."""
     random: float
-    """Cost to it of removing a random fifth."""
+    """The same without a random fifth."""
     p: float
     """P-value of the hypothesis that the brightest fifth costs no more than a random one."""
 
@@ -65,8 +65,8 @@ class Faithfulness:
         )
 
 
-def kept(run_dir: Path) -> dict[str, Faithfulness]:
-    """Read what was measured on the best weights of a run, by method; nothing of a damaged file."""
+def read_faithfulness(run_dir: Path) -> dict[str, Faithfulness]:
+    """Read what was measured on the best weights of a run, by method. Returns {} if the file is damaged."""
     try:
         values = read_json(run_dir / FILE)
         if values["weights"] != seal_of(best_of(run_dir)):
@@ -79,34 +79,35 @@ def kept(run_dir: Path) -> dict[str, Faithfulness]:
         return {}
 
 
-def measured(
+def measure_run(
     run_dir: Path, model: nn.Module, dataset: Any, *, method: str = "auto", seconds: float = math.inf
 ) -> Faithfulness | None:
-    """Measure a method on images of the validation set `dataset` of a run, and keep the result in the run.
+    """Measure a method on validation images of a run, and save the result in the run.
 
-    None without images, or where the first batch shows that all take more than these seconds. Raises NoMap: the method
-    has no maps of this model.
+    Returns None without images, or if the first batch shows that all would take more than `seconds`. Raises NoMap: the
+    method has no maps for this model.
     """
     rows = evenly(len(dataset), IMAGES)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
     images = (dataset.batch(BatchKey(0, part))[0].to(device) for part in parts)
-    found = measure(model, images, method=method, seconds_each=seconds / max(1, len(parts)))
+    found = measure_maps(model, images, method=method, seconds_each=seconds / max(1, len(parts)))
     if found is not None:
-        methods = {name: asdict(each) for name, each in {**kept(run_dir), found.method: found}.items()}
+        methods = {name: asdict(each) for name, each in {**read_faithfulness(run_dir), found.method: found}.items()}
         with suppress(OSError):  # a run that may only be read
             (run_dir / FILE).parent.mkdir(exist_ok=True)
             write_json(run_dir / FILE, {"weights": seal_of(best_of(run_dir)), "methods": methods})
     return found
 
 
-def measure(
+def measure_maps(
     model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto", seconds_each: float = math.inf
 ) -> Faithfulness | None:
-    """Measure a method, by default the model's own, on normalised images (B, C, S, S), batch after batch.
+    """Measure a method on batches of normalised images (B, C, S, S).
 
-    The random fifths are drawn by place in the stream, so the result is the same each time. None without images, or if
-    the first of several batches takes longer than `seconds_each`. Raises NoMap: the method has no maps of this model.
+    The random fifths are seeded by the number of the batch, so the result is the same each time. Returns None without
+    images, or if the first of several batches takes longer than `seconds_each`. Raises NoMap: the method has no maps
+    for this model.
     """
     costs, started = [], time.perf_counter()
     for number, images in enumerate(batches):
@@ -122,7 +123,7 @@ def measure(
 
 
 def paired(leads: Tensor) -> float:
-    """Return the p value of the hypothesis that differences (N,) are 0 on average, or less; 1 without a test."""
+    """Return the one-sided p value of a paired t test of mean difference (N,) <= 0; 0 or 1 where it is undefined."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
         return float(len(leads) < 2 or not float(leads.mean()) > 0)
     from scipy.special import stdtr  # scipy.stats, which has the test, takes 0.7 s to import
@@ -132,9 +133,9 @@ def paired(leads: Tensor) -> float:
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Measure how far the probability of each image's class falls without its brightest fifth, and a random one.
+    """Measure how far the probability of each image's class falls without its brightest fifth and without a random one.
 
-    (B,) each, the second a mean over DRAWS.
+    Both are (B,); the second is a mean over DRAWS.
     """
     images, side = subject.images, cells(subject.images.size(-1))
     count = max(1, round(side * side / REMOVED))
@@ -143,17 +144,17 @@ def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tens
     brightest = brightest.unflatten(1, (side, side))
     generator, instead = torch.Generator().manual_seed(seed), blurred(images)
 
-    def left(removed: Tensor) -> Tensor:
+    def probability_without(removed: Tensor) -> Tensor:
         return probabilities(subject, without(images, removed.to(images.device), instead)).cpu()
 
     with torch.no_grad():
         whole = probabilities(subject, images).cpu()
-        chance = torch.stack([left(moved(brightest, generator)) for _ in range(DRAWS)]).mean(dim=0)
-        return whole - left(brightest), whole - chance
+        chance = torch.stack([probability_without(moved(brightest, generator)) for _ in range(DRAWS)]).mean(dim=0)
+        return whole - probability_without(brightest), whole - chance
 
 
 def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
-    """Move each of the marks (B, N, N) by rows and columns drawn at random, wrapped around the edges."""
+    """Shift each mask (B, N, N) by random numbers of rows and columns, wrapping around the edges."""
     side = marks.size(-1)
     shifts = torch.randint(side, (len(marks), 2), generator=generator).tolist()
     return torch.stack([mark.roll(shift, dims=(0, 1)) for mark, shift in zip(marks, shifts, strict=True)])

@@ -1,17 +1,17 @@
-"""Heat maps of any model: every method by its name, and `heat_maps`. B images, G cells per side.
+"""Heat maps of any model: `METHODS` by name, and `heat_maps`. B images, G cells per side.
 
 AttnLRP (Achtibat et al. 2024, arXiv:2402.05602): layer-wise relevance propagation through a Transformer.
 
-Relevance is gradient times input, where the backward pass follows other rules at three places: the deviation that a
-LayerNorm divides by is a constant, an activation function lets a constant share of its input through (the identity
-rule), and of a product of two activations each factor gets one half (the uniform rule). The rules take the place of
-the functions that layers call, so the model stays as it is, whichever library made it.
+Relevance is gradient times input, with other rules for the backward pass in three places: the deviation that a
+LayerNorm divides by is a constant, an activation function passes on a constant share of its input (the identity rule),
+and each factor of a product of two activations gets half of the gradient (the uniform rule). The rules replace the
+functions that layers call, so models of any library stay unchanged.
 
 LayerCAM (Jiang et al. 2021, IEEE TIP 30, doi:10.1109/TIP.2021.3089943): heat maps of convolutional networks.
 
-Of a layer with activations A (B, K, h, w) and gradients g of the class's score by them, the map is
+For a layer with activations A (B, K, h, w) and gradients g of the class's score with respect to them, the map is
 `ReLU(sum over k of ReLU(g_k) * A_k)` (eq. 6-8): every place has its own weights, so that layers before the last have
-maps, too. The layer that is asked is the deepest one with enough cells to point at something.
+maps, too. The deepest layer with enough cells to locate something is used.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ from trainers.reporting.explanations.subject import (
     POINTS,
     NoMap,
     Subject,
+    along_path,
     blurred,
     cells,
     on_cells,
     resized,
     shares,
-    way,
     without,
 )
 from vit.attention_maps import attention_weights, maps_of
@@ -45,19 +45,19 @@ from vit.mixture import SideBySide
 ACTIVATIONS = (F.gelu, F.silu, F.relu)
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 FLOOR = 0.1
-"""Amount that a cell keeps of one map where the other one is 0, in shares of a cell of an even map."""
+"""Floor that `both` adds to each of two maps, as a share of a cell of a uniform map."""
 FEWEST = 4
-"""Cells per side that the layer has at least, where the network has such a layer: the last one of a network for 224 px
-has 7 there, and 2 at 64 px, which point at nothing."""
+"""Least cells per side of the layer, where the network has such a layer. The last layer of a network for 224 px has 7
+at that size, but 2 at 64 px, which locate nothing."""
 BATCH = 32
-"""Covered pictures that occlusion shows at once."""
+"""Covered images per forward pass of occlusion."""
 
 
 class Rules(TorchFunctionMode):
-    """Give functions their usual values, and the gradients of the rules, while entered."""
+    """While entered, functions return their usual values and the gradients of the rules."""
 
     attended = False
-    """True if a product of attention was among them."""
+    """True if an attention product was called."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -100,19 +100,19 @@ def _layer_norm(
 
 
 def integrated_attnlrp(subject: Subject) -> Tensor:
-    """Map (B, G, G) the relevance on the way from the blurred picture, squared.
+    """Map (B, G, G) the relevance, integrated from the blurred image to the image, and squared.
 
-    Of a pixel it is the mean gradient times what the blurred picture lacks, so that a bright even sky is not evidence
-    for being bright. Squaring leaves the order of cells as it is, and most of the map to those that stand out.
-    Raises NoMap: no Transformer.
+    The relevance of a pixel is the mean gradient times its difference from the blurred image, so that a bright uniform
+    sky is not evidence by its brightness. Squaring keeps the order of cells and brings out the strongest.
+    Raises NoMap: the model is not a Transformer.
     """
     start = blurred(subject.images)
-    gradient = sum((relevance_gradient(point) for point in way(subject, start)), torch.zeros_like(start))
+    gradient = sum((relevance_gradient(point) for point in along_path(subject, start)), torch.zeros_like(start))
     return on_cells(((subject.images - start) * gradient / len(POINTS)).sum(dim=1)).clamp(min=0) ** 2
 
 
 def relevance_gradient(subject: Subject) -> Tensor:
-    """Differentiate the log odds by the images under the rules: (B, C, S, S). Raises NoMap: no Transformer."""
+    """Differentiate the log odds by the images under the rules: (B, C, S, S). Raises NoMap: not a Transformer."""
     images = subject.images.detach().requires_grad_()
     with torch.enable_grad(), Rules() as rules:
         try:
@@ -126,14 +126,14 @@ def relevance_gradient(subject: Subject) -> Tensor:
 
 
 def integrated_layercam(subject: Subject) -> Tensor:
-    """Map (B, G, G) LayerCAM, which knows which object, times integrated gradients, which know where.
+    """Map (B, G, G) LayerCAM, which tells which object, times integrated gradients, which tell where.
 
-    So does Guided Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391, section 3.2). Of LayerCAM what lies above its mean
-    counts. Raises NoMap: there are no feature maps.
+    Guided Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391, section 3.2) multiplies them in the same way. Only values
+    of LayerCAM above its mean count. Raises NoMap: the model has no feature maps.
     """
     start = blurred(subject.images)
     coarse, gradient = torch.zeros(()), torch.zeros_like(start)
-    for point in way(subject, start):
+    for point in along_path(subject, start):
         activations, logits = deepest(point)
         with torch.enable_grad():
             by_layer, by_image = torch.autograd.grad(point.odds(logits).sum(), [activations, point.images])
@@ -144,9 +144,9 @@ def integrated_layercam(subject: Subject) -> Tensor:
 
 
 def both(first: Tensor, second: Tensor) -> Tensor:
-    """Multiply two maps (B, G, G), with FLOOR of an even map added to each.
+    """Multiply two maps (B, G, G), with FLOOR of a uniform map added to each.
 
-    A cell that one of them missed is not lost, and the other one has the word where one is 0 throughout.
+    So a cell that one of them missed is not lost, and if one is 0 everywhere, the other decides.
     """
     one, other = shares(first), shares(second)
     floor = FLOOR / one[0].numel()
@@ -161,7 +161,7 @@ def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
 def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
     """Return the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, and the logits.
 
-    Where no resolution has so many cells, they are of the finest. Raises NoMap: there are no feature maps.
+    If no resolution has that many cells, the finest one is used. Raises NoMap: the model has no feature maps.
     """
     height, width = subject.images.shape[2:]
     taken: dict[int, Tensor] = {}
@@ -176,7 +176,7 @@ def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
     with ExitStack() as hooks, torch.enable_grad():
         for module in subject.network.modules():
             hooks.enter_context(module.register_forward_hook(keep))
-        logits = subject(subject.images.requires_grad_())  # a graph also where every parameter is frozen
+        logits = subject(subject.images.requires_grad_())  # a graph even if every parameter is frozen
     reached = {rows: kept for rows, kept in taken.items() if len(kept) == len(subject.images)}
     if not reached:
         raise NoMap(f"{type(subject.network).__name__} has no feature maps (B, K, h, w): LayerCAM has nothing to show")
@@ -186,8 +186,8 @@ def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
 def occlusion(subject: Subject) -> Tensor:
     """Measure how far the log odds of the class fall without each cell (Zeiler and Fergus 2014, section 4.2).
 
-    Windows of 2 x 2 cells are covered; a cell has the mean over its windows. It needs no gradients, so it is a map of
-    a program, too (ONNX); it takes a pass for each window.
+    Windows of 2 x 2 cells are covered; the value of a cell is the mean over its windows. It needs no gradients, so it
+    works for programs (ONNX), too, and takes a forward pass per window.
     """
     side = cells(subject.images.size(-1))
     instead, corners = blurred(subject.images), torch.eye((side - 1) ** 2).view(-1, 1, side - 1, side - 1)
@@ -208,19 +208,19 @@ def occlusion(subject: Subject) -> Tensor:
 
 
 def rollout(subject: Subject) -> Tensor:
-    """Multiply the attention of all layers along the residual stream (Abnar and Zuidema 2020); of no class."""
+    """Multiply the attention of all layers along the residual stream (Abnar and Zuidema 2020), for no class."""
     return maps_of(subject.network, subject.images).rollout
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to make heat maps. Raises NoMap or NoAttention for a model that it has none for."""
+    """A method for heat maps. Raises NoMap or NoAttention: it has none for the model."""
 
     maps: Callable[[Subject], Tensor]
-    """(B, G, G), the more the brighter; what is below 0 spoke against the class."""
+    """Returns (B, G, G): positive values are evidence for the class, negative ones against it."""
     title: str
     of_class: bool = True
-    """True if the map is about one class, or about the picture as a whole."""
+    """True if the map explains a class; False if it is about the image as a whole."""
 
 
 METHODS: dict[str, Method] = {
@@ -230,23 +230,23 @@ METHODS: dict[str, Method] = {
     "occlusion": Method(occlusion, "occlusion"),
 }
 BEST_FIRST = ("integrated-attnlrp", "integrated-layercam", "occlusion")
-"""`auto` is the first of these that has a map for the model: by the tables of docs/results.md."""
+"""`auto` is the first of these that has a map for the model. Order by the tables of docs/results.md."""
 FINE = 8 * MAX_CELLS
-"""Cells per side of a mixture's map, on which those of its networks are laid: their cells and borders differ."""
+"""Cells per side of a mixture's map. The maps of its networks, whose cells and borders differ, are resized to it."""
 
 
 @dataclass(frozen=True)
 class HeatMaps:
-    """Heat maps: what speaks for a class of each image, and where."""
+    """Heat maps: where each image has evidence for a class."""
 
     method: str
-    """Name of the method; `auto` for a mixture whose networks get different ones."""
+    """Name of the method; `auto` for a mixture whose networks use different ones."""
     values: Tensor
-    """float32 (B, G, G) on the CPU, at least 0; each map sums to 1, or is 0 where nothing spoke for the class."""
+    """float32 (B, G, G) on the CPU, at least 0. Each map sums to 1, or is 0 without evidence for the class."""
     logits: Tensor
     """(B, classes), on the CPU."""
     classes: Tensor
-    """int64 (B,), on the CPU: what the maps are about."""
+    """int64 (B,), on the CPU: the classes that the maps explain."""
 
     @property
     def title(self) -> str:
@@ -254,7 +254,7 @@ class HeatMaps:
 
     @property
     def of_class(self) -> bool:
-        """True if the maps are about the classes, or about the pictures as a whole."""
+        """True if the maps explain classes; False if they are about the images as a whole."""
         return self.method == "auto" or METHODS[self.method].of_class
 
 
@@ -263,10 +263,10 @@ def title_of(method: str) -> str:
 
 
 def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *, method: str = "auto") -> HeatMaps:
-    """Compute heat maps of normalised images (B, C, S, S), for `classes` (B,), by default the predicted ones.
+    """Compute heat maps of normalised images (B, C, S, S) for `classes` (B,), by default the predicted ones.
 
-    The model is in evaluation mode; its parameters and their gradients stay as they are. The same input gives the same
-    bits. Raises OptionError: no such method. NoMap: it has no map for this model.
+    The model must be in evaluation mode; its parameters and their gradients are not changed. The same input gives the
+    same bits. Raises OptionError: there is no such method. NoMap: it has no map for this model.
     """
     if method not in ("auto", *METHODS):
         raise OptionError(f"no method {method!r} for heat maps; known: auto, {', '.join(METHODS)}")
@@ -281,7 +281,7 @@ def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *
 
 
 def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
-    """Return the maps of a method, or of the first of BEST_FIRST that has some for this network, after its name."""
+    """Return the name and the maps of a method; for `auto` of the first of BEST_FIRST that has maps for the network."""
     reasons = []
     for name in BEST_FIRST if method == "auto" else (method,):
         try:
@@ -294,8 +294,8 @@ def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
 def maps_of_mixture(subject: Subject, method: str) -> tuple[str, Tensor]:
     """Average the maps of a mixture's networks, each weighted by what its network adds to the logit of the class.
 
-    The logits are a sum over the networks, `W_1 f_1 + W_2 f_2 + ... + b`; what one adds is counted over the mean of all
-    classes, and from 0 on.
+    The logits are a sum over the networks, `W_1 f_1 + W_2 f_2 + ... + b`. The weight is a network's term for the class
+    minus its mean over all classes, at least 0.
     """
     mixture: Any = subject.network
     side, names, total = subject.images.size(-1), set(), torch.zeros(FINE, FINE)

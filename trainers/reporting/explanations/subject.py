@@ -1,4 +1,4 @@
-"""Subject of a heat map: a network, its images and a class of each; and its images blurred, or with parts covered."""
+"""Subject of a heat map: a network, images and a class of each; and versions of the images, blurred or covered."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,24 +12,25 @@ from common.errors import OptionError
 
 MAX_CELLS, MIN_CELLS, CELL = 14, 8, 16
 POINTS = (1 / 3, 2 / 3, 1.0)
-"""Points on the way from the blurred picture to the picture at which gradients are taken."""
+"""Points on the path from the blurred image to the image at which gradients are taken."""
 
 
 class NoMap(OptionError):
-    """A method that has no map for this model; another method may have one."""
+    """The method has no map for this model; another method may have one."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network in evaluation mode and the images (B, C, S, S), normalised, that it is asked about.
+    """A network in evaluation mode, normalised images (B, C, S, S), and a class for each.
 
-    `head` turns its outputs into logits (B, classes): they are the logits, but for a network within a mixture.
+    `head` turns the outputs of the network into logits (B, classes). It is the identity, except for a network of a
+    mixture.
     """
 
     network: nn.Module
     images: Tensor
     classes: Tensor
-    """int64 (B,): the class of each image that its map is about."""
+    """int64 (B,): the class that the map of each image explains."""
     head: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -37,10 +38,10 @@ class Subject:
         return self.head(self.network(images))
 
     def odds(self, logits: Tensor) -> Tensor:
-        """Return the log odds of the class of each image against all others, (B,).
+        """Return the log odds (B,) of the class of each image against all others.
 
-        What maps are about: a map of the logit alone shows what speaks for any class, too, and softmax takes that out
-        again; a probability near 1 changes no more, whatever is taken away.
+        Maps explain the log odds. The logit alone would also show evidence for all classes, which softmax cancels; and
+        a probability near 1 hardly changes, whatever is covered.
         """
         own = logits.gather(1, self.classes[:, None])[:, 0]
         if logits.size(1) == 1:
@@ -49,17 +50,17 @@ class Subject:
 
 
 def cells(side: int) -> int:
-    """Count the cells per side of a map without a grid of its own, for images of so many pixels."""
+    """Return the cells per side of a map without a grid of its own, for images of `side` pixels."""
     return min(max(MIN_CELLS, min(MAX_CELLS, side // CELL)), max(2, side // 2))
 
 
 def on_cells(values: Tensor) -> Tensor:
-    """Average over each cell the relevance of its pixels, (B, S, S) -> (B, N, N): single ones are too noisy."""
+    """Average the relevance of pixels over each cell, (B, S, S) -> (B, N, N): single pixels are too noisy."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
 
 
 def resized(maps: Tensor, side: int) -> Tensor:
-    """Put maps (B, G, G) on `side` cells per side; parts of a patch are as bright as the patch."""
+    """Resize maps (B, G, G) to `side` cells per side; parts of a patch are as bright as the patch."""
     if side % maps.size(-1) == 0:
         return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
     if maps.size(-1) > side:
@@ -68,17 +69,17 @@ def resized(maps: Tensor, side: int) -> Tensor:
 
 
 def shares(values: Tensor) -> Tensor:
-    """Divide each map (B, G, G) by its sum: float32 on the CPU, at least 0; one with nothing above 0 is 0."""
+    """Clip each map (B, G, G) at 0 and divide it by its sum: float32 on the CPU; a map without positive values is 0."""
     values = values.detach().float().cpu().nan_to_num(posinf=0.0, neginf=0.0).clamp(min=0)
     total = values.sum(dim=(1, 2), keepdim=True)
     return values / total.clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Remove what is finer than a quarter of the side from (B, C, S, S), by a Gaussian of an eighth of the side.
+    """Blur images (B, C, S, S) by a Gaussian of an eighth of the side, as a stand-in for covered parts.
 
-    What stands in for a part that is taken away. A grey square would be an object of its own, with sharp edges that
-    no training image had; a blurred one has the colours of its neighbourhood, and nothing else is left to see.
+    A grey square would be an object of its own, with sharp edges that no training image had; a blurred part has the
+    colours of its neighbourhood and no detail.
     """
     side = images.size(-1)
     sigma = side / 8
@@ -93,11 +94,11 @@ def blurred(images: Tensor) -> Tensor:
     return images
 
 
-def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
-    """Yield the subject at each of the POINTS between `start` and its images.
+def along_path(subject: Subject, start: Tensor) -> Iterator[Subject]:
+    """Yield the subject at each of the POINTS on the path from `start` to its images.
 
-    The gradient at the picture alone is that of one point, where a sure model is flat and noisy; a mean over a path
-    is that of integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
+    At the image itself the gradient of a confident model is flat and noisy, so gradients are averaged along a path:
+    integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
     Raises NoMap: a program without gradients, such as an ONNX file.
     """
     if next(subject.network.parameters(), None) is None:
@@ -107,9 +108,9 @@ def way(subject: Subject, start: Tensor) -> Iterator[Subject]:
 
 
 def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
-    """Put `instead` into the cells (B, N, N) of images (B, C, S, S) that `removed` marks."""
+    """Replace the cells of images (B, C, S, S) that the masks `removed` (B, N, N) mark by those of `instead`."""
     mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
-    return torch.where(mask, instead, images)  # one image under many masks, or as many of both
+    return torch.where(mask, instead, images)  # one image and many masks, or as many of both
 
 
 def probabilities(subject: Subject, images: Tensor) -> Tensor:
