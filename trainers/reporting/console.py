@@ -1,4 +1,4 @@
-"""Print lines on the terminal, or log them for a program that took the log over. Imports nothing heavy."""
+"""Print lines on the terminal, or send them to the log of a program that has set it up. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from datasets.opened import OpenedImages
 
 FEW = 100
-"""Images below which a score stands with its interval: from here on it reaches no more than 10 points either way."""
+"""With fewer images than this a score is shown with its interval, which is then wider than 10 points either way."""
 LOG, DATA_LOG, MODEL_LOG = (logging.getLogger(f"{PREFIX}{package}") for package in ("trainers", "datasets", "vit"))
-"""Logs of the application: `trainers` and so on, or `vit_train.trainers` where it is installed. Records of the first
-have a `label`, such as "note" or "plan", or None."""
+"""Loggers of the application: `trainers` and so on, or `vit_train.trainers` in the installed package. Records of the
+first have a `label`, such as "note" or "plan", or None."""
 
 
 def say(line: str = "", *, label: str | None = None) -> None:
-    """Log a line, a note as a warning; or print it where no program has said where that log goes."""
+    """Log a line (a note as a warning), or print it if no program has set up the log."""
     if is_unset(LOG):
         show(line, label)
     else:
@@ -31,12 +31,12 @@ def say(line: str = "", *, label: str | None = None) -> None:
 
 
 def is_unset(log: logging.Logger) -> bool:
-    """Return whether a program has given this log neither a level nor a handler."""
+    """Return whether this logger has neither a level nor a handler."""
     return log.level == logging.NOTSET and not log.handlers
 
 
 def show(line: str, label: str | None) -> None:
-    """Print a line in the main process, its label in a column, without tearing a progress bar."""
+    """Print a line in the main process, its label in a column of its own, without breaking a progress bar."""
     if label is not None:
         line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
     if process.is_main_process():
@@ -47,7 +47,7 @@ def show(line: str, label: str | None) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let the logs pass errors alone: many runs of one protocol would each repeat the screen of the one before."""
+    """Silence everything below ERROR: many runs of one protocol would each repeat the same screen."""
     levels = {log: log.level for log in (LOG, DATA_LOG, MODEL_LOG)}
     for log in levels:
         log.setLevel(logging.ERROR)
@@ -59,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 
 class ModelLines(logging.Handler):
-    """Prints what the model factory logs, unless it was `said` before."""
+    """Prints the records of the model factory, except lines that are in `said`."""
 
     def __init__(self, said: set[str]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class ModelLines(logging.Handler):
 def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     """Print what the model factory logs, each line once for all runs that share `images`.
 
-    A program that has said where that log goes keeps it so.
+    Does nothing if a program has set up that logger.
     """
     if not is_unset(MODEL_LOG):
         yield
@@ -94,7 +94,7 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
 
 
 def say_new(rows: Iterable[tuple[str, str]], images: OpenedImages | None) -> None:
-    """Say (label, text) rows, but for texts that were said for an earlier run of the same `images`."""
+    """Say (label, text) rows, without texts that an earlier run on the same `images` has said."""
     said = set() if images is None else images.said
     for label, text in rows:
         if text not in said:
@@ -103,13 +103,13 @@ def say_new(rows: Iterable[tuple[str, str]], images: OpenedImages | None) -> Non
 
 
 def percent(share: float) -> str:
-    """Write a share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
+    """Format a share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
     text = f"{share:.1%}"
     return " 100%" if text == "100.0%" else f"{text:>5}"
 
 
 def duration(seconds: float) -> str:
-    """Write so many seconds in seconds, minutes or hours."""
+    """Format a number of seconds as seconds, minutes or hours."""
     if seconds < 90:
         return f"{max(1, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""The page *start here* of TensorBoard's text tab, in markdown, and the row of a run in its HPARAMS tab."""
+"""Write the *start here* page of TensorBoard's text tab, in markdown, and the row of a run in its HPARAMS tab."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from trainers.storage.run_folder import RunFolder
 
 
 def before(setup: RunSetup, run: RunFolder) -> str:
-    """Write the page of a run that begins."""
+    """Write the page of a run that starts."""
     config = setup.config
     sentence = f"{literal(config.model.in_words)} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
     commands = (command("check", *named_set(config.data)), command("resume", run.path))
@@ -26,7 +26,7 @@ def before(setup: RunSetup, run: RunFolder) -> str:
 
 
 def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, Scores]) -> str:
-    """Write the page of a finished run: its share of right images of the last split, and its weakest class there."""
+    """Write the page of a finished run: its accuracy on the last split, and its weakest class there."""
     config, (split, last) = setup.config, list(scores.items())[-1]
     classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
@@ -41,22 +41,24 @@ def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, S
 
 
 def page(config: RunConfig, run: RunFolder, text: str, *commands: str) -> str:
-    """Join a text, the options that were given, and commands as a block of code."""
+    """Join a text, the given options, and commands as a block of code."""
     words = ", ".join(literal(as_given(flag, value)) for flag, value in asked_for(config, run).items())
     given = f"Its options, where they differ from the defaults: {words}." if words else "Every option has its default."
     return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
 
 
 def as_given(flag: str, value: Any) -> str:
-    """Write an option as on the command line; one of a file alone as a line of the file."""
+    """Format an option as on the command line, or as a line of a file if it can be given only there."""
     if option := next((option for option in run_options(InFiles) if option.flag == flag), None):
         return f"{option.name} = {json.dumps(value, default=str)}, in a file"
     return flag if value is True else f"{flag} {value}"
 
 
 def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the given options by their flags, but a mixture's networks, which its name has; if meta.json is damaged,
-    all that differ from the defaults."""
+    """Return the given options by flag, without a mixture's networks, which its name contains.
+
+    If meta.json is damaged, all options that differ from the defaults are returned.
+    """
     usual, config = RunConfig(), run.requested or config
     unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
     shown = [option for option in run_options() if option not in unsaid and option.name != "networks"]
@@ -64,7 +66,7 @@ def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
 
 
 def hparams(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the columns of a run in the HPARAMS tab: the options that were given, and those that each run shows."""
+    """Return the columns of a run in the HPARAMS tab: the given options, and those that every run shows."""
     columns = asked_for(config, run) | {option.flag: option.of(config) for option in run_options(Hparam)}
     columns["--model"] = config.model.in_words
     return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}

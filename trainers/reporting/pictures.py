@@ -1,10 +1,9 @@
-"""Pictures of a run, in TensorBoard and in `figures/` alike.
+"""Draw the pictures of a run, for TensorBoard and `figures/`.
 
-At its start: its first batch next to what the model sees of it, and heat maps of eight validation images. At its end,
-with its best weights: these heat maps again, its worst mistakes, its confusion matrix, its calibration; with `--tb
-full` also PR curves, the projector and the position embeddings.
-Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
-without pictures.
+At its start: the first batch next to what the model sees of it, and heat maps of eight validation images. At its end,
+with the best weights: the same heat maps, the worst mistakes, the confusion matrix and the calibration; with `--tb
+full` also PR curves, the projector and the position embeddings. Nothing here draws random numbers, and the model is
+left in the mode it was in: a run takes the same steps with and without pictures.
 """
 
 import shutil
@@ -53,13 +52,13 @@ from vit.low_rank import merged_state
 from vit.parts import inputs_of, parts, position_embeddings
 from vit.tensor_files import write_tree
 
-KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB a snapshot
+KEPT = 3_000_000  # most parameters of a model whose weights are kept for `explain --page`: 6 MB per snapshot
 SHOWN = 8  # validation images with heat maps
-WAITED_FOR = 10.0  # seconds that measuring how faithful these are may take; `explain` does it otherwise
+WAITED_FOR = 10.0  # seconds for measuring their faithfulness; if it takes longer, `explain` does it
 MISTAKES = 16
 PROJECTED = 1_000  # validation images in the projector
-PR_CLASSES = 20  # those with the lowest F1 of more classes than that
-THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
+PR_CLASSES = 20  # if there are more, those with the lowest F1
+THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser accepts
 READ_BATCH = "from the first batch: each picture, next to what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
@@ -68,17 +67,17 @@ BATCH = 16  # images of the first training batch
 
 
 def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Draw the first batch and the untrained model; keep the weights of a small Vision Transformer as it learns."""
+    """Draw the first batch and the untrained model, and keep weights of a small Vision Transformer during training."""
     if setup.on_features:  # no pixels and no attention
         return
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def draw_batch(engine: Engine) -> None:
-        """Draw training pictures and what the model sees of them: a glance finds a wrong augmentation."""
+        """Draw training images next to what the model sees of them, which shows a wrong augmentation at a glance."""
         with attempted():
             images, loader = engine.state.batch[0][:BATCH].cpu(), setup.data.dataloaders["train"]
             sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
-            sampler.set_position(0)  # that of the run has gone on
+            sampler.set_position(0)  # the run's own sampler has moved on
             rows = next(iter(sampler)).draws[: len(images)] % len(dataset)
             originals = [dataset.original(row) for row in rows.tolist()]
             picture = batch_sheet(originals, images, mean=setup.spec.mean, std=setup.spec.std, title=READ_BATCH)
@@ -101,7 +100,7 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
 
 
 def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
-    """Write what a model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
+    """Write the current weights of a model in half precision. The untrained ones are rebuilt from the seed."""
     state = merged_state(model)
     weights = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     path.parent.mkdir(exist_ok=True)
@@ -110,9 +109,9 @@ def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
 
 
 def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, title: str) -> None:
-    """Draw heat maps of the same validation images each time, and how far each head of a Vision Transformer looks.
+    """Draw heat maps of the same validation images each time, and the attention distances of a Vision Transformer.
 
-    Nothing for a model without maps.
+    Draws nothing for a model without heat maps.
     """
     with suppress(NoMap):
         images, distance, what = validation_attention(setup, model)
@@ -124,13 +123,13 @@ def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, st
 
 
 def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str]:
-    """Return the shown images with their heat maps, their mean attention distance, and what the maps are.
+    """Return the shown images with heat maps, the mean attention distance (L, H) in pixels, and the title of the maps.
 
-    The distance is (L, H), in pixels; None for other than Vision Transformers. Raises NoMap: the model has none.
+    The distance is None for models other than Vision Transformers. Raises NoMap: the model has no heat maps.
     """
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
-    for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
+    for row in evenly(len(dataset), SHOWN):  # one by one: attention of all layers and heads takes much memory
         images, labels = dataset.batch(BatchKey(0, row[None]))[:2]
         images = images.to(setup.device)
         with evaluating(model):
@@ -143,7 +142,7 @@ def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImageP
 
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
-    """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
+    """Draw the best weights, which the model holds now; `scores` are their validation scores."""
     when, faithful = screen.weights_taken(setup.config, epoch), None
     with attempted():
         with evaluating(setup.network), suppress(NoMap):
@@ -173,7 +172,7 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
 
 
 def draw_positions(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    """Draw how alike the position embeddings of the patches are."""
+    """Draw the similarity of the position embeddings of the patches."""
     positions = position_embeddings(setup.network)
     if positions is not None:
         loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
@@ -192,7 +191,7 @@ def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: i
 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
-    """List the classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
+    """Return the classes that have images, at most the PR_CLASSES with the lowest F1, in class order."""
     rows = per_class(scores.outputs, names)
     indices = [index for index, row in enumerate(rows) if row.images]
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
@@ -208,13 +207,13 @@ def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: 
         label, guess = names[int(outputs.labels[row])], names[int(outputs.predicted[row])]
         shown = f"{label}, right" if label == guess else f"{label}, taken for {guess}"
         words = [shown, label, guess, f"{outputs.losses[row]:.4f}", images.path(row)]
-        lines.append([printable(word) for word in words])  # a tab in a file name would begin a column
+        lines.append([printable(word) for word in words])  # a tab in a file name would start a column
     thumbnails = np.stack([tile_picture(pixels, THUMBNAIL) for pixels in images.stored(rows)])
-    shutil.rmtree(loggers.folder / f"{step:05d}", ignore_errors=True)  # of a run that was stopped at this place
+    shutil.rmtree(loggers.folder / f"{step:05d}", ignore_errors=True)  # left by a run that was stopped here
     loggers.val.writer.add_embedding(
         features_of_rows(setup, rows),
         metadata=lines,
-        metadata_header=["shown", "label", "predicted", "loss", "path"],  # a point is called by its first column
+        metadata_header=["shown", "label", "predicted", "loss", "path"],  # the first column is the name of a point
         label_img=torch.from_numpy(thumbnails).permute(0, 3, 1, 2) / 255,
         global_step=step,
         tag="val",
@@ -222,7 +221,7 @@ def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: 
 
 
 def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
-    """Compute what reaches the head for these val images: (N, D) on the CPU."""
+    """Compute the inputs of the head for these validation images: (N, D) on the CPU."""
     dataset: Any = setup.data.dataloaders["val"].dataset
     if setup.on_features:
         return dataset.features[torch.tensor(rows)].float()
@@ -236,7 +235,7 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
-    """Return the mistakes that the model was surest of; of a model without any, what it was least sure of."""
+    """Return the most confident mistakes; without mistakes the least confident predictions."""
     outputs, wrong = scores.outputs, ~scores.outputs.correct
     sureness = outputs.logits.double().softmax(dim=1).amax(dim=1) if outputs.whole else outputs.confidence
     order = sureness.where(wrong, -torch.inf) if wrong.any() else -sureness
@@ -256,7 +255,7 @@ def mistakes_title(scores: Scores) -> str:
 
 
 def validation_images(setup: RunSetup) -> Any:
-    """Return the images of the val split, also where the loaders give cached features."""
+    """Return the images of the val split, even if the loaders return cached features."""
     dataset: Any = setup.data.dataloaders["val"].dataset
     return getattr(dataset, "images", dataset)
 
@@ -266,13 +265,13 @@ def predictions_on(
 ) -> list[ImagePrediction]:
     """Join the val images `rows` with their logits (N, classes), labels (N,) and heat `maps` (G, G).
 
-    The pictures are the originals; each map is over what the model saw of one.
+    The pictures are the originals; each map covers the part that the model saw.
     """
     images, names = validation_images(setup), setup.data.class_names
     ranked, judged = ranked_classes(logits.softmax(dim=1), names), []
     for row, best, label, heat in zip(rows, ranked, labels.tolist(), maps, strict=False):
         pixels = images.original(row)
-        # Images of a Dataset of one's own reach the model as they are: whole.
+        # A program's own Dataset gives images as the model sees them: whole.
         view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
         judged.append(ImagePrediction(images.path(row), best, names[label], pixels, heat, view=view))
     return judged
@@ -280,7 +279,7 @@ def predictions_on(
 
 @contextmanager
 def attempted() -> Iterator[None]:
-    """Let a picture that cannot be drawn, for lack of memory or of an image, cost a line and not the run."""
+    """Print a note instead of ending the run if a picture cannot be drawn, for lack of memory or a bad image."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, MemoryError) as error:

@@ -22,17 +22,17 @@ from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 
 LEAST = 20
-"""Images below which no share is told from another by its standard error."""
+"""Fewest validation images for a comparison of shares by their standard error."""
 FOLDS = 5
-"""Folds that are advised where validation images are few and each class has images enough."""
+"""Number of folds to suggest if there are few validation images and enough images of each class."""
 
 
 def announce(
     setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None, resumed: bool = False
 ) -> None:
-    """Print the screen before step 1: images, model, training, notes, and the folder of a run that stays.
+    """Print the screen before step 1: images, model, training, notes, and the run's folder unless it is temporary.
 
-    Images and model of a resumed run are not said again.
+    A resumed run does not repeat images and model.
     """
     rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
@@ -43,12 +43,12 @@ def announce(
 
 
 def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
-    """Print the images of a setup, and notes on it, before the first of several runs."""
+    """Print the images of a setup and notes on it, before the first of several runs."""
     say_new([("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))], images)
 
 
 def model_line(setup: RunSetup) -> str:
-    """Name the model, its image size, what of it trains, and what sort of network it is where the name does not say."""
+    """Name the model, its image size, its trained parameters, and the kind of network if the name does not tell."""
     model, (total, trainable) = setup.config.model, count_parameters(setup.model)
     trains = "all trained" if trainable == total else f"{trainable:,} trained"
     start = ", random weights" if model.weights == "none" else ""
@@ -71,7 +71,7 @@ def training_lines(setup: RunSetup) -> str:
 
 
 def weights_taken(config: RunConfig, epoch: int) -> str:
-    """Name the weights that a run keeps: those of an epoch, or with a head that was fitted."""
+    """Name the weights that a run keeps: those of the best or last epoch, or the fitted head."""
     if config.train.start_head == "fit":
         return "fitted head"
     which = "last" if config.train.select == "last" else "best"
@@ -79,7 +79,7 @@ def weights_taken(config: RunConfig, epoch: int) -> str:
 
 
 def notes_on(setup: RunSetup) -> Iterator[str]:
-    """Yield what the validation images are too few for, and which options have no effect or less than was asked."""
+    """Yield notes: too few validation images, options without effect, a shortened warm-up."""
     data, train = setup.config.data, setup.config.train
     labels, val = (image_set(setup.data.dataloaders[split]).labels for split in ("train", "val"))
     if few := cannot_tell(val, setup.data.class_names):
@@ -92,12 +92,12 @@ def notes_on(setup: RunSetup) -> Iterator[str]:
 
 
 def needed_to_tell(share: float) -> int:
-    """Count the images that tell half of a share of errors from all of it, by two standard errors."""
+    """Return the images needed to tell an error rate of `share` from half of it, by two standard errors."""
     return max(LEAST, math.ceil(round(16 * share / (1 - share), 6)))
 
 
 def cannot_tell(labels: np.ndarray, class_names: Sequence[str]) -> str:
-    """Say why validation images do not show whether a model learns; empty where they do."""
+    """Explain why validation images cannot show whether a model learns; empty if they can."""
     counts, images = np.bincount(labels), pluralise(len(labels), "validation image")
     share = counts.max() / len(labels)
     if share == 1 and len(labels) >= LEAST:
@@ -111,7 +111,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     model, data, train = config.model, config.data, config.train
     epochs = train.epochs or 0
     steps, of_an_epoch = max(1, round(epochs * steps_per_epoch)), pluralise(steps_per_epoch, "step")
-    saved = train.save_every or 0  # the end of an epoch is saved in any case
+    saved = train.save_every or 0  # the end of each epoch is always saved
     head, frozen = model.trainable == "head", model.trainable.startswith(("head", "norms", "lora"))
     one_layer, alone = "only the head trains, and it has one layer", "a batch of one image has nothing to mix with"
     evaluated, drawn = "frozen layers stay in evaluation mode", "the split comes from --split"
@@ -137,10 +137,10 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
 
 
 def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
-    """Print a line for each epoch of a short run, for about 25 of a long one, and always for the last.
+    """Print a line per epoch of a short run, about 25 lines of a long one, and always the last.
 
-    Each ends in the time that is left at the pace of its epoch, the last in the seconds that it took. The number of
-    epochs may change while the run trains.
+    Each line ends in the remaining time at the pace of its epoch, the last one in its seconds. The number of epochs may
+    change during the run.
     """
     started = [time.monotonic()]
 
@@ -159,10 +159,11 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
-    """Say after a fifth of the epochs and the warm-up if validation is no better than always the commonest class.
+    """Print a note after the warm-up and a fifth of the epochs if validation is not better than the most frequent
+    class.
 
-    Better is more than a standard error above it, by the score that chooses the epoch. Nothing is said in a run of
-    fewer than three epochs, or of too few validation images to tell.
+    Better means: by more than one standard error, in the score that selects the epoch. Runs of fewer than three epochs,
+    or with too few validation images, get no note.
     """
     data, train, names = setup.config.data, setup.config.train, setup.data.class_names
     labels, epochs = image_set(setup.data.dataloaders["val"]).labels, train.epochs or 0
@@ -189,7 +190,7 @@ def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
 
 
 def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
-    """Write the scores of an epoch in some 70 columns; metrics.csv has more of them and more digits."""
+    """Format the scores of an epoch in about 70 columns; metrics.csv has more scores and digits."""
     right = percent(row["val_accuracy"])
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"

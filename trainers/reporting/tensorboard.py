@@ -1,14 +1,14 @@
-"""A run in TensorBoard, by Ignite's logger: the two writers in its `tb/` folder, and what is attached to them.
+"""Log a run to TensorBoard with Ignite's logger: the two writers in its `tb/` folder, and the handlers that use them.
 
-What TensorBoard 2.21 does, and what follows here:
-- It sorts sections and cards by name, and opens the first two sections: `SECTIONS` numbers them by what one looks for.
-- It has a row for every folder with events, with place for about 30 letters: `tb/train` holds what the training steps
-  give and `tb/val` all the rest, and run folders have no date in their names.
+How TensorBoard 2.21 behaves, and what follows here:
+- It sorts sections and cards by name, and opens the first two sections: `SECTIONS` numbers them by importance.
+- It has a row for every folder with events, with room for about 30 letters: `tb/train` holds values of training steps,
+  `tb/val` everything else, and names of run folders have no date.
 - It shows what a resumed run logs a second time, unless a purge step in each event file hides what came after it.
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
 - Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`.
 
-The step is the optimizer step everywhere. What is drawn is in `trainers/reporting/pictures.py`.
+The step is always the optimizer step. Pictures are drawn in `trainers/reporting/pictures.py`.
 """
 
 import html
@@ -33,7 +33,7 @@ from common.files import write_bytes
 from trainers.engine.engines import Trainer
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
-SHOWN_CLASSES = 20  # of more classes, one curve for the worst tenth
+SHOWN_CLASSES = 20  # with more classes, one curve for the worst tenth
 
 
 def numbered(tag: str) -> str:
@@ -42,9 +42,10 @@ def numbered(tag: str) -> str:
 
 
 class Logger(TensorboardLogger):
-    """Ignite's logger on torch's own writer: the stock constructor silently prefers tensorboardX where installed.
+    """Ignite's logger on torch's own writer: the stock constructor silently prefers tensorboardX if it is installed.
 
-    The writer is opened for the first that is logged: TensorBoard has a row for an empty file, too."""
+    The writer is opened at the first value: TensorBoard would show a row for an empty file, too.
+    """
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
         self.folder, self.purge_step = folder, purge_step
@@ -63,16 +64,16 @@ class Logger(TensorboardLogger):
 
 
 class RunLoggers(ExitStack):
-    """The two loggers of a run, and its tracker, as a context manager that closes them whatever happens."""
+    """Context manager of a run's two loggers and its tracker, which closes them in any case."""
 
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
-        """Prepare both writers; a run resumed at `start_step` hides what its first life logged after it."""
+        """Prepare both writers; a run resumed at `start_step` hides what it logged after that step before."""
         super().__init__()
         keep_in_order(folder)
         self.folder, self.figures = folder / "val", folder.parent / "figures"
         self.tracker: Any = None
         """A `trainers.reporting.trackers.Tracker` with `--tracker`; else None."""
-        # A purge step in the first writer too: TensorBoard's slow loader purges only past a session start.
+        # In the first writer, too: TensorBoard's slow loader purges only after a session start.
         purge_step = start_step + 1 if start_step else 0
         self.train, self.val = (Logger(folder / split, purge_step=purge_step) for split in ("train", "val"))
         for logger in (self.val, self.train):
@@ -83,7 +84,7 @@ class RunLoggers(ExitStack):
             logger.flush()
 
     def add_picture(self, tag: str, png: bytes, step: int) -> Path:
-        """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` next to `tb/`."""
+        """Show a PNG, and write the same bytes to `figures/<tag>_step_<step>.png` next to `tb/`."""
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, png)
@@ -92,7 +93,8 @@ class RunLoggers(ExitStack):
 
 
 def keep_in_order(folder: Path) -> None:
-    """Move event files back where one is named after this second, or a later one as after a clock was set back."""
+    """Rename event files to earlier seconds if one has the current second or a later one, as after a clock was set
+    back."""
     files = sorted(folder.rglob("events.out.tfevents.*"))
     seconds = [int(path.name.split(".")[3]) for path in files]
     ahead = max(seconds, default=0) + 1 - int(time.time())
@@ -102,19 +104,19 @@ def keep_in_order(folder: Path) -> None:
 
 
 def add_png(writer: Any, tag: str, png: bytes, step: int) -> None:
-    """Show the very file: torch's add_image would encode pixels again."""
+    """Add the PNG file itself: torch's add_image would encode the pixels again."""
     width, height = Image.open(io.BytesIO(png)).size
     picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
     writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
 
 
 def utf8(text: str) -> str:
-    """Protocol buffers hold UTF-8 alone: what of a name is none becomes its code, such as `\\udcff`."""
+    """Replace what is not valid UTF-8, which protocol buffers require, by codes such as `\\udcff`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def attach_steps(trainer: Trainer, loggers: RunLoggers, *, every: int) -> None:
-    """Log means over the last `every` steps, in which logging costs far less than a step."""
+    """Log means over the last `every` steps; logging then costs far less than the steps."""
 
     def window(_: Any) -> dict[str, float]:
         means = trainer.sums.take_window()
@@ -141,12 +143,12 @@ def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, c
 
 
 def scores(classes: int) -> list[str]:
-    """Return the metrics that are curves. Top-5 accuracy says little of ten classes, and of five nothing."""
+    """Return the metrics shown as curves. Top-5 accuracy says little with ten classes and nothing with five."""
     return ["accuracy", "loss", "macro_f1", *(["accuracy_top5"] if classes > 10 else [])]
 
 
 def training_scores(trainer: Trainer) -> dict[str, float]:
-    """Return accuracy and loss, means over the training steps of the epoch; nothing where a head was fitted."""
+    """Return accuracy and loss as means over the training steps of the epoch; {} if the head was fitted."""
     if not trainer.state.iteration:
         return {}
     means = trainer.sums.epoch_means()
@@ -154,7 +156,7 @@ def training_scores(trainer: Trainer) -> dict[str, float]:
 
 
 def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
-    """Return the recall of each class that has images, or of many classes the mean of the worst tenth."""
+    """Return the recall of each class with images, or with many classes the mean of the worst tenth."""
     of_class = {index: share for index, share in enumerate(shares.tolist()) if not math.isnan(share)}
     if len(class_names) <= SHOWN_CLASSES:
         return {tag_of(class_names, index): share for index, share in of_class.items()}
@@ -163,9 +165,9 @@ def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
 
 def tag_of(class_names: Sequence[str], index: int) -> str:
-    """Put a class's name into a tag.
+    """Return the name of a class as part of a tag.
 
-    Its number follows where a sign had to be replaced, for such names may collide.
+    If a character had to be replaced, the number of the class follows, since such names may collide.
     """
     name = class_names[index]
     tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
@@ -173,25 +175,25 @@ def tag_of(class_names: Sequence[str], index: int) -> str:
 
 
 def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
-    """Write what is known before the first step. The data as they are: markdown would eat underscores in names."""
+    """Write the texts known before the first step. The data is preformatted: markdown drops underscores."""
     loggers.val.add_text("start here", utf8(page), 0)
     loggers.val.add_text("the data", utf8(f"<pre>{html.escape(data)}</pre>"), 0)
 
 
 def start_hparams(loggers: RunLoggers, values: Mapping[str, Any]) -> None:
-    """Open this run's row in the HPARAMS tab, which is called by its path below the folder that TensorBoard shows.
+    """Start this run's row in the HPARAMS tab, named by its path below the folder that TensorBoard shows.
 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary that it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
     """
-    # Text for all but numbers: it would sort 10 before 9, and shows True as 1.
+    # Only numbers stay numbers: TensorBoard sorts text 10 before 9, and shows True as 1.
     plain = {name: value if type(value) in (int, float) else utf8(str(value)) for name, value in values.items()}
     _experiment, start, _end = hparams(plain, {})
     loggers.val.file_writer.add_summary(start)
 
 
 def finish_hparams(loggers: RunLoggers, metrics: Mapping[str, float], step: int) -> None:
-    """Close the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
+    """End the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
     for name, value in metrics.items():
         loggers.val.add_scalar(f"hparam/{name}", value, step)
     _experiment, _start, end = hparams({}, {})

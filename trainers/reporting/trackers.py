@@ -1,4 +1,4 @@
-"""Runs in an experiment tracker while they train, by Ignite's own loggers: `--tracker`. Without it nothing is sent."""
+"""Send runs to an experiment tracker while they train, with Ignite's own loggers: `--tracker`."""
 
 import os
 import re
@@ -17,14 +17,14 @@ from trainers.reporting.tensorboard import scores, training_scores, utf8
 from trainers.storage.run_folder import read_if_whole, write_json
 
 FILE = "tracker.json"
-"""File of a run with its id in the tracker, by which a resumed run goes on there."""
+"""File in a run with its id in the tracker, with which a resumed run continues there."""
 MODULES = {"mlflow": mlflow_logger, "wandb": wandb_logger, "clearml": clearml_logger}
 
 OFF = (
     "matplotlib", "tensorflow", "tensorboard", "pytorch", "xgboost", "scikit", "joblib", "fastai", "lightgbm", "hydra",
     "tfdefines", "megengine", "catboost", "gradio", "detect_repository",
 )  # fmt: skip
-"""Names of what ClearML watches and sends by itself: weights, pictures, all that TensorBoard gets, and the state of the
+"""Integrations that ClearML turns on by itself: weights, pictures, all TensorBoard data, and the state of the
 repository, for which it may wait five minutes at the end of a run."""
 
 
@@ -34,20 +34,21 @@ def require(tracker: str) -> Any:
 
 
 def prepare_for_several(tracker: str) -> None:
-    """Prepare a tracker for runs that several processes begin at once.
+    """Prepare a tracker for runs that several processes start at once.
 
-    MLflow makes its local database at the first use, which two processes at a time leave broken. Raises
-    MissingPackage: it is not installed. OptionError: it cannot be used as it is set up."""
+    MLflow creates its local database at the first use, and two processes doing so at once break it. Raises
+    MissingPackage: it is not installed. OptionError: it cannot be used with its settings.
+    """
     package = require(tracker)
     try:
         if tracker == "mlflow":
             package.MlflowClient()
-    except Exception as error:  # their errors share no class
+    except Exception as error:  # their exceptions have no common class
         raise OptionError(f"--tracker {tracker}: {first_line(error)}") from error
 
 
 def opened_outside(tracker: str) -> bool:
-    """Return whether a program around this run has a run open in the tracker."""
+    """Return whether the calling program has opened a run in the tracker."""
     package = require(tracker)
     if tracker == "mlflow":
         return package.active_run() is not None
@@ -57,9 +58,10 @@ def opened_outside(tracker: str) -> bool:
 def open_logger(
     tracker: str, *, project: str, name: str, known: str | None, options: dict[str, str], outside: bool
 ) -> tuple[Any, str]:
-    """Begin a run in the tracker, or go on with the `known` one; return Ignite's logger and the run's id.
+    """Start a run in the tracker, or continue the `known` one; return Ignite's logger and the run's id.
 
-    `outside`: use the one that a program around this run has opened."""
+    `outside`: use the run that the calling program has opened.
+    """
     run: dict[str, Any]
     if tracker == "wandb":
         if outside:
@@ -70,7 +72,7 @@ def open_logger(
         logger = wandb_logger.WandBLogger(project=os.environ.get("WANDB_PROJECT", project), name=name, **run)
         return logger, logger.run.id
     if tracker == "clearml":
-        # 0: the steps of a resumed run keep their numbers.
+        # 0: steps of a resumed run keep their numbers.
         run = {"reuse_last_task_id": False} if known is None else {"reuse_last_task_id": known, "continue_last_task": 0}
         run |= {"auto_connect_frameworks": dict.fromkeys(OFF, False), "auto_connect_arg_parser": False}
         logger = clearml_logger.ClearMLLogger(project_name=project, task_name=name, **run)
@@ -89,10 +91,11 @@ def open_logger(
 
 
 class Tracker:
-    """A run in a tracker, as a context manager. What the tracker does not take is said once, and the run goes on."""
+    """Context manager of a run in a tracker. The first error of the tracker is printed, and training continues without
+    it."""
 
     def __init__(self, config: RunConfig, run_dir: Path) -> None:
-        """Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used as it is set up."""
+        """Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used with its settings."""
         self.name, self.failed = str(config.output.tracker), False
         require(self.name)
         project = re.sub(r"[^\w.-]+", "_", data_name(config.data.source), flags=re.ASCII)
@@ -108,7 +111,7 @@ class Tracker:
             self.logger, found = open_logger(
                 self.name, project=project, name=name, known=known, options=options, outside=self.outside
             )
-        except Exception as error:  # their errors share no class
+        except Exception as error:  # their exceptions have no common class
             anew = f"; without {run_dir / FILE} the run begins anew there" if known else ""
             raise OptionError(f"--tracker {self.name}: {first_line(error)}{anew}") from error
         write_json(run_dir / FILE, {self.name: found})
@@ -137,13 +140,13 @@ class Tracker:
         self.handler(trainer, "final", output_transform=lambda _: dict(values))(trainer, self.logger, Events.COMPLETED)
 
     def handler(self, trainer: Engine, tag: str, **what: Any) -> Callable[..., None]:
-        """Return Ignite's OutputHandler of this tracker, guarded, whose step is that of the trainer."""
+        """Return Ignite's OutputHandler of this tracker, guarded, with the trainer's step."""
         at = global_step_from_engine(trainer, Events.ITERATION_COMPLETED)
         output = MODULES[self.name].OutputHandler(tag, global_step_transform=at, **what)
         return lambda *given: None if self.failed else self.guard(lambda: output(*given))
 
     def guard(self, send: Callable[[], object]) -> None:
-        """Training does not end because a server does not answer."""
+        """Call `send`; after its first error print a note and send no more, so that training continues."""
         try:
             send()
         except Exception as error:

@@ -1,1 +1,1 @@
-"""Pictures: arrays in, figures and PNG out."""
+"""Figures and PNG files from arrays."""

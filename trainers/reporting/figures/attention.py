@@ -1,4 +1,4 @@
-"""Figures of the inside of a ViT: the attention of each head, how far it reaches, and the position embeddings."""
+"""Draw the inside of a ViT: the attention of each head, attention distances, and position embeddings."""
 
 import math
 
@@ -12,7 +12,7 @@ from trainers.reporting.figures.results import BLUE, GREY, tidy
 
 
 def heads_figure(maps: Tensor, *, asking: str) -> Figure:
-    """Draw maps (L, H, G, G) of what the tokens `asking` look at, a row per layer, each to its maximum."""
+    """Draw the attention maps (L, H, G, G) of the tokens `asking`, a row per layer, each scaled to its maximum."""
     layers, heads = maps.shape[:2]
     figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
     axes = figure.subplots(layers, heads, squeeze=False)
@@ -46,14 +46,14 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
 
 
 def position_similarity_figure(positions: Tensor) -> Figure:
-    """Draw the cosine similarity of each patch's position (1 + G*G, D) to all others, a map each.
+    """Draw the cosine similarity of each patch's position embedding (1 + G*G, D) to all others, one map per patch.
 
-    Figure 7 of Dosovitskiy et al. 2020, where neighbours, rows and columns become alike.
+    Figure 7 of Dosovitskiy et al. 2020: neighbours, rows and columns become similar.
     """
     grid = F.normalize(positions[1:].float(), dim=1)
     side = math.isqrt(len(grid))
     maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
-    factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
+    factor, gap = max(1, 56 // side), 4  # maps have about the same width for any grid
     step = side * factor + gap
     enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
     spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)

@@ -1,4 +1,4 @@
-"""Images that a model classified, as commands print and figures draw them, and as data URIs. No matplotlib here."""
+"""Images that a model classified, for commands and figures, and images as data URIs. No matplotlib here."""
 
 import base64
 import io
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from datasets.fitting import Box
 
-SMALL = 96  # pixels; up to here a picture is kept losslessly
+SMALL = 96  # pixels; images up to this size are kept lossless
 
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """One image, its true class where that is known, and the classes that a model gave it."""
+    """An image, its true class if known, and the classes that a model predicted."""
 
     path: str
     ranked: tuple[tuple[str, float], ...]
@@ -25,14 +25,14 @@ class ImagePrediction:
     pixels: np.ndarray | None = None
     """uint8 (C, h, w): the original, upright."""
     heat: Tensor | None = None
-    """(G, G): how much each part of the picture counted for the model."""
+    """(G, G): evidence of each part of the image for the prediction."""
     set: tuple[str, ...] | None = None
-    """Classes of which one is the right one, as often as was promised, the likeliest first; None: nothing was
-    promised."""
+    """Prediction set, most probable class first, which contains the true class with the promised frequency; None
+    without one."""
     unknown: bool | None = None
-    """True if it is unlike the validation images of the model; None: nothing is known of these."""
+    """True if the image is unlike the model's validation images; None if nothing is known of these."""
     view: Box | None = None
-    """Part of the pixels that the map is about; None: all of them."""
+    """Part of the pixels that the map covers; None: all of them."""
 
     @property
     def predicted(self) -> str:
@@ -47,7 +47,7 @@ class ImagePrediction:
 def ranked_classes(
     probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None
 ) -> list[tuple[tuple[str, float], ...]]:
-    """Rank the classes of each row (B, classes), the first of equal ones first; or only the `top` most probable."""
+    """Rank the classes of each row (B, classes), ties in class order; or only the `top` most probable."""
     if top is None:
         best, order = probabilities.sort(dim=1, descending=True, stable=True)
     else:
@@ -57,7 +57,7 @@ def ranked_classes(
 
 
 def thumbnail(image: Image.Image, side: int) -> str:
-    """Encode a picture of at most `side` pixels as a data URI."""
+    """Encode an image of at most `side` pixels as a data URI."""
     image = image.convert("RGB")
     lossless = max(image.size) <= SMALL
     image.thumbnail((side, side))

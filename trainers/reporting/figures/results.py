@@ -1,4 +1,4 @@
-"""Figures of results: learning curves, confusion, calibration, selective prediction. No pyplot: no global state."""
+"""Draw results: learning curves, confusion, calibration, selective prediction. No pyplot: no global state."""
 
 import io
 import math
@@ -23,13 +23,13 @@ from trainers.calibration import WANTED, accuracy_by_coverage, answered
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"
 MOST_CLASSES = 9
-"""Bars of the sizes of sets; the last one counts larger sets, too."""
+"""Bars in the histogram of set sizes; the last one counts larger sets, too."""
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:
-    """Draw counts (classes, classes), rows true, shaded by the share of the row: small classes show, too.
+    """Draw counts (classes, classes), rows true, shaded by the share of the row so that small classes show.
 
-    Of few classes it is as wide as a card of TensorBoard, which would shrink it otherwise.
+    With few classes it is as wide as a card of TensorBoard, which would shrink a wider one.
     """
     count = len(class_names)
     side = min(16.0, max(3.7, 0.9 + 0.28 * count))
@@ -52,9 +52,9 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
 
 
 def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
-    """Draw accuracy over confidence, with how many images each bin holds.
+    """Draw accuracy over confidence, and the number of images in each bin.
 
-    Bins are sums (3, number of bins): images, their confidence, how many are right. `scaled`: those after temperature
+    Bins are sums (3, number of bins): images, their confidence, correct ones. `scaled`: the bins after temperature
     scaling.
     """
     figure = Figure(figsize=(5, 5.6), layout="constrained")
@@ -77,16 +77,16 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
 
 
 class NotebookFigure(Figure):
-    """A figure that a notebook shows, whatever became of pyplot there."""
+    """A figure that a notebook displays, with or without pyplot."""
 
     def _repr_png_(self) -> bytes:
         return png(self, dpi=100)
 
 
 def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: int, title: str) -> Figure:
-    """Draw loss and accuracy over epochs, train and val.
+    """Draw training and validation loss and accuracy over the epochs.
 
-    `rows` are those of metrics.csv, whose first, of the untrained model, has no training scores.
+    `rows` are those of metrics.csv; the first one, of the untrained model, has no training scores.
     """
     figure = NotebookFigure(figsize=(8, 3.4), layout="constrained")
     for axis, measure in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
@@ -108,7 +108,7 @@ def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: i
 def coverage_picture(
     confidence: NDArray, correct: NDArray, *, title: str, sizes: NDArray | None = None, level: float = WANTED
 ) -> bytes:
-    """Draw accuracy over coverage as a PNG; `sizes` (N,) are the numbers of classes in each image's set at `level`."""
+    """Draw accuracy over coverage as a PNG; `sizes` (N,) are the sizes of the images' prediction sets at `level`."""
     figure = Figure(figsize=(5, 4 if sizes is None else 5.6), layout="constrained")
     if sizes is None:
         top = figure.subplots()
@@ -120,7 +120,7 @@ def coverage_picture(
 
 
 def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: str) -> None:
-    """Draw accuracy on the k surest of the images, over k as a share of all."""
+    """Draw the accuracy on the k most confident images over k as a share of all."""
     share, mean = answered(confidence, correct), float(correct.mean())
     coverage = np.arange(1, len(correct) + 1) / len(correct)
     axis.plot(coverage, accuracy_by_coverage(confidence, correct), color=BLUE, label="this model")
@@ -137,7 +137,7 @@ def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: s
 
 
 def draw_sizes(axis: Axes, sizes: NDArray, level: float) -> None:
-    """Draw the number of images with a set of one class, of two, and so on; of many classes together."""
+    """Draw how many images have a set of one class, of two, and so on; large sets share a bar."""
     most = min(int(sizes.max()), MOST_CLASSES)
     names = [*map(str, range(1, most)), f"{most}+" if int(sizes.max()) > most else str(most)]
     axis.bar(names, np.bincount(sizes.clip(max=most), minlength=most + 1)[1:], color=BLUE, alpha=0.7)
@@ -148,14 +148,14 @@ def draw_sizes(axis: Axes, sizes: NDArray, level: float) -> None:
 
 
 def tidy(*axes) -> None:
-    """Draw no frame above and to the right, and a faint grid."""
+    """Remove the upper and right frame of axes, and add a faint grid."""
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
 
 
 def png(figure: Figure, *, dpi: int = 120) -> bytes:
-    """Draw a figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
+    """Render a figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
     figure.set_dpi(dpi)
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
     canvas.draw()
@@ -164,19 +164,19 @@ def png(figure: Figure, *, dpi: int = 120) -> bytes:
 
 
 def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
-    """Write a PNG; folders are made."""
+    """Write a figure as a PNG file; folders are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, png(figure, dpi=dpi))
     return path
 
 
 def escape(text: str) -> str:
-    """Escape dollar signs, between which matplotlib sees mathematics, and signs that its font lacks."""
+    """Escape dollar signs, which start mathematics in matplotlib, and characters that its font lacks."""
     return "\n".join(readable(line) for line in text.split("\n")).replace("$", r"\$")
 
 
 def readable(text: str) -> str:
-    """Replace signs that cannot be printed, or that the font lacks, by their codes, such as `\\u732b`."""
+    """Replace unprintable characters, and those that the font lacks, by codes such as `\\u732b`."""
     signs = _signs_of_the_font()
     return "".join(sign if sign.isprintable() and ord(sign) in signs else ascii(sign)[1:-1] for sign in text)
 

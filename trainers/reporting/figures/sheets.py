@@ -1,4 +1,4 @@
-"""Sheets of images with captions and heat maps, as matplotlib Figures.
+"""Draw sheets of images with captions and heat maps, as matplotlib Figures.
 
 A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
 """
@@ -24,15 +24,15 @@ from trainers.reporting.figures.images import ImagePrediction
 from trainers.reporting.figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
 
 DPI = 100
-TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
-LARGE = 300  # the same where an image stands alone
+TILE = 168  # pixels per side, about: two fit into a card of TensorBoard
+LARGE = 300  # the same for a single image
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
-LETTER = 6.4  # pixels a letter of a caption takes on average
+LETTER = 6.4  # average width of a letter in a caption, in pixels
 DIM = "#57606a"
 UNSEEN = 0.72
-"""Opacity of the white that lies over what a model does not see of a picture."""
+"""Opacity of the white over parts of a picture that the model does not see."""
 EVEN = 0.5
-"""The colours span at least this much of the even share: a map that is the same everywhere looks it, not like noise."""
+"""Least range of the colours, as a multiple of the uniform share: a uniform map looks uniform, not like noise."""
 
 
 class Tile(NamedTuple):
@@ -46,9 +46,9 @@ png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
-    """Scale uint8 (C, h, w) to (t, t, 3) with t near `side`, on white where it is no square.
+    """Scale uint8 (C, h, w) to a square (t, t, 3) with t near `side`, padded with white.
 
-    Small pixels stay squares; large images are shrunk smoothly.
+    Pixels of small images stay sharp squares; large images are shrunk smoothly.
     """
     return squared(scaled(pixels, side))
 
@@ -64,13 +64,13 @@ def scaled(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def squared(picture: np.ndarray) -> np.ndarray:
-    """Put uint8 (h, w, 3) into the middle of a white square."""
+    """Pad uint8 (h, w, 3) with white to a square."""
     longer = max(picture.shape[:2])
     return np.asarray(ImageOps.pad(Image.fromarray(picture), (longer, longer), color="white"))
 
 
 def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarray:
-    """Lay a map (G, G) over its image, (h, w, 3), whose longer side is near `side`."""
+    """Overlay an image with a map (G, G): (h, w, 3), whose longer side is near `side`."""
     assert image.pixels is not None
     picture = scaled(image.pixels, side)
     view = image.view
@@ -81,7 +81,7 @@ def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarra
 
 
 def brightness(values: Tensor) -> Tensor:
-    """Scale a map (G, G) from its least to its largest value to 0 to 1; 0 where there is nothing to see."""
+    """Scale a map (G, G) to 0 to 1; 0 for a map without differences."""
     shares = values.float().nan_to_num()
     shares = shares * shares.numel() / shares.sum().clamp(min=torch.finfo(torch.float32).tiny)  # 1: the even share
     low, high = shares.min(), shares.max()
@@ -89,9 +89,9 @@ def brightness(values: Tensor) -> Tensor:
 
 
 def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Lay a map (G, G) over a picture of `size` (height, width); also return a mask of the pixels that it covers.
+    """Resize a map (G, G) to a picture of `size` (height, width); also return the mask of the pixels that it covers.
 
-    `view` is the part of the picture that the map is about, in its pixels (`datasets.fitting.view_of`).
+    `view` is the part of the picture that the map covers, in its pixels (`datasets.fitting.view_of`).
     """
     height, width = size
     box = view or Box(0, 0, width, height)
@@ -108,8 +108,7 @@ def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) ->
 def overlay(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.ndarray:
     """Colour uint8 (h, w, 3) by a map (G, G) of any scale.
 
-    The picture is grey, and the map alone in colour, so that a colour means one value; what lies outside of `view` is
-    pale.
+    The picture is grey, so that a colour means one value of the map; parts outside of `view` are pale.
     """
     strength, inside = upsampled(brightness(values), picture.shape[:2], view)
     grey = picture.astype(np.float32).mean(axis=2, keepdims=True)
@@ -121,8 +120,7 @@ def overlay(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.
 
 
 def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
-    """Tiles, each with its caption, under a title of one line or more; in short rows, for TensorBoard's cards are
-    narrow."""
+    """Draw tiles with captions below a title, in short rows since TensorBoard's cards are narrow."""
     rows = math.ceil(len(tiles) / columns)
     height, width = (max(tile.picture.shape[side] for tile in tiles) for side in (0, 1))
     lines = max(len(tile.caption) for tile in tiles)
@@ -149,7 +147,7 @@ def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
 
 
 def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: int = 2) -> Figure:
-    """Images, each above its heat map if it has one, with what they were taken for, their label and their file."""
+    """Draw images above their heat maps, if any, with predicted class, label and file name."""
     tiles = []
     for image in images:
         assert image.pixels is not None
@@ -162,7 +160,7 @@ def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: 
 
 
 def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
-    """Show an image, what it was taken for, and maps (title, (G, G)) over it side by side."""
+    """Draw an image with its predicted class, and maps (title, (G, G)) over it side by side."""
     assert image.pixels is not None
     taken_for = f"{ellipsis(image.predicted, 30)} {image.probability:.0%}"
     tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
@@ -175,7 +173,8 @@ def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, ti
 def batch_sheet(
     originals: Sequence[np.ndarray], images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str
 ) -> Figure:
-    """Pictures, uint8 (C, h, w) each, and right of each its normalised image (B, C, S, S), normalisation undone."""
+    """Draw pictures, uint8 (C, h, w) each, and right of each its normalised image (B, C, S, S) with normalisation
+    undone."""
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
@@ -184,7 +183,7 @@ def batch_sheet(
 
 
 def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
-    """Caption an image with its predicted class, its true class if known, and its file's name, in full."""
+    """Return the caption of an image: its predicted class, its true class if known, and its full file name."""
     texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
     if image.label is not None:
         of_label = dict(image.ranked).get(image.label)
