@@ -26,6 +26,7 @@ from common.options import (
     require_finite,
 )
 from common.shell import command
+from common.tables import own_objects
 from common.text import pluralise
 from datasets.config import DATASETS
 from trainers.config import RunConfig, load_config, run_options
@@ -33,8 +34,8 @@ from trainers.options.recipes import RECIPES
 from trainers.reporting.console import say
 
 if TYPE_CHECKING:
-    from comparison.compare import ComparisonReport
     from comparison.plan import Request
+    from comparison.results import Comparison
 
 ARM_OPTIONS = {
     option.flag.removeprefix("--"): option
@@ -152,8 +153,8 @@ def main(options: Options) -> int:
         if options.plan_only:
             document.update(planned(options))
         else:
-            report = compared(options)
-            document.update(as_json(report) if options.json else {})
+            comparison = compared(options)
+            document.update(as_json(comparison) if options.json else {})
     return 0
 
 
@@ -172,50 +173,40 @@ def planned(options: Options) -> dict[str, Any]:
     return {"folder": file.parent, "commands": commands}
 
 
-def compared(options: Options) -> ComparisonReport:
+def compared(options: Options) -> Comparison:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
     from trainers.options.defaults import SMALL_IMAGES
 
     if options.runs:
         return compare_runs(options.runs, options.output, elsewhere="--output-dir" in options.given)
-    report = compare_arms(request_of(options), **options.placed)
+    comparison = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         say(command("compare", "--data", "path/to/images"), label="next")
-    return report
+    return comparison
 
 
-def as_json(report: ComparisonReport) -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Build what `--json` prints: docs/use-the-result.md lists the fields."""
-    from comparison.table import rows
+    from comparison.results import by_arm, rows_of
     from comparison.verdict import headline, pair_sentence
 
-    comparison, results, folder, kept = report
-    runs = [[run.run_dir for run in row.arm.runs] for result in results for row in result.arms]
-    arms = [row | {"runs": folders} for row, folders in zip(rows(comparison, results), runs, strict=True)]
-    pairs = [
-        {
-            "labels_per_class": result.condition.labels_per_class,
-            "first": pair.first.name,
-            "second": pair.second.name,
-            **dict(zip(("low", "difference", "high"), pair.interval, strict=True)),
-            "p": pair.difference.p,
-            "p_holm": pair.adjusted_p,
-            "verdict": pair.mark,
-            "sentence": pair_sentence(pair, scored=comparison.scored),
-        }
-        for result in results
-        for pair in result.pairs
-    ]
+    arms, pairs = (own_objects(table).to_dict("records") for table in (comparison.table, comparison.pairs))
+    runs = [of_arm["run_dir"].tolist() for of_arm in by_arm(comparison.runs)]
+    shown = ("labels_per_class", "first", "second", "low", "difference", "high", "p", "p_holm", "verdict")
+    sentences = map(pair_sentence, rows_of(comparison.pairs))
     return {
         "data": comparison.data,
-        "use": [headline(comparison, result) for result in results],
-        "arms": arms,
-        "pairs": pairs,
+        "use": [headline(condition) for condition in comparison.conditions],
+        "arms": [arm | {"runs": folders} for arm, folders in zip(arms, runs, strict=True)],
+        "pairs": [
+            {name: pair[name] for name in shown} | {"sentence": sentence}
+            for pair, sentence in zip(pairs, sentences, strict=True)
+        ],
         "warnings": comparison.warnings,
         "protocol": comparison.protocol,
-        "folder": folder,
-        "kept": kept,
+        "folder": comparison.folder,
+        "kept": comparison.kept,
     }
 
 

@@ -46,8 +46,13 @@ def frame_of(header: Iterable[object], rows: Iterable[Iterable[object]]) -> pd.D
 
 def frame_text(frame: pd.DataFrame) -> str:
     """Write a DataFrame as CSV without its index: floats in full precision, missing cells empty."""
-    known = frame.astype(object).where(frame.notna(), None)
+    known = own_objects(frame)
     return csv_text([*known], known.itertuples(index=False))
+
+
+def own_objects(frame: pd.DataFrame) -> pd.DataFrame:
+    """Turn the cells of a DataFrame into Python's objects, missing ones into None."""
+    return frame.astype(object).where(frame.notna(), None)
 
 
 def escape_formula(cell: object) -> object:

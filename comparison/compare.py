@@ -7,18 +7,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
 
 from common.files import made_whole
 from common.shell import watch
 from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle
-from comparison.results import ConditionResult, analyse
-from comparison.runs import Comparison, Condition, cautions, group_into_arms, on_unseen, read_run, require_same_data
-from comparison.table import last_screen, table_frame
+from comparison.results import Comparison, compared
+from comparison.runs import FinishedRun, cautions, group_into_arms, on_unseen, read_run, require_same_data
 from comparison.train_arms import train_arms, write_commands
-from comparison.verdict import announce_plan, known_problems, protocol
+from comparison.verdict import announce_plan, known_problems, last_screen, protocol
 from datasets.split_csv import write_split
 from trainers.config import OutputConfig, metric_of, rank_key, to_dict
 from trainers.reporting import console
@@ -28,30 +27,11 @@ from trainers.storage.run_result import best_of_several, read_result
 from trainers.system import folder_lock, process_state
 from trainers.system.signals import signals
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-class ComparisonReport(NamedTuple):
-    """A comparison, its results, and the folder of its report."""
-
-    comparison: Comparison
-    results: Sequence[ConditionResult]
-    folder: Path
-    kept: Path | None = None
-    """The run that is the result, if the comparison trained it."""
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row per condition and arm, as in table.csv: scores with intervals, the difference to the first arm, costs
-        and runs; shares are fractions."""
-        return table_frame(self.comparison, self.results)
-
 
 @signals.heeded()
 @process_state.restored()
 @console.model_log()
-def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> ComparisonReport:
+def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Comparison:
     """Train all arms, seed by seed, and report who wins. The same request continues a comparison that was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
@@ -64,22 +44,24 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         for line in warnings:
             console.say(line, label="warning")
         console.say()
-        conditions, tuning = train_arms(plan)
+        runs, tuning = train_arms(plan)
         metric = metric_of(plan.select)
-        kept = keep_the_best(conditions, select=metric)
-        comparison = Comparison(
-            data=request.base.data.source,
-            conditions=tuple(conditions),
+        kept = keep_the_best(runs, select=metric)
+        comparison = compared(
+            request.base.data.source,
+            runs,
+            scored="held-out validation" if plan.split.halved else "test",
             protocol=tuple(protocol(plan)),
             warnings=warnings,
             tuning=tuple(tuning),
-            scored="held-out validation" if plan.split.halved else "test",
+            folder=plan.folder,
+            kept=kept,
         )
-        report = show(comparison, plan.folder)
+        show(comparison)
         console.say(f"{kept}: best validation {metric.replace('_', ' ')}", label="latest")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
-    return report._replace(kept=kept)
+    return comparison
 
 
 @signals.heeded()
@@ -118,11 +100,12 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -
     return plan
 
 
-def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
+def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
     """Record one run as the result of a comparison, and return its directory: with the most labels, of the arm whose
     mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
-    richest = max(conditions, key=lambda condition: condition.labels_per_class or math.inf)
-    arms = [[read_result(RunFolder(run.run_dir)) for run in arm.runs] for arm in richest.arms]
+    richest = max(runs, key=lambda run: run.labels_per_class or math.inf).labels_per_class
+    by_arm = groupby((run for run in runs if run.labels_per_class == richest), key=lambda run: run.arm)
+    arms = [[read_result(RunFolder(run.run_dir)) for run in of_arm] for _, of_arm in by_arm]
     means = [{name: mean(run.val[name] for run in runs) for name in (select, "loss")} for runs in arms]
     best = arms[max(range(len(arms)), key=lambda place: rank_key(select)(means[place]))]
     kept = best_of_several(best, select=select).run_dir
@@ -130,46 +113,44 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     return kept
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool = False) -> ComparisonReport:
+def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool = False) -> Comparison:
     """Compare finished runs, unchanged; the report lies with the first of them, or `elsewhere`, where `output` says.
 
     Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, has no test images, or was given
     other ones."""
     folders = [RunFolder.find(name, output.output_dir) for name in names]
-    runs, seen = on_unseen([read_run(folder.path) for folder in folders])
-    require_same_data(runs, splits=("test",))
-    data, arms = runs[0].config["data"], group_into_arms(runs)
-    for arm in arms:
-        require_same_data(arm.runs)
-    warnings = (*seen, *cautions(arms))
+    unseen, seen = on_unseen([read_run(folder.path) for folder in folders])
+    require_same_data(unseen, splits=("test",))
+    runs = group_into_arms(unseen)
+    for _, of_arm in groupby(runs, key=lambda run: run.arm):
+        require_same_data([*of_arm])
+    warnings = (*seen, *cautions(runs))
     for line in warnings:
         console.say(line, label="warning")
-    comparison = Comparison(
-        data=data["source"],
-        conditions=(Condition(data["labels_per_class"], arms),),
+    home, source = None if elsewhere else home_of(folders[0].path), folders[0].config.data.source
+    comparison = compared(
+        runs[0].config["data"]["source"],
+        runs,
         protocol=(
             "These runs were trained on their own; nothing was tuned here. Scored on the test images, once per run, "
             "with the weights of the best validation epoch.",
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
         ),
         warnings=warnings,
+        folder=free_folder(output, source, "compare") if home is None else free_in(home, output, "compare"),
     )
-    home = None if elsewhere else home_of(folders[0].path)
-    if home is not None:
-        return show(comparison, free_in(home, output, "compare"))
-    return show(comparison, free_folder(output, folders[0].config.data.source, "compare"))
+    show(comparison)
+    return comparison
 
 
-def show(comparison: Comparison, folder: Path) -> ComparisonReport:
-    """Judge a comparison, write its report, and print the answer."""
+def show(comparison: Comparison) -> None:
+    """Write the report of a comparison, and print the answer."""
     # Only now: what matplotlib and scikit-learn take would count as memory of the runs before.
     from comparison.report import write_report
 
-    results = analyse(comparison)
-    write_report(comparison, results, folder)
-    within = comparison.conditions[0].arms[0].runs[0].run_dir.is_relative_to(folder)
-    shown = folder if within else folder.parent  # the finished runs are in it, too
-    console.say("\n" + "\n".join(last_screen(comparison, results)) + "\n")
+    write_report(comparison)
+    folder, runs = comparison.folder, comparison.runs["run_dir"]
+    shown = folder if runs.iloc[0].is_relative_to(folder) else folder.parent  # the finished runs are in it, too
+    console.say("\n" + "\n".join(last_screen(comparison)) + "\n")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(watch(shown), label="watch")
-    return ComparisonReport(comparison, results, folder)

@@ -1,53 +1,63 @@
 """The files of a comparison: table.csv, report.html, figures and TensorBoard's events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
+from common.errors import DataError
 from common.files import write_bytes, write_text
 from common.shell import command_given
 from common.tables import frame_text
 from common.text import printable
 from comparison.drawing import TITLES, ReportFigure, colour, draw
-from comparison.images import disagreement
 from comparison.names import settings_that_differ
-from comparison.results import ConditionResult
-from comparison.runs import Comparison
-from comparison.table import DETAILS, VERDICTS, Table, table_frame, table_of
+from comparison.results import COSTS, SCORES, Comparison, by_arm, of_runs, right_of, rows_of
 from comparison.tensorboard import write_events
-from comparison.verdict import card, headline, not_converged, notes, pair_sentence
-from trainers.reporting.figures.images import data_uri
+from comparison.verdict import VERDICTS, card, headline, not_converged, notes, pair_sentence
+from datasets.images import picture_of
+from datasets.loaders import read_samples
+from trainers.reporting.figures.images import data_uri, thumbnail
+from trainers.storage.run_folder import RunFolder, untrusted_run
 
-FIGURES = ("differences", "accuracy_by_labels", "learning_curves")
-"""Beginnings of the names of the files that `draw` makes."""
 MISTAKES = 5
 """Mistakes that are listed of each arm."""
+EXAMPLES = 8
+"""Images shown per arm."""
+THUMBNAIL = 160
+"""Longer side in pixels."""
 
 
-def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> None:
+Table = tuple[list[str], list[list[str]]]
+"""Header and cells."""
+
+
+def write_report(comparison: Comparison) -> None:
     """Write the report, its figures and TensorBoard's `verdict/` in place of earlier ones.
 
     Pictures come from the runs' data set; the report says if it is gone.
     """
-    pictures, figures, verdict = list(draw(results)), folder / "figures", folder / "verdict"
+    folder = comparison.folder
+    pictures, figures, verdict = list(draw(comparison)), folder / "figures", folder / "verdict"
     for earlier in (
-        *(path for name in FIGURES for path in figures.glob(f"{name}*.png")),
+        *(path for name in TITLES for path in figures.glob(f"{name}*.png")),
         *verdict.rglob("events.out.*"),
     ):
         earlier.unlink()
     figures.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         write_bytes(figures / picture.file, picture.png)
-    write_events(verdict, card(comparison, results), pictures, results)
-    write_text(folder / "table.csv", frame_text(table_frame(comparison, results)))
-    write_text(folder / "report.html", page(comparison, results, pictures))
+    write_events(verdict, card(comparison), pictures, comparison)
+    write_text(folder / "table.csv", frame_text(comparison.table))
+    write_text(folder / "report.html", page(comparison, pictures))
 
 
-def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure]) -> str:
+def page(comparison: Comparison, pictures: Sequence[ReportFigure]) -> str:
     """Return the document. The template escapes every name, path and line."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -58,52 +68,71 @@ def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: S
         lstrip_blocks=True,
         extensions=["jinja2.ext.do"],
     )
+    conditions = comparison.conditions
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
         command=command_given(),
-        results=results,
+        conditions=conditions,
         headline=headline,
         pair_sentence=pair_sentence,
-        warnings=[*comparison.warnings, *not_converged(results)],
-        disagreements=[disagreement(result) for result in results],
+        rows_of=rows_of,
+        warnings=[*comparison.warnings, *not_converged(comparison)],
+        disagreements=[disagreement(condition) for condition in conditions],
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
         data_uri=data_uri,
-        colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
-        result_table=table_of(results, VERDICTS),
-        pairs=[row.against_first for result in results for row in result.arms],
-        notes=[*notes(comparison, results)],
-        detail_table=table_of(results, DETAILS),
-        mistakes_table=mistakes_table(results),
-        settings_table=settings_table(results),
-        versions_table=versions_table(results),
+        colours={name: colour(index) for index, name in enumerate(comparison.arms)},
+        result_table=text_table(comparison, VERDICTS),
+        verdicts=comparison.table["verdict"].tolist(),
+        notes=[*notes(comparison)],
+        detail_table=text_table(comparison, details()),
+        mistakes_table=mistakes_table(comparison),
+        settings_table=settings_table(comparison),
+        versions_table=versions_table(comparison),
     )
 
 
-def mistakes_table(results: Sequence[ConditionResult]) -> Table:
+def details() -> dict[str, Callable[[Any], str]]:
+    """Return the columns of further scores and of costs."""
+    return {"arm": VERDICTS["arm"]} | {each.heading: each.cell for each in (*SCORES, *COSTS) if each.heading}
+
+
+def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str]]) -> Table:
+    """Return a line per condition and arm; if there are several conditions, their labels come first."""
+    several = len(comparison.conditions) > 1
+    lines = [
+        [condition.labels] * several + [text(row) for text in columns.values()]
+        for condition in comparison.conditions
+        for row in rows_of(condition.table)
+    ]
+    return ["labels"] * several + [*columns], lines
+
+
+def mistakes_table(comparison: Comparison) -> Table:
     """Return the most frequent mistakes of each arm, all seeds together."""
-    names, lines = results[0].condition.class_names, []
-    for condition, arm in ((result.condition, arm) for result in results for arm in result.condition.arms):
-        matrix = np.sum([run.confusion for run in arm.runs], axis=0)
-        np.fill_diagonal(matrix, 0)
-        for cell in np.argsort(-matrix, axis=None, kind="stable")[:MISTAKES]:
-            row, column = divmod(int(cell), len(names))
-            if matrix[row, column]:
-                lines.append([condition.labels, arm.name, names[row], names[column], str(matrix[row, column])])
+    names, lines = comparison.runs["class_names"].iloc[0], []
+    for condition in comparison.conditions:
+        for runs in by_arm(condition.runs):
+            scored = of_runs(comparison.predictions, runs)
+            times = scored[~scored["right"]].groupby(["label", "predicted"]).size().reset_index(name="times")
+            for row in rows_of(times.sort_values("times", ascending=False, kind="stable")[:MISTAKES]):
+                true, predicted = names[row.label], names[row.predicted]
+                lines.append([condition.labels, runs["arm"].iloc[0], true, predicted, str(row.times)])
     return ["labels", "arm", "true", "predicted", "times"], lines
 
 
-def settings_table(results: Sequence[ConditionResult]) -> Table:
+def settings_table(comparison: Comparison) -> Table:
     """Return the options that differ between arms; lr may also differ between conditions."""
-    arms = [(result.condition, arm) for result in results for arm in result.condition.arms]
-    header = [f"{arm.name}, {condition.title}" if len(results) > 1 else arm.name for condition, arm in arms]
-    differing = settings_that_differ([arm.runs[0].config for _, arm in arms])
+    conditions = comparison.conditions
+    arms = [(condition.title, rows_of(runs)[0]) for condition in conditions for runs in by_arm(condition.runs)]
+    header = [f"{run.arm}, {title}" if len(conditions) > 1 else run.arm for title, run in arms]
+    differing = settings_that_differ([run.config for _, run in arms])
     return ["setting", *header], [[option, *values] for option, values in differing]
 
 
-def versions_table(results: Sequence[ConditionResult]) -> Table:
+def versions_table(comparison: Comparison) -> Table:
     """Return versions and hardware of the runs; one line per fact, with all values on which runs disagree."""
-    metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
+    metas = comparison.runs["meta"].tolist()
     facts: dict[str, list[Any]] = {
         "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())
                      for meta in metas],
@@ -112,3 +141,62 @@ def versions_table(results: Sequence[ConditionResult]) -> Table:
                  if (git := meta.get("git")) else "unknown" for meta in metas],
     }  # fmt: skip
     return ["setting", "value"], [[name, "; ".join(dict.fromkeys(map(str, values)))] for name, values in facts.items()]
+
+
+# Images that only one of two arms gets right
+
+
+def disagreement(condition: Comparison) -> dict[str, Any]:
+    """Return the images that only the first arm, or only the most accurate of the others, gets right: for each of the
+    two the winner, the loser and examples; `problem` says why there are no pictures."""
+    others = condition.table[1:]
+    names = [condition.arms[0], others["arm"].iloc[int(others["accuracy"].argmax())]]
+    arms = [of_runs(condition.predictions, condition.runs[condition.runs["arm"] == name]) for name in names]
+    of_both = only_one_right(*arms)
+    run, pictures, problem = rows_of(condition.runs)[0], dict[str, Image.Image](), ""
+    try:
+        if paths := arms[0]["path"].iloc[[*of_both[0], *of_both[1]]].tolist():
+            pictures = open_images(run.run_dir, paths)
+    except (DataError, OSError, ValueError) as error:
+        problem = f"The images are not shown: {error}"
+
+    def example(row: int) -> dict[str, Any]:
+        path, label = arms[0]["path"].iloc[row], arms[0]["label"].iloc[row]
+        said = [(name, *usual_prediction(arm, row)) for name, arm in zip(names, arms, strict=True)]
+        return {
+            "path": path,
+            "label": run.class_names[label],
+            "said": [(name, run.class_names[usual], votes) for name, usual, votes in said],
+            "thumbnail": thumbnail(pictures[path], THUMBNAIL) if pictures else None,
+        }
+
+    examples = [[example(row) for row in rows] for rows in of_both]
+    return {"problem": problem, "only": [*zip(names, reversed(names), examples, strict=True)]}
+
+
+def only_one_right(first: pd.DataFrame, second: pd.DataFrame) -> tuple[list[int], list[int]]:
+    """Return rows of images that most runs of one arm get right and most of the other do not, clearest first."""
+    right, other = (right_of(arm).mean(axis=0) for arm in (first, second))  # (N,)
+    ours, theirs = (arm["of_label"].to_numpy().reshape(-1, len(right)).mean(axis=0) for arm in (first, second))
+    order = np.lexsort((theirs - ours, other - right)).tolist()
+    only_first = [row for row in order if right[row] > 0.5 > other[row]]
+    only_second = [row for row in reversed(order) if other[row] > 0.5 > right[row]]
+    return only_first[:EXAMPLES], only_second[:EXAMPLES]
+
+
+def usual_prediction(arm: pd.DataFrame, row: int) -> tuple[int, int]:
+    """Return the class that most of an arm's runs predict for an image, and how many do."""
+    votes = np.bincount(arm["predicted"].to_numpy().reshape(arm["run"].nunique(), -1)[:, row])
+    return int(votes.argmax()), int(votes.max())
+
+
+def open_images(run_dir: Path, paths: Sequence[str]) -> dict[str, Image.Image]:
+    """Open scored images of a run. Raises DataError: its data set no longer has them."""
+    config = RunFolder(run_dir).config.data
+    with untrusted_run():
+        samples = read_samples(config)
+    place = {path: index for index, path in enumerate(samples.paths)}
+    missing = [path for path in paths if path not in place]
+    if missing:
+        raise DataError(f"{config.source} no longer has {missing[0]!r}")
+    return {path: picture_of(samples, place[path]) for path in paths}

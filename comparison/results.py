@@ -1,27 +1,25 @@
-"""The numbers of a comparison, computed once: the scores and costs of each arm, the judgement on each pair of arms."""
+"""A comparison as tables: of its runs and predictions, and of what they say of each arm and of each pair of arms."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, islice
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from comparison.runs import Arm, Comparison, Condition, FinishedRun
+from common.tables import frame_of
+from common.text import pluralise
+from comparison.runs import FinishedRun
+from datasets.copies import united
 from trainers.calibration import answered
 from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
-from trainers.statistics import (
-    Clusters,
-    PairedDifference,
-    design_of,
-    holm,
-    is_claim,
-    paired_difference,
-)
+from trainers.reporting.console import duration
+from trainers.statistics import Bools, Clusters, Design, PairedDifference, design_of, holm, is_claim, paired_difference
 
 LAST = 0.2
 """Share of the learning, in steps times learning rate, over which a rise is measured: the second half of the steps of a
@@ -36,124 +34,250 @@ CONVERGENCE = (
     "in the last fifth of the training (steps times learning rate), by over a point and twice its noise, with training "
     "accuracy below 98%"
 )
+LABELS = "labels_per_class"
+"""Column of the condition: the labels of each class that its runs are trained on, or NA for all of them."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two arms under one condition: the second minus the first."""
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Arms that were trained on the same images, under one or more conditions, and the verdict on them.
 
-    first: Arm
-    second: Arm
-    difference: PairedDifference
-    adjusted_p: float | None
-    """Holm's p value if the report judges several pairs."""
-    claims: int
-    """Pairs that the report judges together."""
-
-    @property
-    def interval(self) -> tuple[float, float, float]:
-        """The difference between the ends of its interval."""
-        return self.difference.low, self.difference.mean, self.difference.high
-
-    @property
-    def mark(self) -> str:
-        """The second arm is `better`, `worse`, the `same`, or `unclear`."""
-        if self.difference.identical:
-            return "same"
-        if not is_claim(self.difference, self.adjusted_p):
-            return "unclear"
-        return "better" if self.difference.mean > 0 else "worse"
-
-
-@dataclass(frozen=True)
-class ArmResult:
-    """An arm under one condition, by the columns of table.csv."""
-
-    arm: Arm
-    scores: dict[str, Any]
-    costs: dict[str, Any]
-    against_first: Pair | None
-    """None for the first arm."""
-
-
-@dataclass(frozen=True)
-class ConditionResult:
-    condition: Condition
-    arms: tuple[ArmResult, ...]
-    pairs: tuple[Pair, ...]
-    """The pairs with the first arm come first."""
-
-
-def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
-    """Score every arm under each condition, and judge every pair of arms."""
-    results = []
-    for condition, pairs in zip(comparison.conditions, judge(comparison.conditions), strict=True):
-        rows = zip(condition.arms, (None, *pairs))  # noqa: B905
-        arms = [ArmResult(arm, score(arm, condition.clusters), costs(arm), pair) for arm, pair in rows]
-        results.append(ConditionResult(condition, tuple(arms), pairs))
-    return tuple(results)
-
-
-def judge(conditions: Sequence[Condition]) -> list[tuple[Pair, ...]]:
-    """Judge the pairs of arms of each condition, those with the first arm first.
-
-    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction: judged alone, six
-    conditions of equal arms name a winner in an eighth of the reports.
+    Its tables hold the conditions one after another, and in each the arms in the same order.
     """
-    pairs = [(condition, *pair) for condition in conditions for pair in combinations(condition.arms, 2)]
-    differences = [paired_difference(b.correct, a.correct, condition.clusters) for condition, a, b in pairs]
-    several = len(pairs) > 1
-    adjusted = holm([difference.p for difference in differences]) if several else [None] * len(pairs)
-    judged = iter(
-        Pair(a, b, difference, p, claims=len(pairs))
-        for (_, a, b), difference, p in zip(pairs, differences, adjusted, strict=True)
-    )
-    return [tuple(islice(judged, math.comb(len(condition.arms), 2))) for condition in conditions]
+
+    data: str
+    runs: pd.DataFrame
+    """A row per condition, arm and seed: the fields of a FinishedRun, and its accuracy."""
+    predictions: pd.DataFrame
+    """A row per run and test image: see `runs.scored_images`; `run` is a row of `runs`, and `unit` a number that
+    images share which are of one group in any run of the condition."""
+    table: pd.DataFrame
+    """A row per condition and arm, as in table.csv: scores with intervals, the difference to the first arm, costs and
+    runs; shares are fractions, missing numbers NaN."""
+    pairs: pd.DataFrame
+    """A row per condition and pair of arms, those with the first arm first: see `judge`."""
+    scored: str = "test"
+    """Name of the test images, such as "held-out validation"."""
+    protocol: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tuning: tuple[dict[str, Any], ...] = ()
+    """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
+    folder: Path = Path()
+    """Directory of the report."""
+    kept: Path | None = None
+    """The run that is the result, if the comparison trained it."""
+
+    @property
+    def conditions(self) -> list[Comparison]:
+        """Take the comparison apart, by the number of labels."""
+        tables = (by_condition(table) for table in (self.runs, self.table, self.pairs))
+        return [replace(self, runs=a, table=b, pairs=c) for a, b, c in zip(*tables, strict=True)]
+
+    @property
+    def arms(self) -> list[str]:
+        """Names of the arms."""
+        return list(dict.fromkeys(self.runs["arm"]))
+
+    @property
+    def labels(self) -> str:
+        """Labels per class of the first condition, for a table and a file's name."""
+        labels = self.runs[LABELS].iloc[0]
+        return "all" if pd.isna(labels) else str(labels)
+
+    @property
+    def title(self) -> str:
+        return labels_text(self.runs[LABELS].iloc[0])
+
+    @property
+    def design(self) -> Design:
+        """Design effect of the groups of test images, over all runs of one condition."""
+        scored = of_runs(self.predictions, self.runs)
+        return design_of(right_of(scored), units_of(scored))
 
 
-def macro_f1(run: FinishedRun) -> float:
-    labels, predicted = torch.from_numpy(run.labels), torch.from_numpy(run.predicted)
-    return mean_of(class_scores(labels, predicted, len(run.class_names)).f1)
+def labels_text(count: int | None, *, every: str = "all labels") -> str:
+    return every if count is None or pd.isna(count) else f"{pluralise(count, 'label')} per class"
 
 
-def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
-    """Compute the scores of an arm over its runs; shares are fractions."""
-    runs, accuracies, design = arm.runs, arm.accuracies, design_of(arm.correct, clusters)
-    intervals = (design_of(run.correct, clusters).interval(run.accuracy) for run in runs)
-    lows, highs = zip(*intervals, strict=True)
-    errors = [expected_calibration_error(calibration_bins(run)) for run in runs]
-    of_each = np.bincount(runs[0].labels, minlength=len(runs[0].class_names)) * len(runs)
-    hits = np.sum([run.confusion.diagonal() for run in runs], axis=0)
-    recalls = np.divide(hits, of_each, out=np.full(len(hits), np.inf), where=of_each > 0)
+def compared(data: str, runs: Sequence[FinishedRun], *, scored: str = "test", **known: Any) -> Comparison:
+    """Score every arm and judge every pair of arms. The runs come by condition, arm and seed; `known`: other fields."""
+    of_runs, predictions = tables_of(runs)
+    pairs = judge(of_runs, predictions).assign(scored=scored)
+    table = table_of(of_runs, predictions, pairs).assign(data=data, scored=scored)
+    return Comparison(data, of_runs, predictions, table, pairs, scored=scored, **known)
+
+
+def tables_of(runs: Sequence[FinishedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `Comparison.runs` and `Comparison.predictions`."""
+    names = [field.name for field in fields(FinishedRun) if field.name != "predictions"]
+    frame = frame_of(names, ([getattr(run, name) for name in names] for run in runs)).astype({LABELS: "Int64"})
+    predictions = [run.predictions.assign(run=number) for number, run in enumerate(runs)]
+    for condition in by_condition(frame):
+        units = united(*(predictions[number]["unit"].to_numpy() for number in condition.index))
+        for number in condition.index:
+            predictions[number]["unit"] = units
+    images = pd.concat(predictions, ignore_index=True)
+    return frame.assign(accuracy=images.groupby("run")["right"].mean()), images
+
+
+def by_condition(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    return [part for _, part in frame.groupby(LABELS, sort=False, dropna=False)]
+
+
+def by_arm(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Take the runs of one condition apart by arm, or those of several by condition and arm."""
+    return [part for _, part in runs.groupby([LABELS, "arm"], sort=False, dropna=False)]
+
+
+def of_runs(predictions: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    return predictions[predictions["run"].isin(runs.index)]
+
+
+def right_of(scored: pd.DataFrame) -> Bools:
+    """Return which of K runs is right about which of N images: (K, N)."""
+    return scored["right"].to_numpy().reshape(scored["run"].nunique(), -1)
+
+
+def units_of(scored: pd.DataFrame) -> Clusters:
+    """Return the units (N,) of the images of some runs."""
+    return scored["unit"].to_numpy()[: right_of(scored).shape[1]]
+
+
+# Pairs of arms
+
+
+def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per pair of arms: the second minus the first (difference, low, high), p values, verdict, and what a
+    sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`.
+
+    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): judged alone,
+    six conditions of equal arms name a winner in an eighth of the reports.
+    """
+    rows, found = [], []
+    for condition in by_condition(runs):
+        arms = [(part, right_of(of_runs(predictions, part))) for part in by_arm(condition)]
+        units = units_of(of_runs(predictions, condition))
+        for (first, right_first), (second, right_second) in combinations(arms, 2):
+            found.append(paired_difference(right_second, right_first, units))
+            row = {LABELS: condition[LABELS].iloc[0]}
+            for name, arm in (("first", first), ("second", second)):
+                of_arm = {"accuracy": float(arm["accuracy"].to_numpy().mean()), "images_seen": images_seen(arm)}
+                row |= {name: arm["arm"].iloc[0]} | {f"{known}_{name}": value for known, value in of_arm.items()}
+            rows.append(row)
+    several = len(found) > 1
+    adjusted = holm([difference.p for difference in found]) if several else [None] * len(found)
+    for row, difference, p in zip(rows, found, adjusted, strict=True):
+        row |= {"low": difference.low, "difference": difference.mean, "high": difference.high}
+        row |= {"p": difference.p, "p_holm": p, "verdict": verdict(difference, p), "together": len(found)}
+    return numeric(rows).assign(estimate=pd.Series([difference.found for difference in found], dtype=object))
+
+
+def verdict(difference: PairedDifference, adjusted_p: float | None) -> str:
+    if difference.identical:
+        return "same"
+    if not is_claim(difference, adjusted_p):
+        return "unclear"
+    return "better" if difference.mean > 0 else "worse"
+
+
+# Arms
+
+
+class Column(NamedTuple):
+    """Columns of table.csv that are computed together, and how the report shows them."""
+
+    names: str
+    of: Callable[[pd.DataFrame, pd.DataFrame], Any]
+    """Value of an arm from its rows of `runs` and of `predictions`; of several names a tuple."""
+    heading: str = ""
+    """What stands above it in the report, which leaves out those without."""
+    text: str | Callable[[Any], str] = ""
+    """Cell of the report for a row of the table, or the format of its value."""
+
+    def values(self, runs: pd.DataFrame, scored: pd.DataFrame) -> dict[str, Any]:
+        names, values = self.names.split(), self.of(runs, scored)
+        return dict(zip(names, values if len(names) > 1 else [values], strict=True))
+
+    def cell(self, row: Any) -> str:
+        return format(getattr(row, self.names), self.text) if isinstance(self.text, str) else self.text(row)
+
+
+def table_of(runs: pd.DataFrame, predictions: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return `Comparison.table`; what is scored of which data is filled in later."""
+    rows = []
+    for condition, judged in zip(by_condition(runs), by_condition(pairs), strict=True):
+        arms = by_arm(condition)
+        for arm, pair in zip(arms, [None, *rows_of(judged)][: len(arms)], strict=True):
+            images = of_runs(predictions, arm)
+            row = {"data": "", LABELS: arm[LABELS].iloc[0], "arm": arm["arm"].iloc[0], "scored": ""}
+            for column in SCORES:
+                row |= column.values(arm, images)
+            row |= {name: getattr(pair, known, None) for name, known in DIFFERENCE.items()}
+            for column in COSTS:
+                row |= column.values(arm, images)
+            rows.append(row | {"runs": " ".join(map(str, arm["run_dir"]))})
+    return numeric(rows)
+
+
+def numeric(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Make a table whose columns without text are numbers, missing ones NaN."""
+    frame = frame_of(rows[0], (row.values() for row in rows)).astype({LABELS: "Int64"})
+    numbers = [name for name, cells in frame.items() if not any(isinstance(cell, str) for cell in cells)]
+    return frame.assign(**frame[numbers].apply(pd.to_numeric))
+
+
+def rows_of(frame: pd.DataFrame) -> list[Any]:
+    """Return the rows of a table, whose cells are attributes."""
+    return list(frame.itertuples(index=False))
+
+
+def each_run(score: Callable[[pd.DataFrame], float]) -> Callable[[pd.DataFrame, pd.DataFrame], float]:
+    """Return the mean over runs of a score of one run's predictions."""
+    return lambda _, scored: float(np.mean([score(part) for _, part in scored.groupby("run")]))
+
+
+def accuracy(runs: pd.DataFrame, _: pd.DataFrame) -> tuple[float, float | None]:
+    """Return the mean over runs, and their standard deviation."""
+    of_runs = runs["accuracy"].to_numpy()
+    return float(of_runs.mean()), float(of_runs.std(ddof=1)) if len(of_runs) > 1 else None
+
+
+def groups(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[int, float]:
+    """Count the groups, in which an image that stands alone is one, and the effective images."""
+    found = design_of(right_of(scored), units_of(scored))
+    return found.groups, found.effective
+
+
+def wilson_ends(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[float, float]:
+    """Return the lowest and the highest end of the runs' intervals."""
+    units = units_of(scored)
+    ends = [design_of(right, units).interval(float(right.mean())) for right in right_of(scored)]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def worst_class(runs: pd.DataFrame, scored: pd.DataFrame) -> tuple[str, float, float, float]:
+    """Return the class of the lowest recall over all runs, and the interval of one run of that recall on its images."""
+    names = runs["class_names"].iloc[0]
+    images, hits = (np.bincount(rows["label"], minlength=len(names)) for rows in (scored, scored[scored["right"]]))
+    recalls = np.divide(hits, images, out=np.full(len(names), np.inf), where=images > 0)
     worst = int(recalls.argmin())
-    of_worst = runs[0].labels == worst
-    groups_of_worst = design_of(arm.correct[:, of_worst], clusters[of_worst])
-    worst_low, worst_high = groups_of_worst.interval(float(recalls[worst]))
-    return {
-        "images": len(runs[0].labels),
-        "groups": design.groups,  # an image that stands alone is one
-        "effective_images": design.effective,
-        "seeds": len(runs),
-        "accuracy": float(accuracies.mean()),
-        "accuracy_sd": float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
-        "wilson_low": min(lows),  # of each run's interval the lowest end
-        "wilson_high": max(highs),
-        "macro_f1": float(np.mean([macro_f1(run) for run in runs])),
-        "ece": float(np.mean(errors)),
-        "answered_95": float(np.mean([answered(run.probabilities.max(axis=1), run.correct) for run in runs])),
-        "worst_class": runs[0].class_names[worst],
-        "worst_recall": float(recalls[worst]),
-        "worst_low": worst_low,  # of the interval on the class's images, for one run of that recall
-        "worst_high": worst_high,
-        "improvement": improvement_at_end([run.history for run in runs]),
-    }
+    of_worst = scored[scored["label"] == worst]
+    low, high = design_of(right_of(of_worst), units_of(of_worst)).interval(float(recalls[worst]))
+    return names[worst], float(recalls[worst]), low, high
 
 
-def calibration_bins(run: FinishedRun) -> Tensor:
-    """Sum the images, confidences and right answers of a run in 15 bins of confidence: (3, 15)."""
-    confidence: NDArray[np.float64] = run.probabilities.max(axis=1)
-    right = run.probabilities.argmax(axis=1) == run.labels
-    return confidence_bins(torch.from_numpy(confidence), torch.from_numpy(right))
+def macro_f1(scored: pd.DataFrame) -> float:
+    labels, predicted = (torch.tensor(scored[name].to_numpy()) for name in ("label", "predicted"))
+    return mean_of(class_scores(labels, predicted, int(max(labels.max(), predicted.max())) + 1).f1)
+
+
+def calibration_error(scored: pd.DataFrame) -> float:
+    confidence, right = (torch.tensor(scored[name].to_numpy()) for name in ("confidence", "right"))
+    return expected_calibration_error(confidence_bins(confidence, right))
+
+
+def answered_95(scored: pd.DataFrame) -> float:
+    return answered(scored["confidence"].to_numpy(), scored["right"].to_numpy())
 
 
 def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
@@ -179,22 +303,67 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
     return mean if mean > max(LEAST, 2 * noise) and np.mean(on_training) < FITTED else None
 
 
-def images_seen(arm: Arm) -> int:
+def of_summary(name: str) -> Callable[[pd.DataFrame, pd.DataFrame], Any]:
+    """Return what summary.json says of an arm's first run."""
+    return lambda runs, _: runs["summary"].iloc[0][name]
+
+
+def images_seen(runs: pd.DataFrame, _: Any = None) -> int:
     """Count the training images of all steps, each as often as it was seen: the median over seeds."""
-    return int(np.median([run.summary["images_seen"] for run in arm.runs]))
+    return int(np.median([summary["images_seen"] for summary in runs["summary"]]))
 
 
-def costs(arm: Arm) -> dict[str, Any]:
-    """Return the costs of an arm, medians over its runs."""
-    summaries, first = [run.summary for run in arm.runs], arm.runs[0]
-    memory = [value for run in arm.runs if (value := run.history[-1].get("memory_mb")) is not None]
-    epochs = sorted(summary["best"]["epoch"] for summary in summaries)
-    return {
-        "parameters": first.summary["parameters"],
-        "trainable": first.summary["trainable"],
-        "images_seen": images_seen(arm),
-        "seconds": float(np.median([summary["seconds"] for summary in summaries])),
-        "memory_mb": float(np.median(memory)) if memory else None,
-        "lr": first.config["train"]["lr"],
-        "best_epoch": f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}",
-    }
+def seconds(runs: pd.DataFrame, _: pd.DataFrame) -> float:
+    return float(np.median([summary["seconds"] for summary in runs["summary"]]))
+
+
+def memory(runs: pd.DataFrame, _: pd.DataFrame) -> float | None:
+    known = [value for history in runs["history"] if (value := history[-1].get("memory_mb")) is not None]
+    return float(np.median(known)) if known else None
+
+
+def best_epochs(runs: pd.DataFrame, _: pd.DataFrame) -> str:
+    epochs = sorted(summary["best"]["epoch"] for summary in runs["summary"])
+    return f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}"
+
+
+def interval_text(row: Any) -> str:
+    return f"{row.wilson_low * 100:.1f} to {row.wilson_high * 100:.1f}"
+
+
+def worst_text(row: Any) -> str:
+    low, high = row.worst_low * 100, row.worst_high * 100
+    return f"{row.worst_class}: {row.worst_recall * 100:.1f} ({low:.0f} to {high:.0f})"
+
+
+def images_seen_text(row: Any) -> str:
+    return f"{row.images_seen:,}{' ^' * pd.notna(row.improvement)}"
+
+
+SCORES = (
+    Column("images", lambda _, scored: right_of(scored).shape[1]),
+    Column("groups effective_images", groups),
+    Column("seeds", lambda runs, _: len(runs)),
+    Column("accuracy accuracy_sd", accuracy),
+    Column("wilson_low wilson_high", wilson_ends, "95% interval", interval_text),
+    Column("macro_f1", each_run(macro_f1), "macro F1", ".3f"),
+    Column("ece", each_run(calibration_error), "ECE", ".3f"),
+    Column("answered_95", each_run(answered_95), "95% right on", ".1%"),
+    Column("worst_class worst_recall worst_low worst_high", worst_class, "worst class %", worst_text),
+    Column("improvement", lambda runs, _: improvement_at_end(runs["history"].tolist())),
+)
+DIFFERENCE = {
+    "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
+    "verdict": "verdict",
+}  # fmt: skip
+"""Columns of table.csv that are those of `pairs` for the first arm and this one."""
+COSTS = (
+    Column("parameters", of_summary("parameters"), "parameters", ","),
+    Column("trainable", of_summary("trainable"), "trainable", ","),
+    Column("images_seen", images_seen, "images seen", images_seen_text),
+    Column("seconds", seconds, "time", lambda row: duration(row.seconds)),
+    Column("memory_mb", memory, "memory MB", lambda row: "-" if pd.isna(row.memory_mb) else f"{row.memory_mb:,.0f}"),
+    Column("lr", lambda runs, _: runs["config"].iloc[0]["train"]["lr"], "lr", ".3g"),
+    Column("best_epoch", best_epochs, "best epoch"),
+)
+"""With SCORES the one list of what is known of an arm: another score or cost is a row here."""

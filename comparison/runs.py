@@ -2,33 +2,29 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from common.errors import CheckpointError, DataError
 from common.shell import command
 from common.text import pluralise
 from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
-from datasets.copies import united
 from datasets.split_csv import SplitRow, clusters_of, read_split
 from trainers.config import to_dict
 from trainers.seen import left_out_of
-from trainers.statistics import Design, design_of
-from trainers.storage.predictions_file import predictions_of
+from trainers.storage.predictions_file import SavedPredictions, predictions_of
 from trainers.storage.run_folder import RunFolder
 
-Item = TypeVar("Item")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run directory: its options, results, and predictions for N test images of C classes, by path."""
+    """A finished run directory: its options, its results, its place in a comparison, and its test images."""
 
     run_dir: Path
     seed: int
@@ -37,110 +33,33 @@ class FinishedRun:
     meta: dict[str, Any]
     history: list[dict[str, Any]]
     """metrics.csv: numbers, None where a cell is empty."""
-    paths: tuple[str, ...]
-    labels: np.ndarray  # int64 (N,)
-    predicted: np.ndarray  # int64 (N,)
-    probabilities: np.ndarray  # float64 (N, C)
     class_names: tuple[str, ...]
+    predictions: pd.DataFrame
+    """A row per test image, sorted by path: see `scored_images`."""
     left_out: frozenset[str] = frozenset()
     """Paths left out because another run started from weights trained on them."""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    """Group by path of the images that have one in split.csv."""
-
-    @property
-    def correct(self) -> np.ndarray:
-        """bool (N,)"""
-        return self.labels == self.predicted
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.correct.mean())
-
-    @property
-    def clusters(self) -> np.ndarray:
-        """int64 (N,): images of one group share a number."""
-        return clusters_of(self.paths, self.groups)
-
-    @property
-    def confusion(self) -> np.ndarray:
-        """int64 (C, C), rows true."""
-        count = len(self.class_names)
-        return np.bincount(self.labels * count + self.predicted, minlength=count**2).reshape(count, count)
+    labels_per_class: int | None = None
+    """None: all training images."""
+    arm: str = ""
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One way to train, with one run per seed, ordered by seed."""
+def scored_images(saved: SavedPredictions, groups: Mapping[str, str]) -> pd.DataFrame:
+    """Return a row per image: path; label and predicted as numbers of classes; whether that is right; the probabilities
+    of the predicted class (confidence) and of the label; unit, a number that images of one group share.
 
-    name: str
-    runs: tuple[FinishedRun, ...]
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(run.seed for run in self.runs)
-
-    @property
-    def correct(self) -> np.ndarray:
-        """bool (K, N)"""
-        return np.stack([run.correct for run in self.runs])
-
-    @property
-    def accuracies(self) -> np.ndarray:
-        """float64 (K,)"""
-        return self.correct.mean(axis=1)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Arms trained on the same images: `labels_per_class` of each class, or all of them (None)."""
-
-    labels_per_class: int | None
-    arms: tuple[Arm, ...]
-
-    @property
-    def labels(self) -> str:
-        """Number of labels as text for a table and a file's name."""
-        return "all" if self.labels_per_class is None else str(self.labels_per_class)
-
-    @property
-    def title(self) -> str:
-        return labels_text(self.labels_per_class)
-
-    @property
-    def names(self) -> list[str]:
-        return [arm.name for arm in self.arms]
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.arms[0].runs[0].class_names
-
-    @cached_property
-    def clusters(self) -> np.ndarray:
-        """int64 (N,): test images of one group, in any of the runs, share a number."""
-        return reduce(united, (run.clusters for arm in self.arms for run in arm.runs))
-
-    @property
-    def design(self) -> Design:
-        """Design effect of the groups of test images, over all runs."""
-        return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
-
-
-def labels_text(count: int | None, *, every: str = "all labels") -> str:
-    return every if count is None else f"{pluralise(count, 'label')} per class"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Everything a report is made of."""
-
-    data: str
-    conditions: tuple[Condition, ...]
-    protocol: tuple[str, ...]
-    warnings: tuple[str, ...]
-    tuning: tuple[dict[str, Any], ...] = ()
-    """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
-    scored: str = "test"
-    """Name of the test images, such as "held-out validation"."""
+    `groups`: the group by path of the images that have one.
+    """
+    paths, labels, predicted, probabilities, _ = saved
+    columns = {
+        "path": pd.Series(paths, dtype=object),  # pandas' own text holds only names in Unicode
+        "label": labels,
+        "predicted": predicted,
+        "right": labels == predicted,
+        "confidence": probabilities.max(axis=1),
+        "of_label": probabilities[np.arange(len(labels)), labels],
+        "unit": clusters_of(paths, groups),
+    }
+    return pd.DataFrame(columns)
 
 
 def read_run(run_dir: Path) -> FinishedRun:
@@ -158,11 +77,10 @@ def read_run(run_dir: Path) -> FinishedRun:
             f"{run} has no eval/test_predictions.csv: runs are compared on test images; where a set has none, "
             f"{command('compare', '--data', 'FOLDER')} holds some out"
         )
-    images = predictions_of(run, "test")
-    rows = read_split(run.path / "split.csv")
-    groups = {row.path: row.group for row in rows if row.split == "test" and row.group}
-    known = (run.path, config.train.seed, to_dict(config), summary, run.meta, run.history, *images)
-    return FinishedRun(*known, groups=groups)
+    saved, rows = predictions_of(run, "test"), read_split(run.path / "split.csv")
+    images = scored_images(saved, {row.path: row.group for row in rows if row.split == "test" and row.group})
+    known = (run.path, config.train.seed, to_dict(config), summary, run.meta, run.history, saved.class_names)
+    return FinishedRun(*known, images)
 
 
 def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
@@ -174,10 +92,10 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
     gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
     parts = [without(run, gone) for run in runs]
-    lost = max(len(run.paths) - len(part.paths) for run, part in zip(runs, parts, strict=True))
+    lost = max(len(run.predictions) - len(part.predictions) for run, part in zip(runs, parts, strict=True))
     if not lost:
         return parts, said
-    most = max(len(run.paths) for run in runs)
+    most = max(len(run.predictions) for run in runs)
     line = f"{pluralise(lost, 'image')} of {most:,} were used to train what some of these runs started from"
     if 2 * (most - lost) < most:
         raise DataError(f"{line}: too few are left to compare on; train them from one start, or with one --split")
@@ -186,10 +104,8 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
 
 def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
     """Drop images of a run."""
-    kept = np.array([path not in gone for path in run.paths], bool)
-    paths = tuple(path for path in run.paths if path not in gone)
-    columns = {name: getattr(run, name)[kept] for name in ("labels", "predicted", "probabilities")}
-    return replace(run, paths=paths, left_out=gone, **columns)
+    kept = ~run.predictions["path"].isin(gone)
+    return replace(run, predictions=run.predictions[kept].reset_index(drop=True), left_out=gone)
 
 
 def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:
@@ -215,8 +131,9 @@ def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = 
         changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
         if changed:
             reasons.append(f"{pluralise(len(changed), 'image')} changed {name}, first {changed[0]!r}")
-    if not reasons and first.paths != other.paths:
-        reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
+    predicted = [run.predictions["path"].tolist() for run in (first, other)]
+    if not reasons and predicted[0] != predicted[1]:
+        reasons.append(f"predictions for {len(predicted[0]):,} images in A, {len(predicted[1]):,} in B")
     return reasons
 
 
@@ -232,8 +149,8 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
-def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
-    """Group runs that differ in their seed alone into arms, in the order of first appearance.
+def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Put runs that differ in their seed alone into arms, in the order of first appearance; those of an arm by seed.
 
     A second run of the same configuration and seed begins an arm of its own. Raises DataError: one arm, or arms with
     other seeds.
@@ -254,11 +171,17 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
     if any(arm.keys() != arms[0].keys() for arm in arms):
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
         raise DataError(f"the arms have different seeds ({listed}); name runs of the same seeds")
-    return tuple(Arm(name, tuple(arm[seed] for seed in sorted(arm))) for name, arm in zip(names, arms, strict=True))
+    labels = runs[0].config["data"]["labels_per_class"]
+    return [
+        replace(arm[seed], arm=name, labels_per_class=labels)
+        for name, arm in zip(names, arms, strict=True)
+        for seed in sorted(arm)
+    ]
 
 
-def cautions(arms: Sequence[Arm]) -> Iterator[str]:
+def cautions(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Yield which arms were trained on other images than the first."""
-    for arm in arms[1:]:
-        if reasons := differences(arms[0].runs[0], arm.runs[0]):
-            yield f"{arms[0].name} (A) and {arm.name} (B) were trained on different images: {'; '.join(reasons)}"
+    first, *others = (run for run in runs if run.seed == runs[0].seed)
+    for run in others:
+        if reasons := differences(first, run):
+            yield f"{first.arm} (A) and {run.arm} (B) were trained on different images: {'; '.join(reasons)}"

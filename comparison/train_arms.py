@@ -10,7 +10,7 @@ from common.errors import TrainingError
 from common.files import write_text
 from common.shell import command
 from comparison.plan import REPORT, Cell, ComparisonPlan, with_labels
-from comparison.runs import Arm, Condition, read_run, require_same_data
+from comparison.runs import FinishedRun, read_run, require_same_data
 from trainers.config import rank_key, to_dict
 from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
@@ -62,8 +62,8 @@ def holds(folder: Path, lr: float | None) -> bool:
     return run.is_there and run.given.train.lr == lr
 
 
-def train_arms(plan: ComparisonPlan) -> tuple[list[Condition], list[dict[str, Any]]]:
-    """Train every arm under every condition; return the conditions, and a row for each learning rate that was tried.
+def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, Any]]]:
+    """Train every arm under every condition; return the runs, and a row for each learning rate that was tried.
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
@@ -71,7 +71,7 @@ def train_arms(plan: ComparisonPlan) -> tuple[list[Condition], list[dict[str, An
         plan.sharing, slurm=slurm, folder=folder, images=plan.images, tracker=tracker, may_diverge=True
     ) as train:
         tried = train_all(plan, train)
-    return [condition(plan, place) for place in range(len(plan.request.labels))], tried
+    return [run for place in range(len(plan.request.labels)) for run in finished_runs(plan, place)], tried
 
 
 def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
@@ -161,14 +161,16 @@ def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, Ru
     return lr
 
 
-def condition(plan: ComparisonPlan, place: int) -> Condition:
-    """Read the runs under one condition."""
-    arms = []
-    for number, arm in enumerate(plan.arms):
-        folders = [folder_of(plan, (place, number), seed) for seed in plan.seeds]
-        arms.append(Arm(arm.name, tuple(map(read_run, folders))))
-    require_same_data([run for arm in arms for run in arm.runs])
-    return Condition(plan.request.labels[place], tuple(arms))
+def finished_runs(plan: ComparisonPlan, place: int) -> list[FinishedRun]:
+    """Read the runs under one condition, by arm and seed."""
+    labels = plan.request.labels[place]
+    runs = [
+        replace(read_run(folder_of(plan, (place, number), seed)), arm=arm.name, labels_per_class=labels)
+        for number, arm in enumerate(plan.arms)
+        for seed in plan.seeds
+    ]
+    require_same_data(runs)
+    return runs
 
 
 class Progress:

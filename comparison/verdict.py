@@ -2,16 +2,19 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from itertools import combinations, groupby
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from common.shell import command
-from common.text import pluralise, printable
+from common.text import ellipsis, format_table, pluralise, printable
+from comparison.names import short_names
 from comparison.plan import ComparisonPlan
-from comparison.results import CONVERGENCE, ArmResult, ConditionResult, Pair, images_seen
-from comparison.runs import Comparison, labels_text
+from comparison.results import CONVERGENCE, Comparison, by_arm, labels_text, rows_of
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -19,6 +22,11 @@ from trainers.config import metric_of
 from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
 
+WIDTH = 80
+LONGEST = 22
+"""Letters of an arm's name in the last screen."""
+MOST_ROWS = 12
+"""Rows of a table that the last screen shows."""
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
 """Assumption before the first run: two runs disagree on a tenth of the images, and seeds spread by a point."""
 
@@ -101,62 +109,61 @@ def _rates(plan: ComparisonPlan) -> str:
     return ", ".join(map(_rate, plan.grid))
 
 
-def headline(comparison: Comparison, result: ConditionResult) -> str:
-    """Return the verdict on all arms in one sentence: who wins, or which model to use."""
-    if len(result.arms) == 2:
-        return pair_sentence(result.pairs[0], scored=comparison.scored)
-    return which_to_use(result, scored=comparison.scored)
+def headline(condition: Comparison) -> str:
+    """Return the verdict on all arms under one condition in one sentence: who wins, or which model to use."""
+    if len(condition.arms) == 2:
+        return pair_sentence(rows_of(condition.pairs)[0])
+    return which_to_use(condition)
 
 
-def pair_sentence(pair: Pair, *, scored: str = "test") -> str:
-    """Return the verdict on two arms: a winner and by how much, or what would decide. `scored` names the images."""
-    difference, sign = pair.difference, 1 if pair.difference.mean >= 0 else -1
-    better, worse = (pair.second, pair.first)[::sign]
-    shares = [f"{arm.accuracies.mean():.1%}" for arm in (better, worse)]
-    low, mean, high = sorted(100 * sign * value for value in pair.interval)
-    images = images_text(difference.found.images, difference.found.groups, scored)
-    found = f"{mean:+.1f} points, 95% interval {low:.1f} to {high:.1f}"
-    found += f"; {images}, {pluralise(difference.found.seeds, 'seed')}"
-    if difference.identical:
-        sentence = f"No difference: {pair.first.name} and {pair.second.name} are right on the same of {images}"
-    elif pair.mark == "unclear":
-        sentence = f"No clear winner: {better.name} {shares[0]}, {worse.name} {shares[1]} ({found})"
+def pair_sentence(pair: Any) -> str:
+    """Return the verdict on two arms, a row of `pairs`: a winner and by how much, or what would decide."""
+    found, sign = pair.estimate, 1 if pair.difference >= 0 else -1
+    arms = [(pair.second, pair.accuracy_second), (pair.first, pair.accuracy_first)]
+    (better, higher), (worse, lower) = arms[::sign]
+    low, mean, high = sorted(100 * sign * value for value in (pair.low, pair.difference, pair.high))
+    images = images_text(found.images, found.groups, pair.scored)
+    points = f"{mean:+.1f} points, 95% interval {low:.1f} to {high:.1f}; {images}, {pluralise(found.seeds, 'seed')}"
+    if pair.verdict == "same":
+        sentence = f"No difference: {pair.first} and {pair.second} are right on the same of {images}"
+    elif pair.verdict == "unclear":
+        sentence = f"No clear winner: {better} {higher:.1%}, {worse} {lower:.1%} ({points})"
     else:
-        sentence = f"{better.name} wins: {shares[0]} against {shares[1]} for {worse.name} ({found})"
-    if pair.mark == "unclear" and pair.adjusted_p is not None and difference.p <= LEVEL:
-        sentence += f", as the {pair.claims} comparisons are judged together (Holm's p = {pair.adjusted_p:.2g})"
+        sentence = f"{better} wins: {higher:.1%} against {lower:.1%} for {worse} ({points})"
+    if pair.verdict == "unclear" and pair.together > 1 and pair.p <= LEVEL:
+        sentence += f", as the {pair.together} comparisons are judged together (Holm's p = {pair.p_holm:.2g})"
     if needed := seeds_or_images_needed(pair):
         sentence += f"; {needed}"
-    if pair.mark in ("better", "worse") and difference.found.seeds == 1:
+    if pair.verdict in ("better", "worse") and found.seeds == 1:
         sentence += "; one seed says nothing about training noise"
-    first, second = images_seen(pair.first), images_seen(pair.second)
+    first, second = pair.images_seen_first, pair.images_seen_second
     if first != second:
-        sentence += f"; but {pair.second.name} saw {second:,} training images, {pair.first.name} {first:,}"
+        sentence += f"; but {pair.second} saw {second:,} training images, {pair.first} {first:,}"
     return f"{sentence}."
 
 
-def which_to_use(result: ConditionResult, *, scored: str) -> str:
+def which_to_use(condition: Comparison) -> str:
     """Name the arm with the highest accuracy, and the arms that are, or may be, as good."""
-    arms = result.arms
-    best, second, *_ = sorted(range(len(arms)), key=lambda place: -arms[place].scores["accuracy"])
-    others: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
-    for places, pair in zip(combinations(range(len(arms)), 2), result.pairs, strict=True):
-        if best in places and pair.mark in others:
-            others[pair.mark].append(arms[sum(places) - best])
-    images = pluralise(arms[best].scores["images"], f"{scored} image")
-    text = f"Use {arms[best].arm.name} ({arms[best].scores['accuracy']:.1%} of {images} right)"
+    arms = {row.arm: row for row in rows_of(condition.table)}
+    best, second, *_ = sorted(arms.values(), key=lambda row: -row.accuracy)
+    others: dict[str, list[str]] = {"same": [], "unclear": []}
+    for pair in rows_of(condition.pairs):
+        if best.arm in (pair.first, pair.second) and pair.verdict in others:
+            other = arms[pair.second if pair.first == best.arm else pair.first]
+            others[pair.verdict].append(f"{other.arm} ({other.accuracy:.1%})")
+    text = f"Use {best.arm} ({best.accuracy:.1%} of {pluralise(best.images, f'{best.scored} image')} right)"
     if others["same"]:
         text += f" or {_listed(others['same'])}, which {'is' if len(others['same']) == 1 else 'are'} as good"
     if others["unclear"]:
         text += f", {'and' if others['same'] else 'which'} may be no better than {_listed(others['unclear'])}"
     if not any(others.values()):
-        more = 100 * (arms[best].scores["accuracy"] - arms[second].scores["accuracy"])
-        text += f": {more:.1f} points more than {'the next, ' * (len(arms) > 2)}{arms[second].arm.name}"
+        more = 100 * (best.accuracy - second.accuracy)
+        text += f": {more:.1f} points more than {'the next, ' * (len(arms) > 2)}{second.arm}"
     return f"{text}."
 
 
-def _listed(rows: list[ArmResult]) -> str:
-    *others, last = [f"{row.arm.name} ({row.scores['accuracy']:.1%})" for row in rows]
+def _listed(names: list[str]) -> str:
+    *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -166,14 +173,14 @@ def images_text(images: int, groups: float, scored: str) -> str:
     return text if groups == images else f"{text} in {pluralise(round(groups), 'group')}"
 
 
-def seeds_or_images_needed(pair: Pair) -> str:
+def seeds_or_images_needed(pair: Any) -> str:
     """Say how many seeds, or images, would decide a difference like this one; empty for one seed."""
-    found = pair.difference.found
-    if pair.mark != "unclear" or not pair.difference.mean or found.seeds == 1:
+    found = pair.estimate
+    if pair.verdict != "unclear" or not pair.difference or found.seeds == 1:
         return ""
 
     def decides(seeds: int, images: int) -> bool:
-        return abs(found.centre) > found.spread.half_width(seeds, images, claims=pair.claims)
+        return abs(found.centre) > found.spread.half_width(seeds, images, claims=pair.together)
 
     numbers = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
@@ -183,22 +190,88 @@ def seeds_or_images_needed(pair: Pair) -> str:
     return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
 
 
-def not_converged(results: Sequence[ConditionResult]) -> Iterator[str]:
+def not_converged(comparison: Comparison) -> Iterator[str]:
     """Yield for each condition the arms that took less than a pass, or still improved at the end, and what helps."""
-    for result in results:
-        short = [row.arm.name for row in result.arms if (row.arm.runs[0].config["train"]["epochs"] or 1) < 1]
+    conditions = comparison.conditions
+    for condition in conditions:
+        rows = rows_of(condition.table)
+        epochs = [runs["config"].iloc[0]["train"]["epochs"] or 1 for runs in by_arm(condition.runs)]
+        short = [row.arm for row, passes in zip(rows, epochs, strict=True) if passes < 1]
         if short:
             yield (
-                f"less than a pass over the images with {result.condition.title}: {', '.join(short)}; the verdict"
+                f"less than a pass over the images with {condition.title}: {', '.join(short)}; the verdict"
                 " says little: more time, fewer arms, seeds or rates"
             )
-        rising = [row for row in result.arms if row.scores["improvement"] is not None]
+        rising = [row for row in rows if pd.notna(row.improvement)]
         if rising:
-            where = f" with {result.condition.title}" * (len(results) > 1)
-            arms = ", ".join(f"{row.arm.name} (+{100 * row.scores['improvement']:.1f} points)" for row in rising)
-            twice = 2 * max(row.costs["images_seen"] for row in rising)
+            where = f" with {condition.title}" * (len(conditions) > 1)
+            arms = ", ".join(f"{row.arm} (+{100 * row.improvement:.1f} points)" for row in rising)
+            twice = 2 * max(row.images_seen for row in rising)
             longer = f"longer training may tell: compare --images-seen {twice}, or train --epochs"
             yield f"not converged{where}: {arms} at the end; {longer}"
+
+
+def mean_text(row: Any) -> str:
+    spread = "" if pd.isna(row.accuracy_sd) else f" ± {row.accuracy_sd * 100:.1f}"
+    return f"{row.accuracy * 100:.1f}{spread}"
+
+
+def points_text(row: Any) -> str:
+    """Write the difference to the first arm with its interval; empty for the first arm."""
+    points = (100 * value for value in (row.difference, row.difference_low, row.difference_high))
+    return "" if pd.isna(row.difference) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*points)
+
+
+VERDICTS = {
+    "arm": lambda row: row.arm,
+    "accuracy %": mean_text,
+    "difference, points": points_text,
+    "verdict": lambda row: {None: "", "same": "the same"}.get(row.verdict, row.verdict),
+}
+"""Columns of the table of results, few enough for a phone: heading -> text for a row of the table."""
+
+
+def last_screen(comparison: Comparison) -> Iterator[str]:
+    """Yield the answer and its cautions in lines of at most 80 letters: a line per condition for two arms, else one per
+    arm."""
+    conditions, short = comparison.conditions, [printable(name) for name in short_names(comparison.arms)]
+    if len(short) == 2:
+        first, second = (ellipsis(name, 14) for name in short)
+        header, lines = ["labels", first, second, "difference, points", ""], []
+        for condition in conditions:
+            rows = rows_of(condition.table)
+            winner = (first, second)[rows[1].difference > 0]
+            verdict = f"{winner} wins" if rows[1].verdict in ("better", "worse") else "no clear winner"
+            lines.append([condition.labels, *map(mean_text, rows), points_text(rows[1]), verdict])
+    else:
+        for condition in conditions:
+            where = f"{condition.title}: " * (len(conditions) > 1)
+            yield from textwrap.wrap(printable(f"{where}{headline(condition)}"), WIDTH, subsequent_indent="  ")
+        yield ""
+        header = ["labels", "arm", "accuracy", "difference, points", ""]
+        lines = [
+            [condition.labels, ellipsis(name, LONGEST), *(text(row) for text in [*VERDICTS.values()][1:])]
+            for condition in conditions
+            for name, row in zip(short, rows_of(condition.table), strict=True)
+        ]
+    if len(lines) <= MOST_ROWS:
+        cells = [line[len(conditions) == 1 :] for line in (header, *lines)]  # one condition needs no labels
+        yield from format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("arm", "")])
+    row = rows_of(comparison.table)[0]
+    images = images_text(row.images, row.groups, comparison.scored)
+    yield f"accuracy in % of {images}, {pluralise(row.seeds, 'seed')}; 95% intervals"
+    if len(short) > 2:
+        yield f"difference, better, worse: against the first arm, {ellipsis(short[0], LONGEST)}"
+    table = comparison.table
+    if ((table["verdict"] == "unclear") & (table["difference_low"] * table["difference_high"] > 0)).any():
+        together = len(comparison.pairs)
+        yield f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
+    if len(short) == 2:
+        for condition in conditions:
+            if needed := seeds_or_images_needed(rows_of(condition.pairs)[0]):
+                yield f"{condition.title}: to name a winner {needed}"
+    for line in not_converged(comparison):
+        yield from textwrap.wrap(printable(line), WIDTH, subsequent_indent="  ")
 
 
 def assumed(clusters: Clusters) -> Spread:
@@ -216,10 +289,10 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int
     return f"{found}: {', '.join([*sizes, *([f'{claims} comparisons'] if claims > 1 else [])])}"
 
 
-def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterator[str]:
+def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what was scored, what the columns of the report mean, and what is judged together."""
-    condition, claims = comparison.conditions[0], sum(len(result.pairs) for result in results)
-    design, seeds = condition.design, results[0].arms[0].scores["seeds"]
+    first, claims = comparison.conditions[0], len(comparison.pairs)
+    design, seeds = first.design, first.table["seeds"].iloc[0]
     yield (
         f"scored: {design.images:,} {comparison.scored} images with the weights of the best validation epoch; "
         f"± standard deviation over {pluralise(seeds, 'seed')}"
@@ -228,15 +301,15 @@ def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterato
     yield "95% right on: share of the images, each run's surest ones, on which 95% of its answers are right"
     yield "time and memory: medians over the seeds; memory: the peak of the process, or of the device"
     if not design.alone:
-        where = f", with {condition.title}" * (len(results) > 1)
+        where = f", with {first.title}" * (len(comparison.conditions) > 1)
         yield (
             f"groups: the {design.images:,} scored images come {design} that stand alone{where}; intervals and tests "
             "draw whole groups"
         )
-    if any(row.scores["improvement"] is not None for result in results for row in result.arms):
+    if comparison.table["improvement"].notna().any():
         yield f"^ not converged: validation accuracy still rose {CONVERGENCE}"
-    if len(condition.arms) > 2:
-        yield f"better, worse: than the first arm, {condition.arms[0].name}"
+    if len(comparison.arms) > 2:
+        yield f"better, worse: than the first arm, {comparison.arms[0]}"
     if claims > 1:
         yield (
             f"verdicts: the {claims} comparisons are judged together (Holm's correction): of reports on equal arms at "
@@ -244,13 +317,13 @@ def notes(comparison: Comparison, results: Sequence[ConditionResult]) -> Iterato
         )
 
 
-def card(comparison: Comparison, results: Sequence[ConditionResult]) -> str:
+def card(comparison: Comparison) -> str:
     """Return the verdict as Markdown: sentences, the warnings, and where the rest is."""
-    lines = []
-    for result in results:
-        where = f"{result.condition.title}: " * (len(results) > 1)
-        lines.append(f"**{escaped(where + headline(comparison, result))}**")
-    lines += [f"Warning: {escaped(line)}" for line in (*comparison.warnings, *not_converged(results))]
+    lines, conditions = [], comparison.conditions
+    for condition in conditions:
+        where = f"{condition.title}: " * (len(conditions) > 1)
+        lines.append(f"**{escaped(where + headline(condition))}**")
+    lines += [f"Warning: {escaped(line)}" for line in (*comparison.warnings, *not_converged(comparison))]
     lines.append("The curves are each arm's mean validation accuracy over the training images seen.")
     return "\n\n".join([*lines, "All columns and the protocol are in report.html, in the folder of the comparison."])
 

@@ -254,7 +254,7 @@ def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
         with redirect_stdout(StringIO()):
             run, result, loaded = read_run(path), read_result(RunFolder(path)), load(path)
         require_same_data([run, read_run(good)])
-        return run.paths, run.labels, run.predicted, run.probabilities, result.epochs, loaded[0].state_dict(), loaded[2]
+        return run.predictions.to_dict("list"), result.epochs, loaded[0].state_dict(), loaded[2]
 
     def of_comparison(path: Path) -> Any:
         place = output / "digits" / "begun" / "compare.json"

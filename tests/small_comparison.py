@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from small_run import CLASSES, META, SUMMARY, make_run
 
-from comparison.runs import Arm, Comparison, Condition, FinishedRun, read_run
+from comparison.results import Comparison, compared, judge, rows_of, tables_of
+from comparison.runs import FinishedRun, read_run, scored_images
+from trainers.storage.predictions_file import SavedPredictions
 from trainers.storage.run_folder import read_json, write_json, write_metrics_csv
 
 
@@ -85,34 +88,40 @@ def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]])
         writer.writerows(rows)
 
 
-def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], /, **options) -> Arm:
-    """An arm with one run per row of `correct` (K, N)."""
+def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], /, **options) -> list[FinishedRun]:
+    """The runs of an arm, one per row of `correct` (K, N)."""
     stem = hashlib.sha256(name.encode()).hexdigest()[:8]
-    runs = [
+    folders = [
         finished_run(folder / f"{stem}_{seed}", labels=labels, correct=row, seed=seed, **options)
         for seed, row in enumerate(correct)
     ]
-    return Arm(name, tuple(map(read_run, runs)))
+    return [replace(read_run(each), arm=name) for each in folders]
 
 
-def arm_in_memory(name: str, correct: np.ndarray) -> Arm:
-    """An arm without files, whose runs are right where `correct` (K, N) says so."""
-    labels = np.zeros(correct.shape[1], np.int64)
-    paths = tuple(map(str, range(len(labels))))
-    common = {"run_dir": Path(), "config": {}, "summary": {"images_seen": 1}, "meta": {}, "history": [], "paths": paths}
-    probabilities = np.zeros((len(labels), 2))
-    return Arm(
-        name,
-        tuple(
-            FinishedRun(
-                seed=seed, labels=labels, predicted=(~row).astype(np.int64), probabilities=probabilities,
-                class_names=("a", "b"), **common,
-            )
-            for seed, row in enumerate(correct)
-        ),
-    )  # fmt: skip
+def arm_in_memory(name: str, correct: np.ndarray, labels: np.ndarray | None = None) -> list[FinishedRun]:
+    """The runs of an arm without files, which are right where `correct` (K, N) says so, else one class further."""
+    classes, images = ("a", "b", "c"), correct.shape[1]
+    labels = np.zeros(images, np.int64) if labels is None else labels
+    costs = {"images_seen": 1, "seconds": 1.0, "parameters": 1, "trainable": 1, "best": {"epoch": 1}}
+    known = {"config": {"train": {"lr": 0.1, "epochs": 1}}, "summary": costs, "meta": {}, "history": [{}]}
+    runs = []
+    for seed, row in enumerate(correct):
+        saved = (tuple(map(str, range(images))), labels, (labels + ~row) % 3, np.full((images, 3), 1 / 3), classes)
+        table = scored_images(SavedPredictions(*saved), {})
+        runs.append(FinishedRun(Path(), seed, **known, class_names=classes, predictions=table, arm=name))
+    return runs
 
 
-def comparison_of(*conditions: tuple[int | None, tuple[Arm, ...]], **fields) -> Comparison:
-    defaults = {"data": "ants & bees", "protocol": (), "warnings": ()}
-    return Comparison(conditions=tuple(Condition(*condition) for condition in conditions), **(defaults | fields))
+def runs_of(*conditions: tuple[int | None, Sequence[list[FinishedRun]]]) -> list[FinishedRun]:
+    """The runs of arms under each condition (labels per class, arms)."""
+    return [replace(run, labels_per_class=labels) for labels, arms in conditions for arm in arms for run in arm]
+
+
+def pairs_in_memory(*conditions: Sequence[np.ndarray]) -> list:
+    """The verdicts on the pairs of arms a, b, ... that are right where `correct` (K, N) of each says so."""
+    arms = [[arm_in_memory(*named) for named in zip("abcd", condition, strict=False)] for condition in conditions]
+    return rows_of(judge(*tables_of(runs_of(*enumerate(arms)))).assign(scored="test"))
+
+
+def comparison_of(*conditions: tuple[int | None, Sequence[list[FinishedRun]]], **fields) -> Comparison:
+    return compared(**({"data": "ants & bees", "runs": runs_of(*conditions)} | fields))

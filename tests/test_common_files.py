@@ -8,18 +8,20 @@ import subprocess
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib.figure
+import numpy as np
 import pytest
 from full_disk import full_disk
+from small_comparison import arm_in_memory
 from small_run import labelled_photos, make_run, photo
 
 import main
 from common.files import folder_aside, matching, settle, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
-from comparison.runs import Arm, Condition
+from comparison.results import compared
 from comparison.tensorboard import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
@@ -206,8 +208,9 @@ def curves_of_a_run(folder):
 
 def means_of_a_comparison(folder):
     history = [{"step": step, "val_accuracy": 0.5, "val_loss": 1.0} for step in range(9)]
-    condition = Condition(None, (Arm("small", (SimpleNamespace(history=history),)),))
-    write_events(folder, "# the verdict", (), [SimpleNamespace(condition=condition)])
+    arms = [arm_in_memory(name, np.ones((1, 4), bool)) for name in "ab"]
+    runs = [replace(run, history=history) for arm in arms for run in arm]
+    write_events(folder, "# the verdict", (), compared("small", runs))
 
 
 @pytest.fixture

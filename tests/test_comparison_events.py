@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from small_comparison import arm_of
+from small_comparison import arm_of, comparison_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from comparison.runs import Condition
 from comparison.tensorboard import write_events
 
 TAG, ENDS = "0_val_accuracy/10_labels", "9_val_accuracy_spread/10_labels"
 
 
 def written(folder, *, seeds: int, steps: int = 3, **options):
-    """An arm whose seeds have accuracies of their own at each of three epochs (seeds, 3), `steps` apart, and its
-    events."""
-    arm = arm_of(folder / "runs", "plain", np.ones((seeds, 4), bool), [0, 1, 2, 0], **options)
+    """Accuracies (seeds, 3) of an arm's seeds at each of three epochs, `steps` apart, and its events beside those of
+    another arm."""
+    other, arm = (
+        arm_of(folder / "runs", name, np.ones((seeds, 4), bool), [0, 1, 2, 0], **options) for name in ("other", "plain")
+    )
     values = np.random.default_rng(0).uniform(0.2, 0.9, (seeds, 3))
-    for run, of_run in zip(arm.runs, values, strict=True):
+    for run, of_run in zip(arm, values, strict=True):
         for row, value in zip(run.history, of_run, strict=True):
             row |= {"val_accuracy": value, "step": steps * row["epoch"]}
-    write_events(folder / "verdict", "plain", [], [SimpleNamespace(condition=Condition(10, (arm,)))])
+    write_events(folder / "verdict", "plain", [], comparison_of((10, (other, arm))))
     return values, EventAccumulator(str(folder / "verdict" / f"plain_n{seeds}")).Reload()
 
 

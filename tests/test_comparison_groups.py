@@ -1,15 +1,16 @@
 """Which differences count: of test images in groups, and of all numbers of labels of a report together."""
 
+import math
 import re
 from itertools import product
 
 import numpy as np
 import pytest
 from simulated_groups import equal_arms, told_apart
-from small_comparison import arm_in_memory, arm_of, comparison_of, finished_run
+from small_comparison import arm_of, comparison_of, finished_run, pairs_in_memory
 
-from comparison.results import analyse, judge
-from comparison.runs import Condition, read_run
+from comparison.results import rows_of
+from comparison.runs import read_run
 from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
 from trainers.statistics import LEVEL, holm, paired_difference, sign_flip
 
@@ -92,17 +93,12 @@ def test_a_run_reads_its_groups_from_split_csv(tmp_path):
         read_run(finished_run(tmp_path / name, **made, groups=column))
         for name, column in (("with", groups), ("without", None))
     )
-    numbers = dict(zip(with_groups.paths, with_groups.clusters.tolist(), strict=True))
-    named = dict(zip(read_paths(with_groups), groups, strict=True))
+    numbers = dict(zip(with_groups.predictions["path"], with_groups.predictions["unit"], strict=True))
+    named = dict(zip(sorted(numbers, key=lambda path: path.rpartition("/")[2]), groups, strict=True))
     assert {(a, b) for a, b in product(numbers, repeat=2) if a != b and numbers[a] == numbers[b]} == {
         (a, b) for a, b in product(named, repeat=2) if a != b and named[a] and named[a] == named[b]
     }
-    assert len(np.unique(without.clusters)) == 6
-
-
-def read_paths(run):
-    """In the order in which the test gave them."""
-    return sorted(run.paths, key=lambda path: path.rpartition("/")[2])
+    assert without.predictions["unit"].nunique() == 6
 
 
 def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
@@ -115,19 +111,17 @@ def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
         )))
         for number, column in enumerate((None, groups))
     ]  # fmt: skip
-    alone, grouped = (analyse(comparison) for comparison in both)
+    alone, grouped = both
     widths = []
-    for results in (alone, grouped):
-        (row, _), (pair,) = results[0].arms, results[0].pairs
-        widths.append([
-            row.scores["wilson_high"] - row.scores["wilson_low"], row.scores["worst_high"] - row.scores["worst_low"],
-            pair.interval[2] - pair.interval[0], 1 / row.scores["effective_images"],
-        ])  # fmt: skip
+    for comparison in both:
+        (row, _), (pair,) = rows_of(comparison.table), rows_of(comparison.pairs)
+        of_both = [row.wilson_high - row.wilson_low, row.worst_high - row.worst_low, pair.high - pair.low]
+        widths.append([*of_both, 1 / row.effective_images])
     assert (np.array(widths[1]) > 1.3 * np.array(widths[0])).all()
-    assert [results[0].arms[0].scores["groups"] for results in (alone, grouped)] == [100, 20]
-    assert "20 groups" in pair_sentence(grouped[0].pairs[0])
-    assert "in 20 groups, effectively about 2" in " ".join(notes(both[1], grouped))
-    assert "group" not in " ".join(notes(both[0], alone))
+    assert [comparison.table["groups"].iloc[0] for comparison in both] == [100, 20]
+    assert "20 groups" in pair_sentence(pair)
+    assert "in 20 groups, effectively about 2" in " ".join(notes(grouped))
+    assert "group" not in " ".join(notes(alone))
 
 
 CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
@@ -142,9 +136,8 @@ def mostly_agreeing_arms(generator, *, seeds=3, images=300, of_run=0.2):
 
 
 def names_a_winner(generator):
-    arms = [mostly_agreeing_arms(generator) for _ in range(CONDITIONS)]
-    conditions = [Condition(place, tuple(map(arm_in_memory, "ab", pair))) for place, pair in enumerate(arms)]
-    return any(pair.mark in {"better", "worse"} for (pair,) in judge(conditions))
+    pairs = pairs_in_memory(*(mostly_agreeing_arms(generator) for _ in range(CONDITIONS)))
+    return any(pair.verdict in {"better", "worse"} for pair in pairs)
 
 
 @pytest.mark.slow
@@ -168,17 +161,16 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
         for place, arms in enumerate(borderline(), 1)
     ]
     report = comparison_of(*conditions)
-    results = analyse(report)
-    pairs = [pair for result in results for pair in result.pairs]
-    assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
-    assert pairs[0].mark == "unclear"
-    alone = judge([report.conditions[0]])[0][0]
-    assert (alone.mark, alone.adjusted_p) == ("worse", None)
-    for text in (pair_sentence(pairs[0]), " ".join(notes(report, results))):
+    first, *_ = pairs = rows_of(report.pairs)
+    assert [pair.p_holm for pair in pairs] == holm([pair.p for pair in pairs])
+    assert first.verdict == "unclear"
+    for text in (pair_sentence(first), " ".join(notes(report))):
         assert "the 6 comparisons" in text
         assert "Holm" in text
-    one = comparison_of((None, report.conditions[0].arms))
-    assert "together" not in " ".join(notes(one, analyse(one)))
+    one = comparison_of(conditions[0])
+    (alone,) = rows_of(one.pairs)
+    assert (alone.verdict, math.isnan(alone.p_holm)) == ("worse", True)
+    assert "together" not in " ".join(notes(one))
 
 
 def test_more_comparisons_see_less_each():

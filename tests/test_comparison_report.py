@@ -14,12 +14,9 @@ from small_run import CLASSES, few_digits, labelled_photos
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comparison.drawing import ReportFigure
-from comparison.images import only_one_right
-from comparison.report import mistakes_table
-from comparison.report import write_report as write_analysed_report
-from comparison.results import analyse
+from comparison.report import mistakes_table, only_one_right, write_report
+from comparison.results import by_arm, compared, of_runs, rows_of
 from comparison.runs import group_into_arms, read_run, require_same_data
-from comparison.table import rows
 from comparison.verdict import headline
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting.tensorboard import SECTIONS, numbered
@@ -37,9 +34,9 @@ EVERY_KIND = (
 )
 
 
-def write_report(comparison, folder):
-    write_analysed_report(comparison, analyse(comparison), folder)
-    return [path for path in folder.rglob("*") if path.is_file()]
+def written(comparison):
+    write_report(comparison)
+    return [path for path in comparison.folder.rglob("*") if path.is_file()]
 
 
 def paths(classes=CLASSES):
@@ -72,8 +69,9 @@ def report(tmp_path_factory):
     tuning = (
         {"labels_per_class": 5, "arm": "scratch", "lr": 0.01, "val_accuracy": 0.5, "val_loss": 1, "chosen": True},
     )
-    comparison = comparison_of(*conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",))
-    return comparison, folder / "compare", write_report(comparison, folder / "compare")
+    said = {"warnings": ("near <copies>",), "protocol": ("the same budget",)}
+    comparison = comparison_of(*conditions, tuning=tuning, **said, folder=folder / "compare")
+    return comparison, folder / "compare", written(comparison)
 
 
 class Outline(HTMLParser):
@@ -100,8 +98,8 @@ class Outline(HTMLParser):
 
 
 def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_figures(report):
-    comparison, folder, written = report
-    names = {path.relative_to(folder).as_posix() for path in written}
+    comparison, folder, files = report
+    names = {path.relative_to(folder).as_posix() for path in files}
     assert {name.partition("/")[0] for name in names} == {"figures", "report.html", "table.csv", "verdict"}
     assert {"figures/accuracy_by_labels.png", "figures/learning_curves_all_labels.png"} <= names
     source = (folder / "report.html").read_text(encoding="utf-8")
@@ -113,7 +111,7 @@ def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_fig
         "Results", "Accuracy by labels per class", "Learning curves", "Images only one arm gets right", "More",
     ]  # fmt: skip
     text = "".join(outline.texts)
-    assert all(headline(comparison, result) in text for result in analyse(comparison))
+    assert all(headline(condition) in text for condition in comparison.conditions)
     for expected in ("pretrained <b>", "near <copies>", "the same budget", "P <1>"):
         assert expected in text
     assert source.index('class="verdict"') < source.index('alt="Differences"') < source.index("<h2>Results")
@@ -121,9 +119,9 @@ def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_fig
 
 def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     comparison, folder, _ = report
-    first, second, _ = comparison.conditions[0].arms
+    first, second, _ = (of_runs(comparison.predictions, arm) for arm in by_arm(comparison.conditions[0].runs))
     names = paths()
-    only_first, only_second = ({first.runs[0].paths[row] for row in rows} for rows in only_one_right(first, second))
+    only_first, only_second = ({first["path"].iloc[row] for row in rows} for rows in only_one_right(first, second))
     assert only_first == {names[2]}
     assert only_second == {names[0], names[5], names[9]}
     source = (folder / "report.html").read_text(encoding="utf-8")
@@ -146,13 +144,14 @@ def test_tensorboard_opens_with_the_verdict_and_the_figures(report):
     assert sorted(tags["images"])[0] == "0_verdict/00_differences"
     assert sorted(tags["images"])[-1] < min(numbered(f"{section}/x") for section in SECTIONS)
     text = events.Tensors("0_verdict/text_summary")[0].tensor_proto.string_val[0].decode()
-    said = headline(comparison, analyse(comparison)[0])
+    said = headline(comparison.conditions[0])
     assert html.unescape(text).replace("\\", "").startswith(f"**5 labels per class: {said}**")
 
 
 def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
-    comparison, folder, _ = report
-    drawing = ReportFigure("differences", None, "", (folder / "figures" / "accuracy_by_labels.png").read_bytes())
+    _, folder, _ = report
+    png = (folder / "figures" / "accuracy_by_labels.png").read_bytes()
+    drawing = ReportFigure("differences", "", "differences.png", "", png)
     monkeypatch.setattr("comparison.report.draw", lambda *_: [drawing])
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)
@@ -160,7 +159,8 @@ def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     strangers = [copy / "figures" / "slide.png", copy / "verdict" / "notes.md"]
     for path in strangers:
         path.write_bytes(b"a person's own")
-    write_report(comparison_of((None, comparison.conditions[1].arms[:2])), copy)
+    two = [arm_of(folder.parent / "None", name, wrong_about(2), LABELS) for name in "ab"]
+    write_report(comparison_of((None, two), folder=copy))
     assert {path.name for path in (copy / "figures").iterdir()} == {"differences.png", "slide.png"}
     assert len(list((copy / "verdict").glob("events.*"))) == 1
     assert all(path.read_bytes() == b"a person's own" for path in strangers)
@@ -171,7 +171,7 @@ def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_go
         arm_of(tmp_path, name, wrong_about(*mistakes, seeds=1), LABELS, classes=HOSTILE)
         for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$'))
     )
-    written = write_report(comparison_of((None, arms), data="<title>"), tmp_path / "compare")
+    files = written(comparison_of((None, arms), data="<title>", folder=tmp_path / "compare"))
     source = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert not {"script", "b>"} & set(outline.tags)
@@ -179,7 +179,7 @@ def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_go
     for name in (*HOSTILE, "<img src=x onerror=alert(1)>"):
         assert name in "".join(outline.texts)
     assert "The images are not shown: " in source
-    assert {str(path.relative_to(tmp_path / "compare")) for path in written if path.suffix == ".png"} == set(EVERY_KIND)
+    assert {str(path.relative_to(tmp_path / "compare")) for path in files if path.suffix == ".png"} == set(EVERY_KIND)
 
 
 @pytest.mark.parametrize("count", [1, 120])
@@ -190,11 +190,11 @@ def test_any_number_of_classes_makes_a_report(tmp_path, count):
         arm_of(tmp_path, name, np.random.default_rng(0).random((1, 2 * count)) < share, labels, classes=classes)
         for name, share in (("a", 0.5), ("b", 0.8))
     )
-    write_report(comparison_of((None, arms)), tmp_path / "compare")
+    write_report(comparison_of((None, arms), folder=tmp_path / "compare"))
 
 
 def test_the_most_frequent_mistakes_of_each_arm_are_counted_over_all_seeds(report):
-    _, lines = mistakes_table(analyse(report[0])[:1])
+    _, lines = mistakes_table(report[0].conditions[0])
     assert ["5", "scratch", "ant", "bee", "2"] in lines
     assert {line[1] for line in lines} == {"scratch", "pretrained <b>", "nano"}
 
@@ -232,13 +232,12 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
         )
         runs.append(read_run(result.run_dir))
     require_same_data(runs)
-    arms = group_into_arms(runs)
-    assert [arm.name for arm in arms] == ["vit_micro_2 from scratch lr=0.001", "vit_micro_2 from scratch lr=0.01"]
-    comparison = comparison_of((4, arms), data="digits")
-    for row, run in zip(rows(comparison, analyse(comparison)), runs, strict=True):
+    comparison = compared("digits", group_into_arms(runs), folder=tmp_path / "compare")
+    assert comparison.arms == ["vit_micro_2 from scratch lr=0.001", "vit_micro_2 from scratch lr=0.01"]
+    for row, run in zip(rows_of(comparison.table), runs, strict=True):
         logged = run.summary["test"]
-        assert row["accuracy"] == pytest.approx(logged["accuracy"], abs=1e-9)
-        assert row["macro_f1"] == pytest.approx(logged["macro_f1"], abs=1e-9)
-        assert row["ece"] == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
-    write_report(comparison, tmp_path / "compare")
+        assert row.accuracy == pytest.approx(logged["accuracy"], abs=1e-9)
+        assert row.macro_f1 == pytest.approx(logged["macro_f1"], abs=1e-9)
+        assert row.ece == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
+    write_report(comparison)
     assert "are not shown" not in (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")

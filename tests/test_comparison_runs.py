@@ -2,6 +2,7 @@ import os
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from small_comparison import finished_run
@@ -9,13 +10,15 @@ from small_comparison import finished_run
 from common.errors import CheckpointError, DataError
 from comparison.compare import compare_runs
 from comparison.names import arm_names, slugs
-from comparison.results import judge
-from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
+from comparison.results import compared, rows_of
+from comparison.runs import cautions, group_into_arms, read_run, require_same_data
 from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.predictions import predictions_of
 from trainers.storage.data_folder import MARKER
+from trainers.storage.predictions_file import predictions_of as saved_predictions
+from trainers.storage.run_folder import RunFolder
 from vit.config import Network
 
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -30,11 +33,11 @@ def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model
     names = ["f.png", "a.png", "c.png", "b.png", "e.png", "d.png"]
     run = read_run(run_in(tmp_path / "run", classes=("zebra", "ant", "bee"), paths=names, seed=3))
     assert run.class_names == ("zebra", "ant", "bee")
-    assert run.paths == tuple(sorted(names))
-    assert run.labels.tolist() == [1, 0, 2, 2, 1, 0]
-    assert run.correct.tolist() == [True, True, False, False, False, True]
-    assert run.probabilities.shape == (6, 3)
-    assert (run.probabilities.argmax(axis=1) == run.predicted).all()
+    assert run.predictions["path"].tolist() == sorted(names)
+    assert run.predictions["label"].tolist() == [1, 0, 2, 2, 1, 0]
+    assert run.predictions["right"].tolist() == [True, True, False, False, False, True]
+    assert run.predictions["confidence"].tolist() == [0.6] * 6
+    assert run.predictions["of_label"].tolist() == [0.6, 0.6, 0.2, 0.2, 0.2, 0.6]
     assert (run.seed, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, 0.4, None)
 
 
@@ -67,16 +70,13 @@ def test_a_run_that_is_not_whole_is_refused_saying_what_lacks(tmp_path, damage, 
 
 def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path):
     folder = run_in(tmp_path / "run")
-    small = read_run(folder)
-    logits, labels = torch.from_numpy(np.log(small.probabilities)).float(), torch.from_numpy(small.labels)
-    scores = Scores({}, predictions_of(logits, labels, whole=False))
-    images = SimpleNamespace(path=small.paths.__getitem__)
-    assert write_predictions(folder / "eval", "test", scores, images, small.class_names).suffix == ".npz"
+    small, (paths, labels, _, probabilities, names) = read_run(folder), saved_predictions(RunFolder(folder), "test")
+    logits = torch.from_numpy(np.log(probabilities)).float()
+    scores = Scores({}, predictions_of(logits, torch.from_numpy(labels), whole=False))
+    images = SimpleNamespace(path=paths.__getitem__)
+    assert write_predictions(folder / "eval", "test", scores, images, names).suffix == ".npz"
     large = read_run(folder)
-    assert large.paths == small.paths
-    assert np.array_equal(large.labels, small.labels)
-    assert np.array_equal(large.predicted, small.predicted)
-    assert np.allclose(large.probabilities, small.probabilities, atol=1e-6)
+    pd.testing.assert_frame_equal(large.predictions, small.predictions, atol=1e-6)
     (folder / "eval" / "test_predictions.npz").write_bytes(b"no zip")
     with pytest.raises(DataError, match="is damaged"):
         read_run(folder)
@@ -111,7 +111,7 @@ def test_the_report_lies_with_the_runs_from_whatever_directory_they_are_compared
     runs = [run_in(home / "plain", source="photos"), run_in(home / "deep" / "er", source="photos", options={"lr": 0.1})]
     (tmp_path / "here" / "photos").mkdir()
     (home / MARKER).write_text(str(tmp_path / "here" / "photos"))
-    monkeypatch.setattr("comparison.compare.show", lambda _, folder: folders.append(folder.resolve()))
+    monkeypatch.setattr("comparison.compare.show", lambda comparison: folders.append(comparison.folder.resolve()))
     for place in (tmp_path, tmp_path / "here", home / "deep"):
         monkeypatch.chdir(place)
         names = [os.path.relpath(run, place) for run in reversed(runs)]
@@ -127,9 +127,9 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(t
         table = str(tmp_path / f"{name}.csv")
         names.append(str(run_in(tmp_path / name, source=table, train_images=count)))
     shown = []
-    monkeypatch.setattr("comparison.compare.show", lambda comparison, *folder, **watch: shown.append(comparison))
+    monkeypatch.setattr("comparison.compare.show", shown.append)
     compare_runs(names, OutputConfig(output_dir=tmp_path / "runs"))
-    assert [name.rpartition(" ")[2] for name in shown[0].conditions[0].names] == ["data=given", "data=cleaned"]
+    assert [name.rpartition(" ")[2] for name in shown[0].arms] == ["data=given", "data=cleaned"]
     (different,) = shown[0].warnings
     assert "6 train images in A, 5 in B" in different
     other = run_in(tmp_path / "other", source="c.csv", labels=LABELS[:5], correct=RIGHT[:5])
@@ -145,9 +145,8 @@ def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_pa
         for seed in (2, 0, 1)
     ]
     arms = group_into_arms(runs)
-    assert [arm.name for arm in arms] == ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
-    assert [arm.seeds for arm in arms] == [(0, 1, 2)] * 2
-    assert arms[0].correct.shape == (3, 6)
+    names = ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
+    assert [(run.arm, run.seed) for run in arms] == [(name, seed) for name in names for seed in range(3)]
     assert list(cautions(arms)) == []
 
 
@@ -164,7 +163,7 @@ def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     with pytest.raises(DataError, match="one arm"):
         group_into_arms(runs)
-    assert [arm.name for arm in group_into_arms([runs[0], runs[0]])] == [
+    assert [run.arm for run in group_into_arms([runs[0], runs[0]])] == [
         "vit_micro_4 from scratch",
         "vit_micro_4 from scratch (2)",
     ]
@@ -232,7 +231,7 @@ def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
         path = folder / name
         path.write_bytes(path.read_bytes().replace(b"ant/0000.png", b"ant/\xff.png"))
     run = read_run(folder)
-    assert "ant/\udcff.png" in run.paths
+    assert "ant/\udcff.png" in run.predictions["path"].tolist()
     require_same_data([run, read_run(folder)])
 
 
@@ -244,8 +243,8 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     long = finished_run(
         tmp_path / "long", labels=labels, correct=wrong, options={"epochs": 2}, summary={"images_seen": 4020}
     )
-    arms = group_into_arms([read_run(short), read_run(long)])
-    assert arms[0].name == "vit_nano_8 from scratch pool=mean patch_embedding=stem epochs=1"
-    assert arms[1].name == "vit_micro_4 from scratch pool=cls patch_embedding=conv epochs=2"
-    ((pair,),) = judge([Condition(None, arms)])
-    assert f"{arms[1].name} saw 4,020 training images" in pair_sentence(pair)
+    comparison = compared("ants", group_into_arms([read_run(short), read_run(long)]))
+    assert comparison.arms[0] == "vit_nano_8 from scratch pool=mean patch_embedding=stem epochs=1"
+    assert comparison.arms[1] == "vit_micro_4 from scratch pool=cls patch_embedding=conv epochs=2"
+    (pair,) = rows_of(comparison.pairs)
+    assert f"{comparison.arms[1]} saw 4,020 training images" in pair_sentence(pair)

@@ -6,12 +6,10 @@ import re
 import numpy as np
 import pytest
 from scipy.stats import norm
-from small_comparison import arm_in_memory, arm_of, comparison_of
+from small_comparison import arm_of, comparison_of, pairs_in_memory
 
-from comparison.results import analyse, improvement_at_end, judge
-from comparison.runs import Condition
-from comparison.table import last_screen
-from comparison.verdict import ASSUMED, headline, not_converged, notes, pair_sentence, power_line
+from comparison.results import improvement_at_end
+from comparison.verdict import ASSUMED, headline, last_screen, not_converged, notes, pair_sentence, power_line
 from trainers.statistics import LEVEL, Spread, estimate
 
 LABELS = [row % 3 for row in range(60)]
@@ -50,9 +48,7 @@ def comparison(tmp_path, **arms):
     ],
 )
 def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference(tmp_path, arms, sentence):
-    made = comparison(tmp_path, **arms)
-    (result,) = analyse(made)
-    assert re.fullmatch(sentence, headline(made, result))
+    assert re.fullmatch(sentence, headline(comparison(tmp_path, **arms)))
 
 
 @pytest.mark.parametrize(
@@ -74,15 +70,13 @@ def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference
     ],
 )
 def test_of_more_arms_the_most_accurate_is_to_be_used_with_those_that_may_be_as_good(tmp_path, arms, sentence):
-    made = comparison(tmp_path, **arms)
-    (result,) = analyse(made)
-    assert headline(made, result) == sentence
+    assert headline(comparison(tmp_path, **arms)) == sentence
 
 
 def sentence_on(first, second, **options):
     """The sentence on two arms a and b that are right where `first` and `second` (K, N) say so."""
-    ((pair,),) = judge([Condition(None, (arm_in_memory("a", first), arm_in_memory("b", second)))])
-    return pair_sentence(pair, **options)
+    (pair,) = pairs_in_memory((first, second))
+    return pair_sentence(pair._replace(**options))
 
 
 def test_the_sentence_of_one_seed_says_what_it_does_not_know():
@@ -182,7 +176,7 @@ def test_of_few_epochs_or_old_files_nothing_is_said():
 @pytest.mark.parametrize(("epochs", "warned"), [(0.1, True), (1, False)])
 def test_arms_that_had_less_than_a_pass_are_named(tmp_path, epochs, warned):
     quick = arm_of(tmp_path, "quick", right(55), LABELS, options={"epochs": epochs})
-    lines = [*not_converged(analyse(comparison_of((None, (quick, arm_of(tmp_path, "whole", right(9), LABELS))))))]
+    lines = [*not_converged(comparison_of((None, (quick, arm_of(tmp_path, "whole", right(9), LABELS)))))]
     assert [("quick" in line, "whole" in line) for line in lines] == [(True, False)] * warned
 
 
@@ -190,6 +184,5 @@ def test_of_several_arms_it_is_said_which_one_the_others_are_better_than(tmp_pat
     several = comparison(tmp_path, a=right(20), b=right(57), c=right(40))
     two = comparison(tmp_path / "two", a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):
-        found = analyse(made)
-        assert any("first arm, a" in line for line in last_screen(made, found)) is said
-        assert any("first arm, a" in line for line in notes(made, found)) is said
+        assert any("first arm, a" in line for line in last_screen(made)) is said
+        assert any("first arm, a" in line for line in notes(made)) is said
