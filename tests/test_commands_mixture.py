@@ -116,6 +116,9 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "vit_nano_8", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
     assert RunFolder.find("latest", tmp_path).path == run
+    assert (
+        len([*run.parent.glob("features/*")]) == 3 * 2
+    )  # three splits by two frozen networks, none by the trained one
     before = read_checkpoint(best_of(run))["model"]
     assert before["head.weight"].size(1) > 2 * 128
     parts = json.loads((run / "heads.json").read_text())

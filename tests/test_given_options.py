@@ -376,16 +376,7 @@ OF_RESUME = [
 @pytest.mark.parametrize(
     ("state", "words", "said"),
     [
-        pytest.param(
-            state,
-            *row,
-            marks=pytest.mark.xfail(
-                row[0].startswith("--data-root"),
-                strict=True,
-                reason="issue 70: config.json keeps the place of built-in sets that a run began with",
-            ),
-            id=f"{state} {row[0]}",
-        )
+        pytest.param(state, *row, id=f"{state} {row[0]}")
         for state in ("finished", "stopped", "fitted")
         for row in OF_RESUME
     ],

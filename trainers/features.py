@@ -81,7 +81,7 @@ def features_of(
 
     They are taken from the folder of features of these images, where they lie there, and left there if it exists or
     is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own; or of
-    some `networks` of it.
+    some `networks` of it. Those of a trained network are not kept: nothing but this mixture uses them.
     """
     folder = data_folder(setup.config.output, setup.config.data.source) / "features"
     loader = setup.data.dataloaders[split]
@@ -100,7 +100,7 @@ def features_of(
             columns.append(torch.zeros(setup.data.dataset_sizes[split], width))
             continue
         alone = nn.Sequential(view, nn.Identity())
-        found = kept_features(kept_in, [*about, str(network)], alone, **how, end=alone[1])
+        found = kept_features(None if network.weights else kept_in, [*about, str(network)], alone, **how, end=alone[1])
         columns.append(found.flatten(1).float())
     return torch.cat(columns, dim=1)
 

@@ -44,8 +44,8 @@ def resume(
     Args:
         epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
         device: where it goes on; None: as it began, or on the best device where that is not there.
-        data: where the images of the run are now, if they moved; config.json names that place from then on.
-        data_root: where built-in sets and unpacked archives lie now.
+        data, data_root: where the images of the run, and built-in sets and unpacked archives, are now, if they moved;
+            config.json names these places from then on.
         handlers, images: as for `train`.
         given: the `model`, `dataloaders` and `spec` that a program gave `train`.
 
@@ -57,24 +57,24 @@ def resume(
     refuse_other_handlers(handlers)
     objects, run = UserObjects(**given), RunFolder(Path(run_dir))
     run.refuse_links_out()
-    config = run.config
+    config, moved = run.config, {} if data_root is None else {"root": data_root}
     if data is not None:
-        config = moved_to(config, data)
-    if data_root is not None:
-        config = config.changed(data={"root": data_root})
-    config = config.changed(train={"device": resolve_device(device or config.train.device, fall_back=device is None)})
+        moved["source"] = new_place(config, data)
+    config = config.changed(
+        data=moved, train={"device": resolve_device(device or config.train.device, fall_back=device is None)}
+    )
     with distributed.joined(config.train.device), ExitStack() as holding:
         if run.is_finished and epochs in (None, config.train.epochs):
-            if data is not None:
+            if moved:
                 images_of(run, config, ImageSpec())
                 distributed.broadcast(lambda: run.write_config(config))
             say(f"run {run} is finished: nothing to do; --epochs N trains it further")
-            return read_result(run)
+            return read_result(RunFolder(run.path))
         distributed.broadcast(lambda: holding.enter_context(run.held()))
         distributed.broadcast(lambda: remove_begun(run))
         run = RunFolder(run.path)  # as its last holder left it
         setup, checkpoint = open_run(run, config, epochs, objects, images)
-        if data is not None:
+        if moved:
             distributed.broadcast(lambda: run.write_config(setup.config))
         return execute(setup, run, checkpoint, handlers=handlers, images=images)
 
@@ -182,11 +182,11 @@ def replan(setup: RunSetup, checkpoint: dict[str, Any], run: RunFolder) -> None:
         run.write_config(setup.config)
 
 
-def moved_to(config: RunConfig, place: str) -> RunConfig:
-    """Let the options of a run name another place of its images.
+def new_place(config: RunConfig, place: str) -> str:
+    """Return the place where the images of a run are now.
 
     Raises OptionError: a built-in set, or one of the hub, has a name and no place."""
     for source in (config.data.source, place):
         if is_a_set(source):
             raise OptionError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
-    return config.changed(data={"source": str(Path(place).expanduser().absolute())})
+    return str(Path(place).expanduser().absolute())
