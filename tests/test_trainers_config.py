@@ -131,8 +131,8 @@ def test_a_broken_config_file_is_named(tmp_path, text):
 def test_auto_precision_is_bf16_where_that_is_faster(monkeypatch, model, trainable, device, amp):
     monkeypatch.setattr(defaults, "computes_in_bf16", lambda device: True)
     config = RunConfig(ModelConfig(name=model, trainable=trainable))
-    assert defaults.resolve_amp(config, device) == amp
-    assert defaults.resolve_amp(config.changed(train={"amp": "bf16"}), device) == "bf16"
+    assert defaults.resolve_amp(config.model, "auto", device) == amp
+    assert defaults.resolve_amp(config.model, "bf16", device) == "bf16"
 
 
 ODD = {

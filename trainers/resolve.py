@@ -118,10 +118,12 @@ def resolve(
         named = by_model.model if new else dataclasses.replace(by_model.model, weights="none")
         blueprint = Blueprint(named)  # reads a file of weights once
     model = blueprint.resolved if blueprint and new else by_model.model
-    # The number of a device would name another one elsewhere.
-    built = dataclasses.replace(by_model.changed(train={"device": device.type}), model=model)
-    spec = preprocessing(built, blueprint, checkpoint, given, images)
-    fitted = built.changed(model={"fit": spec.fit, "decoding": spec.decoding})
+    spec = preprocessing(by_model, blueprint, checkpoint, given, images)
+    fitted = dataclasses.replace(
+        by_model,
+        model=dataclasses.replace(model, fit=spec.fit, decoding=spec.decoding),
+        train=dataclasses.replace(by_model.train, device=device.type),  # its number would name another one elsewhere
+    )
     data, seen = distributed.main_process_first(
         partial(read_data, fitted, spec, given, images, None if new else run_dir, device)
     )

@@ -25,7 +25,7 @@ from datasets.processes import cpu_quota
 from trainers.config import RunConfig
 from trainers.engine.optim import OPTIMIZERS
 from trainers.system.distributed import world_size
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX, ModelConfig
 from vit.factory import kind_of
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
@@ -90,20 +90,19 @@ def of_model(asked: RunConfig) -> RunConfig:
     Raises OptionError: a device that is not here, or values that exclude each other.
     """
     config = with_model(asked)
-    chosen, train = lookup(config), config.train
-    augment = chosen.augment if config.data.augment == "auto" else config.data.augment
+    chosen, data, train = lookup(config), config.data, config.train
+    augment = chosen.augment if data.augment == "auto" else data.augment
     mixup, cutmix = PRESETS[augment]
-    values = {name: getattr(chosen, name) for name in ("weight_decay", "label_smoothing", "start_head")}
-    values |= {"mixup": mixup, "cutmix": cutmix, "threads": default_threads()}
-    values["lr"] = OPTIMIZERS[train.optimizer].lr or chosen.lr
+    open_values = {name: getattr(chosen, name) for name in ("weight_decay", "label_smoothing", "start_head")}
+    open_values |= {"mixup": mixup, "cutmix": cutmix, "threads": default_threads()}
+    open_values["lr"] = OPTIMIZERS[train.optimizer].lr or chosen.lr
     device = resolve_device(train.device)
     if train.compile:
         require_compiler(device)
-    filled = config.changed(
-        data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
-        train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **values),
-    )
-    return filled.changed(train={"cache_features": resolve_cache(filled)})
+    values = {"device": device, "amp": resolve_amp(config.model, train.amp, device)} | left_open(train, **open_values)
+    values["cache_features"] = resolve_cache(config.model.trainable, augment, **vars(train) | values)
+    sizes = left_open(data, batch_size=chosen.batch_size)
+    return config.changed(data={"augment": augment} | sizes, train=values)
 
 
 def default_threads() -> int:
@@ -112,20 +111,21 @@ def default_threads() -> int:
     return threads if "OMP_NUM_THREADS" in os.environ else min(threads, cpu_quota())
 
 
-def resolve_cache(config: RunConfig) -> str:
+def resolve_cache(
+    trainable: str, augment: str, *, cache_features: str, start_head: str, mixup: float, cutmix: float, **_: Any
+) -> str:
     """Say whether a head trains on features that are computed once: `auto` means if that changes the time alone."""
-    train, augment = config.train, config.data.augment
     obstacles = {
-        "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
+        "only --trainable head leaves the backbone as it is": trainable != "head",
         f"--augment {augment} changes the images from epoch to epoch; add --augment none": augment != "none",
-        "MixUp and CutMix blend images, not features; in a file: mixup = 0, cutmix = 0": train.mixup or train.cutmix,
+        "MixUp and CutMix blend images, not features; in a file: mixup = 0, cutmix = 0": mixup or cutmix,
         "a head on cached features trains in one process, without torchrun": world_size() > 1,
     }
     reasons = [reason for reason, holds in obstacles.items() if holds]
-    if train.cache_features == "on" and reasons:
+    if cache_features == "on" and reasons:
         raise OptionError(f"cache_features on is not possible: {reasons[0]}")
-    cached = train.cache_features != "off" and not reasons
-    if train.start_head == "fit" and not cached:
+    cached = cache_features != "off" and not reasons
+    if start_head == "fit" and not cached:
         raise OptionError("start_head fit needs features that stay: --trainable head --augment none, without MixUp")
     return "on" if cached else "off"
 
@@ -192,12 +192,11 @@ def require_compiler(device: str) -> None:
         raise OptionError(f"--compile needs {lacks}, which this machine does not have: install it, or leave it out")
 
 
-def resolve_amp(config: RunConfig, device: str) -> str:
+def resolve_amp(model: ModelConfig, amp: str, device: str) -> str:
     """Name the precision; `auto` is bf16 where the device multiplies in it natively, else tf32 on a GPU.
 
     The narrowest model would lose more in casts, and of a program's own module nobody knows whether it gains.
     """
-    amp, model = config.train.amp, config.model
     if amp == "fp16" and device == "cpu":
         raise OptionError("--amp fp16 needs a GPU; on this device use bf16 or off")
     gains = model.name != "vit_micro_2" and not model.name.startswith(OWN_PREFIX)
