@@ -15,9 +15,9 @@ from comparison.runs import cautions, group_into_arms, read_run, require_same_da
 from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
-from trainers.engine.predictions import predictions_of
+from trainers.engine.predictions import predictions_from
 from trainers.storage.data_folder import MARKER
-from trainers.storage.predictions_file import predictions_of as saved_predictions
+from trainers.storage.predictions_file import predictions_of
 from trainers.storage.run_folder import RunFolder
 from vit.config import Network
 
@@ -70,9 +70,9 @@ def test_a_run_that_is_not_whole_is_refused_saying_what_lacks(tmp_path, damage, 
 
 def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path):
     folder = run_in(tmp_path / "run")
-    small, (paths, labels, _, probabilities, names) = read_run(folder), saved_predictions(RunFolder(folder), "test")
+    small, (paths, labels, _, probabilities, names) = read_run(folder), predictions_of(RunFolder(folder), "test")
     logits = torch.from_numpy(np.log(probabilities)).float()
-    scores = Scores({}, predictions_of(logits, torch.from_numpy(labels), whole=False))
+    scores = Scores({}, predictions_from(logits, torch.from_numpy(labels), whole=False))
     images = SimpleNamespace(path=paths.__getitem__)
     assert write_predictions(folder / "eval", "test", scores, images, names).suffix == ".npz"
     large = read_run(folder)

@@ -5,7 +5,7 @@ from ignite.engine import Engine
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
 from trainers.engine.metrics import SCALARS, attach_metrics, confidence_bins, confusion_among, most_confused
-from trainers.engine.predictions import dense_probabilities, predictions_of
+from trainers.engine.predictions import dense_probabilities, predictions_from
 
 
 def score(logits, labels, batch_size=7):
@@ -85,7 +85,10 @@ def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(mon
 def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
     monkeypatch.setattr("trainers.engine.predictions.LIKELIEST", 3)
     logits, labels = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)), torch.arange(200) % 9
-    exact, shares = logits.double().softmax(dim=1), dense_probabilities(predictions_of(logits, labels, whole=False), 9)
+    exact, shares = (
+        logits.double().softmax(dim=1),
+        dense_probabilities(predictions_from(logits, labels, whole=False), 9),
+    )
     rank = exact.argsort(dim=1, descending=True).argsort(dim=1)
     known = (rank < 3) | (torch.arange(9) == labels[:, None])
     assert torch.allclose(shares[known], exact[known], atol=1e-6)
@@ -101,7 +104,7 @@ def test_of_many_classes_the_most_confused_are_shown():
     mistakes = oracle.sum(0) + oracle.sum(1) - 2 * oracle.diagonal()
     worst = np.sort(np.argsort(-mistakes, kind="stable")[:30])
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), 60).float()
-    outputs = predictions_of(logits, torch.from_numpy(labels))
+    outputs = predictions_from(logits, torch.from_numpy(labels))
     counts, names, title = most_confused(outputs, [str(number) for number in range(60)])
     assert np.array_equal(counts, oracle[np.ix_(worst, worst)])
     assert names == [str(number) for number in worst]

@@ -23,7 +23,7 @@ from datasets.config import DataConfig
 from datasets.fitting import view_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.evaluation import Scores
-from trainers.engine.predictions import predictions_of
+from trainers.engine.predictions import predictions_from
 from trainers.reporting import pictures
 from trainers.reporting.figures.results import confusion_figure, reliability_figure
 from trainers.reporting.figures.sheets import batch_sheet, png, upsampled
@@ -153,7 +153,7 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
     dataset = setup.data.dataloaders["val"].dataset
     logits = nn.functional.one_hot(torch.from_numpy(dataset.labels), 10) * 3.0
     logits[5, int(dataset.labels[5])] -= 1.0
-    scores = Scores({"ece": 0.0}, predictions_of(logits, torch.from_numpy(dataset.labels)))
+    scores = Scores({"ece": 0.0}, predictions_from(logits, torch.from_numpy(dataset.labels)))
     assert pictures.worst(setup, scores)[0].path == dataset.path(5)
     assert pictures.mistakes_title(scores).startswith("no mistake on 179")
 
@@ -307,7 +307,7 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     labels = torch.arange(30).repeat_interleave(10)
     guesses = labels.where((labels != 7) & (labels != 20), labels + 1)
     some = labels != 3  # no images: no curve
-    outputs = predictions_of(nn.functional.one_hot(guesses[some], 30).float(), labels[some])
+    outputs = predictions_from(nn.functional.one_hot(guesses[some], 30).float(), labels[some])
     indices = hardest(Scores({}, outputs), [str(number) for number in range(30)])
     assert len(indices) == 20
     assert indices == sorted(indices)

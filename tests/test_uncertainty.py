@@ -33,7 +33,7 @@ from inference.images import find_images
 from inference.predict import predict
 from inference.serve import classify
 from trainers.calibration import accuracy_by_coverage, answered
-from trainers.engine.predictions import predictions_of
+from trainers.engine.predictions import predictions_from
 from trainers.storage.checkpoint_file import open_best
 from vit.factory import build_model
 
@@ -178,7 +178,7 @@ def test_images_that_do_not_differ_have_a_score():
 def fitted(images: int = 100, width: int = 16, parts: int = 1):
     logits, labels = logits_and_labels(images)
     features = [torch.randn(images, width, generator=torch.Generator().manual_seed(1))] * parts
-    return fit_answers(predictions_of(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
+    return fit_answers(predictions_from(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
 
 
 def test_answers_come_back_from_a_file_and_from_an_export_as_they_were(tmp_path):
@@ -228,7 +228,7 @@ def test_recording_leaves_the_bits_of_the_logits():
 
 def test_a_large_pass_keeps_its_promise_without_logits():
     logits, labels = logits_and_labels(200, classes=30)
-    whole, few = (predictions_of(logits, labels, whole=keep) for keep in (True, False))
+    whole, few = (predictions_from(logits, labels, whole=keep) for keep in (True, False))
     features = [torch.randn(200, 8)]
     a, b = (fit_answers(outputs, features, np.arange(200))[0] for outputs in (whole, few))
     assert b.cuts == pytest.approx(a.cuts)

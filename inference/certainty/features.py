@@ -43,7 +43,7 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
         with scored_by_itself(model, seen):
             yield seen
         return
-    head = head_of(model)
+    head = head_if_known(model)
     if head is None:
         yield seen
         return
@@ -86,7 +86,7 @@ def scored_by_itself(model: Any, seen: list[Tensor]) -> Iterator[None]:
         del model.forward
 
 
-def head_of(model: nn.Module) -> nn.Module | None:
+def head_if_known(model: nn.Module) -> nn.Module | None:
     """Return the first module of the head; None of a model that is not known, such as an ONNX file."""
     try:
         return parts(model).head[0]

@@ -27,7 +27,7 @@ from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.calibration import losses, sharpness
 from trainers.config import RunConfig, run_options
-from trainers.heads.fit import Scores, ranking, shares_of
+from trainers.heads.fit import PartScores, ranking, shares_of
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.run import Handler
@@ -150,7 +150,7 @@ def mixture(
 
 def fitted(
     config: RunConfig, start: Start, networks: Priced, used: Sequence[Network], kind: str = "", *, pictures: bool = True
-) -> tuple[RunResult, Scores]:
+) -> tuple[RunResult, PartScores]:
     """Fit one head to all of some networks; return the run, and the scores of its parts."""
     result = start(as_begun(part(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
     return result, read_json(result.run_dir / "heads.json")

@@ -16,7 +16,7 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig
 from trainers.features import features_of
 from trainers.heads import linear
-from trainers.heads.fit import Scores, as_images
+from trainers.heads.fit import PartScores, as_images
 from trainers.heads.linear import Judged, cross_validate
 from trainers.reporting.console import say
 from trainers.seen import Start, starts_of, without_seen
@@ -100,6 +100,6 @@ def images_to_judge(samples: Samples, starts: Collection[Start], *, allow: bool)
     return judged.splits != LEFT_OUT
 
 
-def scores_by_name(rows: Sequence[Ranked]) -> Scores:
+def scores_by_name(rows: Sequence[Ranked]) -> PartScores:
     """Return the cross-validation of each backbone by its name, as `trainers.heads.fit.ranking` prints it."""
     return {row.name: {"cross-validation": row.judged.scores} for row in rows if row.judged}

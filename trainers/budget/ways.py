@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainers.budget.networks import Priced
-from trainers.heads.fit import FROZEN, Scores
+from trainers.heads.fit import FROZEN, PartScores
 from trainers.options.recipes import RECIPES
 from vit.config import EMBEDDED_WEIGHTS, Network, default_weights
 
@@ -124,7 +124,7 @@ def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:
         yield each, share
 
 
-def frozen_accuracy(parts: Scores, networks: Sequence[Network]) -> dict[str, float]:
+def frozen_accuracy(parts: PartScores, networks: Sequence[Network]) -> dict[str, float]:
     """Return the best cross-validated accuracy of each frozen network, by its name, from the parts of a head."""
     found: dict[str, float] = {}
     for network in networks:

@@ -1,4 +1,4 @@
-"""The two Ignite engines: one optimizer step per training iteration, one batch per evaluation iteration."""
+"""Ignite engines: one optimizer step per training iteration, one batch per evaluation iteration."""
 
 import logging
 import math
@@ -25,12 +25,12 @@ from trainers.engine.step_sums import Step, StepSums
 from trainers.system import distributed
 
 Batch = tuple[Tensor, ...]
-"""(images, labels); in training more tensors may follow, a row for each image, which the loss gets."""
+"""(images, labels). In training more tensors may follow, a row per image; the loss gets them."""
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
 Mix = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 LossFunction = Callable[..., Tensor]  # (logits, labels, *extra) -> mean over the images
 SILENT = logging.Logger("engine", logging.CRITICAL)
-"""Log in place of Ignite's own, which would show an exception that the command line says in one line."""
+"""Logger in place of Ignite's own, which would print exceptions that the command line reports in one line."""
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager:
@@ -39,27 +39,28 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Precision, clipping, random draws and slices of a training step, and how often its numbers are looked at."""
+    """Precision, clipping, randomness and micro-batches of a training step, and how often its values are read."""
 
     amp_dtype: torch.dtype | None = None
     clip_norm: float = 1.0
-    """Norm that a larger gradient is scaled to; 0: none is."""
+    """Largest norm of the gradient; 0: no clipping."""
     seed: int = 0
     mix: Mix | None = None
-    """Blends images and targets; hits are still counted against the plain labels."""
+    """Blends images and targets; hits are counted against the plain labels."""
     micro_batches: int = 1
-    """Slices of the images of one process. What a slice draws depends on its number among the slices of all processes,
-    and its loss weighs as many images as it has: two processes do, bit for bit, what one does with two micro-batches.
-    """
+    """Slices of the images of one process. The random numbers of a slice depend on its index among the slices of all
+    processes, and its loss is weighted by its number of images: two processes compute the same bits as one with two
+    micro-batches."""
     step_images: Callable[[int], int] | None = None
-    """Images of step 1, 2, ... over all processes; needed with more than one process."""
+    """Number of images of step 1, 2, ... over all processes; required with more than one process."""
     look_every: int = 1
-    """Steps between two looks at loss and gradient, each of which waits for the device. More than 1 counts where a
-    fused optimizer itself leaves out a step that is not finite, and all steps after it until the look."""
+    """Steps between two reads of loss and gradient norm, each of which synchronises with the device. More than 1 is
+    used only with a fused optimizer, which itself skips a step that is not finite and all later ones until the next
+    read."""
 
 
 class TrainStep:
-    """One optimizer step on a batch, in the form Ignite's Engine calls: see `create_trainer`."""
+    """One optimizer step on a batch, as Ignite's Engine calls it: see `create_trainer`."""
 
     def __init__(
         self,
@@ -73,7 +74,9 @@ class TrainStep:
         self.model, self.optimizer, self.loss_fn, self.device = model, optimizer, loss_fn, device
         self.options, self.network = options, network
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.scaled = options.amp_dtype is torch.float16  # else the scaler's calls would cost a little at each step
+        self.scaled = (
+            options.amp_dtype is torch.float16
+        )  # otherwise the scaler's calls would cost a little in each step
         self.scaler = GradScaler(device.type, enabled=self.scaled)
         self.sums = StepSums(device, self.scaler)
         self.look_every = options.look_every if optimizer.defaults.get("fused") and not self.scaled else 1
@@ -82,7 +85,7 @@ class TrainStep:
 
     def __call__(self, engine: Engine, batch: Batch) -> dict[str, Any]:
         state, optimizer = engine.state, self.optimizer
-        if not self.model.training:  # a validation pass came between
+        if not self.model.training:  # after a validation pass
             self.model.train()
         optimizer.zero_grad(set_to_none=True)
         loss, hits, n = self.add_gradients(state.iteration, batch)
@@ -93,7 +96,7 @@ class TrainStep:
         step = Step(state.iteration, n, rate, torch.stack([loss / n, hits, norm]))
         self.sums.unread.append(step)
         if state.iteration % self.look_every == 0 or state.iteration % state.epoch_length == 0:
-            output = self.sums.read()  # before the step: one that is not finite is not taken
+            output = self.sums.read()  # before the step: a step that is not finite is not taken
         else:
             output = step.output()
             optimizer.found_inf = self.sums.failed_by(step)  # type: ignore[attr-defined]  # as torch's GradScaler has it
@@ -105,18 +108,20 @@ class TrainStep:
         return output
 
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[Tensor, Tensor, int]:
-        """Forward and backward, slice by slice; sum of the loss, hits and number of images of all processes."""
+        """Run forward and backward slice by slice; return loss sum, hits and number of images over all processes."""
         tensors, parts = moved(batch, self.device, extra=True), self.options.micro_batches
         own = len(tensors[1])
         n = own if self.options.step_images is None else self.options.step_images(iteration)
         bounds = pairwise(own * k // parts for k in range(parts + 1))
         cuts = [(self.rank * parts + k, slice(*rows)) for k, rows in enumerate(bounds) if rows[0] < rows[1]]
-        # Processes exchange gradients once a step, with its last micro-batch.
+        # Processes exchange gradients once per step, with the last micro-batch.
         no_sync: Any = getattr(self.network, "no_sync", nullcontext)
         sums = []
         for number, rows in cuts:
             with nullcontext() if rows.stop == own else no_sync():
-                scale = (rows.stop - rows.start) * self.processes / n  # of a mean loss; DDP averages over the processes
+                scale = (
+                    (rows.stop - rows.start) * self.processes / n
+                )  # of the mean loss; DDP averages over the processes
                 sums.append(self.backward(iteration, number, [part[rows] for part in tensors], scale))
         loss, hits = (reduce(torch.add, of_slices) for of_slices in zip(*sums, strict=True))
         if self.processes > 1:
@@ -124,7 +129,7 @@ class TrainStep:
         return loss, hits, n
 
     def backward(self, iteration: int, number: int, tensors: list[Tensor], scale: float) -> tuple[Tensor, Tensor]:
-        """Add the gradients of one slice; the sum of its loss, and its hits."""
+        """Add the gradients of one slice; return the sum of its loss, and its hits."""
         images, labels, *extra = tensors
         seed, mix, targets = self.options.seed, self.options.mix, labels
         seed_step(seed, iteration, number, self.device)
@@ -140,7 +145,7 @@ class TrainStep:
 
 
 class Trainer(Engine):
-    """Ignite engine whose iteration is a training step; it saves the totals of its steps, too."""
+    """Ignite engine whose iteration is a training step; its state includes the totals of its steps."""
 
     def __init__(self, step: TrainStep) -> None:
         super().__init__(step)
@@ -155,8 +160,7 @@ class Trainer(Engine):
 
 
 def moved(batch: Any, device: torch.device, *, extra: bool = False) -> list[Tensor]:
-    """Return the parts of a batch on a device. Raises OptionError: they are not images and labels, or more without
-    `extra`."""
+    """Move a batch to a device. Raises OptionError: it is not (images, labels), or has more tensors without `extra`."""
     count = len(batch) if isinstance(batch, tuple | list) else 0
     if (count == 2 or (extra and count > 2)) and all(isinstance(part, Tensor) for part in batch):
         return [part.to(device, non_blocking=True) for part in batch]
@@ -176,14 +180,16 @@ def create_trainer(
     """Create an engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,), *extra).
 
     `engine.state.output` is a dict of numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
-    clipping), `lr`; between two looks (`StepOptions.look_every`) the measured ones are 0-d tensors. `loss_fn(logits,
-    labels, *extra)` is a mean over images. `forward` computes the logits where that is not the model itself: the model
-    compiled, or wrapped for several processes. Raises Diverged: the loss or gradient of a step is not finite; it is not
-    taken, so the weights stay finite.
+    clipping), `lr`; between two reads (`StepOptions.look_every`) the measured ones are 0-d tensors. `loss_fn(logits,
+    labels, *extra)` is a mean over images. `forward` computes the logits if that is not the model itself, but the
+    compiled model or its wrapper for several processes. Raises Diverged: the loss or gradient of a step is not finite;
+    the step is not taken, so the weights stay finite.
     """
     # Ignite's create_supervised_trainer cannot clip, autocasts on CUDA only, and drops the last window of an
     # accumulation.
-    network = model if forward is None else forward  # a compiled module has a length, and cannot tell it
+    network = (
+        model if forward is None else forward
+    )  # not `forward or model`: a compiled module defines len() and raises in it
     return Trainer(TrainStep(model, optimizer, loss_fn, device, options, network))
 
 
@@ -191,7 +197,7 @@ def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch
     """Create an engine that scores a split by the metrics of `trainers.engine.metrics.attach_metrics`.
 
     Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.output` holds (logits float32
-    (B, classes), labels (B,)) of a batch, so Ignite's other metrics can be attached. The model is left in evaluation
+    (B, classes), labels (B,)) of a batch, so other Ignite metrics can be attached. The model is left in evaluation
     mode.
     """
 

@@ -1,4 +1,4 @@
-"""Score a model on one split, and keep every single prediction."""
+"""Score a model on a split, and keep the prediction for every image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,29 +19,31 @@ from trainers.engine.predictions import Predictions
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a split as fractions, and the predictions that they come from."""
+    """Metrics of a split as fractions, and the predictions that they are computed from."""
 
     metrics: dict[str, float]
     outputs: Predictions
 
 
 def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_dtype: torch.dtype | None) -> Scores:
-    """Run the evaluator that training uses over a whole split, in its stored order.
+    """Run the evaluator of training over a whole split, in its stored order.
 
-    With several processes each scores its share; the metrics and all predictions are known to all of them.
+    With several processes each scores its share; all of them get the metrics and all predictions.
     """
     return scores_of(create_evaluator(model, device, amp_dtype=amp_dtype).run(loader))
 
 
 def scores_of(state: Any) -> Scores:
-    """Return what the state of an evaluator holds after a pass."""
+    """Return the scores in the state of an evaluator after a pass."""
     return Scores({name: float(state.metrics[name]) for name in SCALARS}, state.predictions)
 
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
-    """Write `<name>_predictions.csv`, a row per image: path, label, predicted, probabilities (in class order, separated
-    by spaces). Where the logits were not kept, `<name>_predictions.npz`: paths, class_names, and the columns of
-    `Predictions`."""
+    """Write the predictions of a split, a row per image.
+
+    `<name>_predictions.csv` has path, label, predicted, and probabilities in class order, separated by spaces. If the
+    logits were not kept, `<name>_predictions.npz` has paths, class_names, and the columns of `Predictions`.
+    """
     folder.mkdir(exist_ok=True)
     outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
     table, likeliest = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
@@ -61,5 +63,5 @@ def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, cla
         columns = {name: column.numpy() for name, column in outputs._asdict().items()}
         with replacing(path) as aside:
             np.savez_compressed(aside, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
-    other.unlink(missing_ok=True)  # of an evaluation by other limits
+    other.unlink(missing_ok=True)  # left by an evaluation with other limits
     return path

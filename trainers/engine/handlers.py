@@ -1,4 +1,4 @@
-"""Handlers of the engines: schedule, validation, history, limits on a run, progress."""
+"""Handlers of the engines: schedule, validation, history, early stopping, progress."""
 
 import contextlib
 import logging
@@ -20,14 +20,14 @@ from trainers.engine.engines import Trainer
 from trainers.engine.metrics import SCALARS
 from trainers.engine.optim import set_learning_rate
 
-UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
+UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not when a run is resumed
 
 
 def endless_batches(loader: DataLoader, start_iteration: int) -> Iterator[Any]:
-    """Batches of one epoch after the other, from any iteration on, without reading what lies before it.
+    """Yield batches epoch after epoch, starting at any iteration without reading the earlier ones.
 
-    Ignite counts epochs by `epoch_length`; the sampler is told which epoch each pass is, so that order and
-    augmentation are functions of (seed, epoch, sample) alone.
+    Ignite counts epochs by `epoch_length`; the sampler is told the epoch of each pass, so that order and augmentation
+    are functions of (seed, epoch, sample) alone.
     """
     epoch, start_batch = divmod(start_iteration, len(loader))
     while True:
@@ -37,7 +37,7 @@ def endless_batches(loader: DataLoader, start_iteration: int) -> Iterator[Any]:
 
 
 def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[[int], float]) -> None:
-    """Set every group's rate before each step; `lr_at(0)` is the first step's."""
+    """Set the rate of every group before each step; `lr_at(0)` is that of the first step."""
 
     @trainer.on(Events.ITERATION_STARTED)
     def set_rate(engine: Engine) -> None:
@@ -45,16 +45,16 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Peak memory so far, in MB: of the device on CUDA, of the process on Linux, else None."""
+    """Return the peak memory in MB: of the device on CUDA, of the process on Linux, else None."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    status = Path("/proc/self/status")  # getrusage would count what the process was before it became Python
+    status = Path("/proc/self/status")  # getrusage would include the process before exec
     peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(peak[1]) * 1024 / 1e6 if peak else None
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let the peak count from here, so that a run does not report that of the one before; Linux and CUDA only."""
+    """Reset the peak, so that a run does not report that of the previous one; Linux and CUDA only."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):
@@ -64,17 +64,16 @@ def reset_peak_memory(device: torch.device) -> None:
 def attach_validation(
     trainer: Engine, evaluator: Engine, loader: DataLoader, *, untrained: DataLoader | None = None
 ) -> None:
-    """Validate after every epoch, and before the first on the images of `untrained`, by default all.
+    """Validate after every epoch, and before the first one on the images of `untrained`, by default all.
 
-    A broken validation path shows in seconds.
+    The early validation shows a broken validation path in seconds.
     """
     trainer.add_event_handler(UNTRAINED, lambda: evaluator.run(untrained or loader))
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
 def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) -> None:
-    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. Before
-    the first step a row has nothing of the training images."""
+    """Append a row per epoch to `trainer.state.history`; row 0 is the untrained model, without training values."""
     trainer.state_dict_user_keys.append("history")
     trainer.state.history = []
 
@@ -107,18 +106,18 @@ def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | Non
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
-    """Stop after `patience` epochs without a better validation score; that of the untrained model does not count.
+    """Stop after `patience` epochs without a better validation score than before, the untrained model's excluded.
 
     The handler's state belongs in the checkpoint.
     """
 
     def score(engine: Engine) -> float:
-        value, _ = rank_key(select)({"loss": 0.0} | engine.state.metrics)  # a lower loss alone is no better score
+        value, _ = rank_key(select)({"loss": 0.0} | engine.state.metrics)  # a lower loss alone does not count
         value = float(value)
         return value if math.isfinite(value) else -math.inf
 
     handler = EarlyStopping(patience=patience, score_function=score, trainer=trainer)
-    handler.logger = logging.Logger("early_stopping", logging.WARNING)  # the run says it in its own words
+    handler.logger = logging.Logger("early_stopping", logging.WARNING)  # the run prints its own line
     # Not handler.attach(): that one also resets the count whenever the evaluator starts, so it would never stop.
     trained = Events.COMPLETED(event_filter=lambda *_: trainer.state.iteration > 0)
     evaluator.add_event_handler(trained, handler)
@@ -126,7 +125,7 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
 
 
 def attach_progress(trainer: Engine) -> None:
-    """Show a bar over the steps of an epoch on a terminal; nothing where a log file is written."""
+    """Show a progress bar over the steps of an epoch on a terminal, but not in a log file."""
     if sys.stderr.isatty():
         bar = ProgressBar(persist=False, desc="epoch")
         bar.attach(trainer, event_name=Events.ITERATION_COMPLETED(every=5))

@@ -1,5 +1,4 @@
-"""Metrics of an evaluation pass, over all images at once: a short last batch or an uneven share of a process weighs
-what it should."""
+"""Metrics of an evaluation pass, computed over all images at once, whatever the sizes of batches and shares."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,11 +19,13 @@ MOST_SHOWN, SHOWN_CLASSES = 40, 30
 
 
 def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> None:
-    """Let `evaluator.state.metrics` hold `SCALARS` after each pass, and next to them, for loggers show whatever is in
-    there, `state.predictions` of all images and `state.recall` (classes,) of each class, NaN without images. None
-    depends on the number of processes or of batches."""
-    # Ignite's other metrics do not compute the same: the last bits of its Loss depend on batches and processes, its
-    # ConfusionMatrix takes 800 MB of 10,000 classes, its EpochMetric fails where shares are unequal, and it has no
+    """Compute `SCALARS` into `evaluator.state.metrics` after each pass.
+
+    Next to it are `state.predictions` of all images and `state.recall` (classes,), NaN for classes without images:
+    loggers would show all of `state.metrics`. Nothing depends on the number of processes or batches.
+    """
+    # Ignite's other metrics compute something else: the last bits of its Loss depend on batches and processes, its
+    # ConfusionMatrix takes 800 MB for 10,000 classes, its EpochMetric fails if shares are unequal, and it has no
     # calibration error. scikit-learn's metrics take a second to import.
     Accuracy(device=device).attach(evaluator, "accuracy")
     TopKCategoricalAccuracy(5, _with_more_classes, device=device).attach(evaluator, "accuracy_top5")
@@ -41,13 +42,13 @@ def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> Non
 
 
 def _with_more_classes(output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Add classes that nothing is taken for: Ignite's top-5 needs five, and of four classes top-5 is top-4."""
+    """Add classes that are never predicted: Ignite's top-5 accuracy needs five, and with four classes it is top-4."""
     logits, labels = output
     return pad(logits, (0, max(0, 5 - logits.size(1))), value=-torch.inf), labels
 
 
 class ClassScores(NamedTuple):
-    """Scores of each class (classes,) as fractions, float64: NaN where nothing is to be divided by."""
+    """Scores of each class (classes,) as fractions, float64; NaN for a division by 0."""
 
     precision: Tensor
     recall: Tensor
@@ -68,7 +69,7 @@ def mean_of(scores: Tensor) -> float:
 
 
 class ClassRow(NamedTuple):
-    """One class, shares as fractions: no precision (None) when it is never predicted, no recall without images."""
+    """Scores of one class as fractions; precision is None if it is never predicted, recall if it has no images."""
 
     name: str
     precision: float | None
@@ -84,7 +85,7 @@ def per_class(outputs: Predictions, class_names: Sequence[str]) -> list[ClassRow
 
 
 def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
-    """Count how often images of K classes are taken for one of them: int64 (K, K), rows true."""
+    """Count the predictions among K classes: int64 (K, K), rows are true classes."""
     inside = torch.isin(outputs.labels, classes) & torch.isin(outputs.predicted, classes)
     true, predicted = (torch.searchsorted(classes, part[inside]) for part in (outputs.labels, outputs.predicted))
     count = len(classes)
@@ -92,9 +93,9 @@ def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
 
 
 def most_confused(outputs: Predictions, class_names: Sequence[str]) -> tuple[np.ndarray, list[str], str]:
-    """Return counts among the SHOWN_CLASSES with the most mistakes, their names, and how a title ends that says so.
+    """Return counts among the SHOWN_CLASSES with the most mistakes, their names, and a suffix for the title.
 
-    All classes where they fit; names in class order.
+    All classes if there are few; names in class order.
     """
     chosen, title = torch.arange(len(class_names)), ""
     if len(class_names) > MOST_SHOWN:
@@ -106,14 +107,17 @@ def most_confused(outputs: Predictions, class_names: Sequence[str]) -> tuple[np.
 
 
 def confidence_bins(confidence: Tensor, correct: Tensor) -> Tensor:
-    """Sums over the images in equal-width bins of confidence: (3, NUM_BINS) float64 of their number, their confidence,
-    and how many of them are right. A confidence (N,) on the edge of two bins belongs to the lower one."""
+    """Sum over the images in equal-width bins of confidence: (3, NUM_BINS) float64.
+
+    The rows are the number of images, their confidence, and correct ones. A confidence (N,) on the edge of two bins
+    belongs to the lower one.
+    """
     bins = (confidence * NUM_BINS).ceil().long().clamp(1, NUM_BINS) - 1
     rows = (torch.ones_like(confidence), confidence, correct)
     return torch.stack([torch.bincount(bins, row.double(), minlength=NUM_BINS) for row in rows])
 
 
 def expected_calibration_error(bins: Tensor) -> float:
-    """Mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
+    """Return the mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
     count, confidence, correct = bins
     return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))

@@ -1,4 +1,4 @@
-"""Muon: AdamW, but the matrices inside the network take steps that turn each of them equally far in every direction."""
+"""Muon: AdamW, except that matrices inside the network take orthogonalised steps."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,20 +9,19 @@ from torch.optim import AdamW
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 BESIDE = 0.15
-"""Rate of whatever AdamW moves, as a share of that of the matrices."""
+"""Rate of the parameters that AdamW updates, as a share of that of the matrices."""
 MOMENTUM = 0.95
 STEPS = 5
-"""Steps of the iteration, with the coefficients of Jordan et al. 2024, which bring singular values near 1, not to
-it."""
+"""Steps of the iteration. The coefficients of Jordan et al. 2024 bring singular values close to 1, not to it."""
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
 class Muon(AdamW):
-    """Groups with `matrices` take the orthogonal factor of their momentum (Jordan et al. 2024, "Muon: an optimizer for
-    hidden layers in neural networks"), a convolution as a matrix with a row for each filter; others are AdamW's.
+    """Update groups with `matrices` by Muon and all others by AdamW.
 
-    As `torch.optim.Muon`, but that equal shapes are one product of stacked matrices, and that one optimizer, with one
-    state to save, moves all of a network.
+    Muon (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks") steps along the orthogonal
+    factor of the momentum; a convolution counts as a matrix with a row per filter. Unlike `torch.optim.Muon`, equal
+    shapes are one product of stacked matrices, and one optimizer with one state updates the whole network.
     """
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float) -> None:
@@ -50,7 +49,7 @@ class Muon(AdamW):
                 equals[len(parameter), parameter[0].numel()].append(parameter)
         for (rows, columns), parameters in equals.items():
             for parameter in parameters:
-                if not self.state[parameter]:  # AdamW looks for a step in whatever is loaded
+                if not self.state[parameter]:  # AdamW expects a step in each loaded state
                     self.state[parameter] |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
             momenta = [self.state[parameter]["momentum"] for parameter in parameters]
             gradients: list[Any] = [parameter.grad for parameter in parameters]
@@ -64,8 +63,10 @@ class Muon(AdamW):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """(n, rows, columns) -> their orthogonal factors U V^T, but for singular values of 0.7 to 1.2, in bf16: five steps
-    of a Newton-Schulz iteration, which needs nothing but products."""
+    """Approximate the orthogonal factors U V^T of matrices (n, rows, columns), with singular values of 0.7 to 1.2.
+
+    Five steps of a Newton-Schulz iteration in bf16, which needs only products.
+    """
     x = matrices.bfloat16()
     if wide := x.size(1) > x.size(2):
         x = x.mT

@@ -1,4 +1,4 @@
-"""Checks of a model on a few training images: before anything is written, and where a loss is not finite."""
+"""Check a model on a few images: before anything is written, and when a loss is not finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.sampling import batch_sampler
 
 LARGEST = 1e3
-"""Value that no image in a scale of its own has: those of 8 bits end at 255."""
+"""A value above those of any usual scale: 8-bit images end at 255."""
 
 
 def first_image(data: DataBundle, device: torch.device, split: str = "train") -> Tensor:
@@ -26,7 +26,7 @@ def first_image(data: DataBundle, device: torch.device, split: str = "train") ->
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate a model in the block, without gradients, and leave every module in the mode that it was in."""
+    """Set a model to evaluation mode, without gradients, in the block, and restore the mode of every module."""
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad():
@@ -39,7 +39,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[None]:
-    """Train a model in the block, without gradients; its modes and running statistics are put back."""
+    """Set a model to training mode, without gradients, in the block, and restore modes and running statistics."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with evaluating(model):
@@ -51,9 +51,11 @@ def training(model: nn.Module) -> Iterator[None]:
 
 
 def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a model see one image of each split, and in training two. Raises OptionError: it cannot take them, or has not
-    one output for each class."""
-    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for these batches
+    """Run a model on one image of each split, and in training mode on two.
+
+    Raises OptionError: it cannot take them, or does not return one logit per class.
+    """
+    model = getattr(model, "_orig_mod", model)  # not the compiled one, which would compile for these batches
     of_splits = {split: first_image(data, device, split) for split in data.dataloaders}
     looks = [(image, evaluating, f" of {split}") for split, image in of_splits.items()]
     for images, looking, where in (*looks, (of_splits["train"].repeat(2, 1, 1, 1), training, " in training")):
@@ -80,9 +82,10 @@ def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, na
 
 
 def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
-    """Look for what is no finite number before a training step: it is no fault of the rate.
+    """Look for weights or images that are not finite before a training step, which the rate cannot explain.
 
-    Raises WeightsError: a weight. DataError: an image of the step's batch, or one far beyond any scale."""
+    Raises WeightsError: a weight. DataError: an image of the step's batch, or one with values far beyond any scale.
+    """
     for name, weights in model.named_parameters():
         if not weights.isfinite().all():
             raise WeightsError(f"the model's {name} holds values that are not finite: start from other weights")
@@ -98,7 +101,7 @@ def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
 
 
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:
-    """Refuse a run of which a step, or a part of one, has one image that the model cannot be trained on."""
+    """Refuse a run with a step, or a part of one, of a single image if the model cannot be trained on that."""
     sampler = batch_sampler(data.dataloaders["train"])
     n, size, slices = sampler.length, sampler.batch_size, accumulate * sampler.share.world_size
 
@@ -119,7 +122,7 @@ def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.devi
 
 
 def needs_two(model: nn.Module, data: DataBundle, device: torch.device) -> bool:
-    """Return whether a batch norm that learns has one value a channel of one image."""
+    """Return whether a trained batch norm has a single value per channel for one image."""
     alone: list[nn.Module] = []
 
     def note(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -132,7 +135,7 @@ def needs_two(model: nn.Module, data: DataBundle, device: torch.device) -> bool:
     hooks = [norm.register_forward_pre_hook(note) for norm in norms]
     with evaluating(model):
         model(first_image(data, device))
-        model.train()  # what is frozen stays as it is
+        model.train()  # frozen layers stay in evaluation mode
         found = any(norm.training for norm in alone)
     for hook in hooks:
         hook.remove()

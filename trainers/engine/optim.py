@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from common.errors import OptionError
 
 COOLDOWN = 0.3
-"""Share of the steps in which the schedule of that name falls."""
+"""Share of the steps in which the schedule `cooldown` falls."""
 
 
 class Kind(NamedTuple):
@@ -49,27 +49,26 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -
 
 
 def leave_out_the_compiler() -> None:
-    """Let an optimizer be made without torch.compile's compiler: torch hides `add_param_group` from it at the first
-    call, and imports it for that."""
-    # Private to torch, and worth a second of a start (docs/results.md):
-    # test_trainers_process.py fails where torch does without.
+    """Build optimizers without importing torch.compile's compiler, which torch needs only to hide `add_param_group`."""
+    # Private to torch; saves a second of each start (docs/results.md).
+    # test_trainers_process.py fails once torch no longer needs it.
     method = Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
     if "torch._dynamo" not in sys.modules:
-        method.__dynamo_disable = method  # where torch keeps the hidden method
+        method.__dynamo_disable = method  # torch keeps the hidden method here
 
 
 def learning_rate(
     *, peak: float, schedule: str, total_steps: int, warmup_steps: int, steps_per_epoch: int
 ) -> Callable[[int], float]:
-    """The learning rate of step 0, 1, ..., total_steps - 1, as a function of the step alone.
+    """Return the learning rate of step 0, 1, ..., total_steps - 1 as a function of the step alone.
 
-    Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is off for most of them under
-    torch 2.14, and torch's own carry state.
+    Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is wrong for most of them under
+    torch 2.14, and torch's own have state.
 
-    The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the
-    last step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
+    The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the last
+    step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
     hundredth from the one at 85 %; `constant` stays; `cooldown` stays, then falls linearly to 0 over the last 30 % of
-    the run (Zhai et al. 2022, section 3.5), so that a longer run can go on from before the fall.
+    the run (Zhai et al. 2022, section 3.5), so that a longer run can continue from before the fall.
     """
     if warmup_steps >= total_steps:
         raise OptionError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
@@ -95,12 +94,12 @@ def learning_rate(
 def build_average(model: torch.nn.Module, *, decay: float) -> AveragedModel:
     """Build an exponential moving average of the weights, to be updated after each step.
 
-    Its momentum warms up as min(decay, (1 + t) / (10 + t)) over t steps, so that a short run does not end near its
-    initial weights. Ignite's EMAHandler has no state to save, and shares its buffers with the model.
+    Its momentum warms up as min(decay, (1 + t) / (10 + t)) over t steps, so that the average of a short run moves away
+    from its initial weights. Ignite's EMAHandler has no state to save, and shares its buffers with the model.
     """
 
     def update(averages: Any, weights: Any, steps: torch.Tensor | int) -> None:
-        taken = int(average.n_averaged)  # on the processor; `steps` is its copy on the device
+        taken = int(average.n_averaged)  # on the CPU; `steps` is its copy on the device
         get_ema_multi_avg_fn(min(decay, (1 + taken) / (10 + taken)))(averages, weights, steps)
 
     average = AveragedModel(model, multi_avg_fn=update)

@@ -1,4 +1,4 @@
-"""Predictions that a validation keeps of each image: all logits, or of a large pass the likeliest classes alone."""
+"""Predictions of a validation pass: all logits, or for a large pass only the most probable classes of each image."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.nn.functional import cross_entropy
 from trainers.system import distributed
 
 MOST_LOGITS = 2**24
-"""A pass with more logits (images x classes; 64 MiB) keeps only the LIKELIEST of each image."""
+"""A pass with more logits (images x classes; 64 MiB) keeps only the LIKELIEST classes of each image."""
 LIKELIEST = 20
 
 
 class Predictions(NamedTuple):
-    """Predictions of N images, in the order of their table."""
+    """Predictions for N images, in the order of their table."""
 
     labels: Tensor  # int64 (N,)
     predicted: Tensor  # int64 (N,): the class with the largest logit
     losses: Tensor  # float32 (N,): cross-entropy
     confidence: Tensor  # float32 (N,): the probability of the predicted class
-    logits: Tensor  # float32 (N, C); (N, 0) where they are not kept
-    classes: Tensor  # int64 (N, K): where the logits are not kept, the LIKELIEST classes, the likeliest first
-    probabilities: Tensor  # float32 (N, K): theirs
+    logits: Tensor  # float32 (N, C); (N, 0) if they are not kept
+    classes: Tensor  # int64 (N, K): if the logits are not kept, the LIKELIEST classes, best first
+    probabilities: Tensor  # float32 (N, K): those of `classes`
 
     @property
     def whole(self) -> bool:
@@ -39,8 +39,8 @@ class Predictions(NamedTuple):
         return self.predicted == self.labels
 
 
-def predictions_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Predictions:
-    """Predictions of a batch from logits float32 (B, C) and labels (B,), on their device."""
+def predictions_from(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Predictions:
+    """Build the predictions of a batch from logits float32 (B, C) and labels (B,), on their device."""
     shares = logits.softmax(dim=1)
     likeliest = shares.topk(0 if whole else min(LIKELIEST, logits.size(1)), dim=1)
     return Predictions(
@@ -48,17 +48,17 @@ def predictions_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Pre
         logits.argmax(dim=1),
         cross_entropy(logits, labels, reduction="none"),
         shares.amax(dim=1),
-        logits if whole else logits.new_empty(len(logits), 0),  # a view would keep all of them
+        logits if whole else logits.new_empty(len(logits), 0),  # a view would keep all of them alive
         likeliest.indices,
         likeliest.values,
     )
 
 
 class PassPredictions(Metric):
-    """Ignite metric: the `Predictions` of a whole pass, on the CPU, in every process, kept in the engine's state.
+    """Ignite metric: the `Predictions` of a whole pass, on the CPU, in every process, stored in the engine's state.
 
-    Images gather on the device, in one preallocated tensor per column, for the first batch is the largest: small
-    tensors that stay among the passing ones of a million images would fragment the memory.
+    Values are collected on the device in one preallocated tensor per column, sized by the first batch, the largest:
+    small tensors that outlive a batch would fragment the memory over a million images.
     """
 
     def started(self, engine: Engine) -> None:
@@ -74,7 +74,7 @@ class PassPredictions(Metric):
         batches = self.engine.state.epoch_length or 1
         if self.columns is None:
             self.whole = sum(distributed.all_gather(batches * logits.numel())) <= MOST_LOGITS
-        batch = predictions_of(logits, labels, whole=self.whole)
+        batch = predictions_from(logits, labels, whole=self.whole)
         if self.columns is None:
             self.columns = Predictions(*(part.new_empty(batches * len(part), *part.shape[1:]) for part in batch))
         for column, part in zip(self.columns, batch, strict=True):
@@ -98,13 +98,16 @@ class PassPredictions(Metric):
 
 
 def dense_probabilities(outputs: Predictions, count: int) -> Tensor:
-    """Probabilities of all classes, float64 (N, count). Where the logits are not kept, those of the likeliest and of
-    the label are right, and what is left lies evenly on the others."""
+    """Return the probabilities of all classes, float64 (N, count).
+
+    If the logits were not kept, those of the most probable classes and of the label are exact, and the rest is spread
+    evenly over the others.
+    """
     if outputs.whole:
         return outputs.logits.double().softmax(dim=1)
     labels, likeliest = outputs.labels[:, None], outputs.probabilities.double()
     own = torch.exp(-outputs.losses.double())[:, None]
-    beyond = ~(outputs.classes == labels).any(dim=1, keepdim=True)  # the label is none of the likeliest
+    beyond = ~(outputs.classes == labels).any(dim=1, keepdim=True)  # the label is not among the likeliest
     left = 1 - likeliest.sum(dim=1, keepdim=True) - own * beyond
     others = (count - likeliest.size(1) - beyond.long()).clamp(min=1)
     shares = (left.clamp(min=0) / others).repeat(1, count)

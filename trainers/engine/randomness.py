@@ -1,8 +1,8 @@
-"""Randomness as a function of position, so that a killed run can be resumed without saving any generator's state.
+"""Randomness as a function of position, so that a killed run can be resumed without a generator's state.
 
-Whatever a training step draws (dropout, stochastic depth, MixUp) depends only on (seed, iteration, slice), where the
-slice is the rank of the process or the number of the micro-batch. Evaluation may draw as it likes: the next step seeds
-again.
+The random numbers of a training step (dropout, stochastic depth, MixUp) depend only on (seed, iteration, slice), where
+the slice is the rank of the process or the index of the micro-batch. Evaluation may use random numbers freely: the next
+step seeds again.
 """
 
 import hashlib
@@ -13,21 +13,24 @@ import torch
 
 
 def derive_seed(*numbers: int) -> int:
-    """Hash integers to 32 well-mixed bits. torch's CPU generator looks only at the low 32 bits of a seed, so shifting
-    or adding them together would make different positions share a stream."""
+    """Hash integers to 32 well-mixed bits.
+
+    torch's CPU generator uses only the low 32 bits of a seed, so shifting or adding the numbers would make different
+    positions share a stream.
+    """
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "little")
 
 
 def seed_everything(seed: int) -> None:
-    """Seed what runs before the first step: initial weights, above all."""
+    """Seed the code before the first step, above all the initial weights."""
     random.seed(derive_seed(seed, 0))
     np.random.seed(derive_seed(seed, 1))
     torch.manual_seed(derive_seed(seed, 2))
 
 
 def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device) -> None:
-    """Seed the generator that dropout uses on `device`. torch.manual_seed would cost 100 times as much: it visits
-    every device."""
+    """Seed the generator of dropout on `device`; torch.manual_seed would take 100 times as long: it visits every
+    device."""
     value = derive_seed(seed, 3, iteration, slice_index)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
@@ -38,5 +41,5 @@ def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device)
 
 
 def step_generator(seed: int, iteration: int, slice_index: int) -> torch.Generator:
-    """A generator on the CPU for what a step draws outside the model: MixUp and CutMix."""
+    """Return a CPU generator for the random numbers of a step outside the model: MixUp and CutMix."""
     return torch.Generator().manual_seed(derive_seed(seed, 4, iteration, slice_index))

@@ -1,4 +1,4 @@
-"""Numbers that training steps measure, and their totals."""
+"""Values measured in training steps, and their totals."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from common.errors import Diverged
 
 
 class Step(NamedTuple):
-    """A training step as measured, on the device until `StepSums.read` looks."""
+    """A training step and its values, which stay on the device until `StepSums.read`."""
 
     number: int
     n: int
@@ -23,7 +23,8 @@ class Step(NamedTuple):
     measured: Tensor  # (3,): mean of the loss over `n` images, the number of hits, the norm of the gradient
 
     def output(self, measured: Sequence[Any] | None = None) -> dict[str, Any]:
-        """Return `loss`, `correct`, `n`, `grad_norm`, `lr`: 0-d tensors on the device of what is not `measured` yet."""
+        """Return `loss`, `correct`, `n`, `grad_norm`, `lr`: 0-d tensors on the device unless `measured` values are
+        given."""
         # A plain dict: Ignite and programs rebuild, print and save the output of an engine.
         loss, correct, norm = self.measured.unbind() if measured is None else measured
         return {"loss": loss, "correct": correct, "n": self.n, "grad_norm": norm, "lr": self.lr}
@@ -32,8 +33,8 @@ class Step(NamedTuple):
 class StepSums:
     """Totals of the training steps over the epoch and since the last log point, and the seconds of all steps.
 
-    They are saved with the trainer, so a run resumed in mid-epoch goes on with them; Ignite's own metrics begin anew
-    when a trainer starts. Seconds include waiting for data, but no validation and no logging.
+    They are saved with the trainer, so a run resumed in mid-epoch continues them; Ignite's own metrics start anew with
+    the trainer. Seconds include waiting for data, but neither validation nor logging.
     """
 
     def __init__(self, device: torch.device, scaler: GradScaler) -> None:
@@ -44,7 +45,7 @@ class StepSums:
         self.step, self.wait = Timer(), Timer()
 
     def attach(self, trainer: Engine) -> None:
-        """Begin each epoch with empty totals, and take the time of each step."""
+        """Clear the totals at each epoch, and time each step."""
         self.wait.attach(trainer, start=Events.GET_BATCH_STARTED, pause=Events.GET_BATCH_COMPLETED)
         self.step.attach(trainer, start=Events.GET_BATCH_STARTED, pause=Events.ITERATION_COMPLETED)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, self.take_time)
@@ -58,24 +59,25 @@ class StepSums:
 
     def start_epoch(self, engine: Engine) -> None:
         self.read()
-        if engine.state.iteration % engine.state.epoch_length == 0:  # else: resumed in mid-epoch
+        if engine.state.iteration % engine.state.epoch_length == 0:  # otherwise: resumed in mid-epoch
             self.epoch.clear()
 
     def failed_by(self, step: Step) -> Tensor:
-        """Return float32 () on the device: 1 if this step, or one before it that nobody has read, is not finite."""
+        """Return float32 () on the device: 1 if this step, or an earlier unread one, is not finite."""
         return self.failed.masked_fill_(~step.measured.isfinite().all(), 1.0)
 
     def read(self) -> dict[str, Any]:
-        """Add up the steps since the last call, which waits for the device, and return the output of the last.
+        """Add the steps since the last call to the totals, and return the output of the last one.
 
-        Raises Diverged: one was not finite."""
+        Synchronises with the device. Raises Diverged: a step was not finite.
+        """
         steps, self.unread = self.unread, []
         measured, output = [step.measured for step in steps], dict[str, Any]()
         rows = torch.stack(measured).tolist() if len(steps) > 1 else [row.tolist() for row in measured]
         for step, (mean, hits, gradient) in zip(steps, rows, strict=True):
             output = step.output((mean, int(hits), gradient))
             loss, correct, n, norm, lr = output.values()
-            # A scaler leaves out such a step and halves its scale; below 1 it is not the scale that overflows.
+            # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
             skipped = not math.isfinite(norm) and self.scaler.is_enabled() and self.scaler.get_scale() > 1
             if not (math.isfinite(loss) and (math.isfinite(norm) or skipped)):
                 name, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
@@ -101,7 +103,7 @@ class StepSums:
         return means(self.epoch)
 
     def take_window(self) -> dict[str, float]:
-        """Means over the steps since the last call."""
+        """Return means over the steps since the last call."""
         self.read()
         found = means(self.window)
         self.window.clear()
@@ -117,7 +119,7 @@ class StepSums:
 
 
 def means(totals: Mapping[str, float]) -> dict[str, float]:
-    """Means over images or steps; seconds, images per second, and the share of the time that went by without data."""
+    """Return means over images or steps, seconds, images per second, and the share of the time without data."""
     total = defaultdict(float, totals)
     n, seconds = max(total["n"], 1), max(total["seconds"], 1e-9)
     return {

@@ -33,12 +33,12 @@ MOST_TO_BEGIN_WITH = 60_000
 """Training images by which a head begins: the features of more take gigabytes."""
 
 
-Scores = dict[str, dict[str, dict[str, float]]]
+PartScores = dict[str, dict[str, dict[str, float]]]
 """Part of a head -> `cross-validation` on training images, val or test -> score; `mixture` -> its share."""
 
 
 @torch.no_grad()
-def fit_to_features(setup: RunSetup) -> Scores:
+def fit_to_features(setup: RunSetup) -> PartScores:
     """Give the model of a setup on cached features its head; return the scores of each part of it alone.
 
     Nothing is chosen by the test images. Raises OptionError: its head is more than one layer."""
@@ -69,7 +69,7 @@ def fit_to_features(setup: RunSetup) -> Scores:
     return scores
 
 
-def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> Scores:
+def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> PartScores:
     """Return the cross-validation of frozen networks, together and each alone."""
     if judged is None:
         return {}
@@ -78,7 +78,7 @@ def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> Scores:
     return {name: {"cross-validation": each.scores} for name, each in found.items()}
 
 
-def ranking(parts: Scores) -> Iterator[str]:
+def ranking(parts: PartScores) -> Iterator[str]:
     """Yield the table of cross-validated parts, one a line, in the order in which they come; nothing without any."""
     cells = [("network, frozen", "accuracy", "log loss")]
     for name, scores in parts.items():
@@ -88,7 +88,7 @@ def ranking(parts: Scores) -> Iterator[str]:
     yield from format_table(cells, left=(0,)) if len(cells) > 1 else ()
 
 
-def shares_of(parts: Scores) -> str:
+def shares_of(parts: PartScores) -> str:
     """Say which share each part of a mixture has."""
     shares = {name: scores["mixture"]["share"] for name, scores in parts.items() if "mixture" in scores}
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())

@@ -1,4 +1,4 @@
-"""`--dry-run`: two batches of everything, so that what can go wrong goes wrong in seconds, and nothing left behind."""
+"""Run two batches of everything, so that faults show in seconds, and leave nothing behind: `--dry-run`."""
 
 import dataclasses
 import tempfile
@@ -28,9 +28,10 @@ from trainers.storage.run_result import RunResult
 
 @console.model_log()
 def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: int | None = None) -> RunResult:
-    """Train, validate, save, load and resume on two batches each, in a folder that is removed again.
+    """Train, validate, save, load and resume on two batches each, in a temporary folder.
 
-    `number`: that of a run of a plan, whose later runs need it; its folder in `config.output.output_dir` stays."""
+    `number`: that of a run of a plan, whose later runs need it; its folder in `config.output.output_dir` stays.
+    """
     images = images or OpenedImages()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run" if number is None else config.output.output_dir / f"run_{number}"
@@ -64,7 +65,7 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
 
 
 def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
-    """Restrict a setup to a few batches of the images of each split."""
+    """Restrict a setup to a few batches of each split."""
     train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1}
     samples, loaders = setup.data.samples, dict(setup.data.dataloaders)
     for split, loader in loaders.items():

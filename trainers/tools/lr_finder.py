@@ -1,4 +1,4 @@
-"""`--find-lr`: the learning-rate range test (Smith 2017, arXiv:1506.01186) by Ignite's finder, with its curve."""
+"""Run the learning-rate range test (Smith 2017, arXiv:1506.01186) with Ignite's finder: `--find-lr`."""
 
 import warnings
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ STEPS = 100
 
 
 def find_lr(config: RunConfig) -> Path:
-    """Raise the rate from step to step until the loss diverges; return the figure of the losses.
+    """Raise the rate step by step until the loss diverges; return the path of the figure.
 
     Raises OptionError: the run takes no steps, or the loss falls at no rate.
     """
@@ -31,28 +31,28 @@ def find_lr(config: RunConfig) -> Path:
     console.say(f"trying {STEPS} learning rates, one step each")
     finder = range_test(config)
     history = finder.get_results()
-    rates = [rate[0] if isinstance(rate, list) else rate for rate in history["lr"]]  # a list: one of each group
+    rates = [rate[0] if isinstance(rate, list) else rate for rate in history["lr"]]  # a list: one per group
     try:
         suggestion = finder.lr_suggestion()
     except RuntimeError:
         raise OptionError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
     suggestion = suggestion[0] if isinstance(suggestion, list) else suggestion
     path = claimed_folder(config.output, config.data.source) / "lr_finder.png"
-    draw(rates, history["loss"], suggestion, path)
+    draw_curve(rates, history["loss"], suggestion, path)
     console.say(f"steepest fall of the loss at --lr {suggestion:.2g}, of {len(rates)} rates tried")
     console.say(f"curve: {path}")
     return path
 
 
 def range_test(config: RunConfig) -> FastaiLRFinder:
-    """Return a finder that holds the rates that were tried, and the smoothed loss at each."""
+    """Return a finder with the tried rates and the smoothed loss at each."""
     setup, finder = prepare(config), FastaiLRFinder()
     trainer, batches = trainer_of(setup), endless_batches(setup.data.dataloaders["train"], 0)
     start = {"model": setup.model, "optimizer": setup.optimizer}
     options = {"num_iter": STEPS, "start_lr": LOWEST, "end_lr": HIGHEST, "smooth_f": 0.1, "diverge_th": 3.0}
     attached = finder.attach(trainer, start, lambda output: output["loss"], **options)
     try:
-        # A loss that is not finite is as diverged as can be; where none diverges Ignite warns.
+        # A loss that is not finite counts as diverged; Ignite warns if none diverges.
         with warnings.catch_warnings(action="ignore"), attached, suppress(TrainingError):
             trainer.run(batches, max_epochs=1, epoch_length=STEPS)
     finally:
@@ -60,7 +60,7 @@ def range_test(config: RunConfig) -> FastaiLRFinder:
     return finder
 
 
-def draw(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
+def draw_curve(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(rates, losses)
