@@ -17,7 +17,7 @@ from common.tables import frame_text
 from common.text import printable
 from comparison.drawing import TITLES, ReportFigure, colour, draw
 from comparison.names import settings_that_differ
-from comparison.results import COSTS, SCORES, Comparison, by_arm, of_runs, right_of, rows_of
+from comparison.results import COSTS, SCORES, Comparison, by_arm, first_of, of_runs, right_of, rows_of
 from comparison.tensorboard import write_events
 from comparison.verdict import VERDICTS, card, headline, not_converged, notes, pair_sentence
 from datasets.images import picture_of
@@ -110,21 +110,21 @@ def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str
 
 def mistakes_table(comparison: Comparison) -> Table:
     """Return the most frequent mistakes of each arm, all seeds together."""
-    names, lines = comparison.runs["class_names"].iloc[0], []
+    names, lines = first_of(comparison.runs).class_names, []
     for condition in comparison.conditions:
         for runs in by_arm(condition.runs):
             scored = of_runs(comparison.predictions, runs)
             times = scored[~scored["right"]].groupby(["label", "predicted"]).size().reset_index(name="times")
             for row in rows_of(times.sort_values("times", ascending=False, kind="stable")[:MISTAKES]):
                 true, predicted = names[row.label], names[row.predicted]
-                lines.append([condition.labels, runs["arm"].iloc[0], true, predicted, str(row.times)])
+                lines.append([condition.labels, first_of(runs).arm, true, predicted, str(row.times)])
     return ["labels", "arm", "true", "predicted", "times"], lines
 
 
 def settings_table(comparison: Comparison) -> Table:
     """Return the options that differ between arms; lr may also differ between conditions."""
     conditions = comparison.conditions
-    arms = [(condition.title, rows_of(runs)[0]) for condition in conditions for runs in by_arm(condition.runs)]
+    arms = [(condition.title, first_of(runs)) for condition in conditions for runs in by_arm(condition.runs)]
     header = [f"{run.arm}, {title}" if len(conditions) > 1 else run.arm for title, run in arms]
     differing = settings_that_differ([run.config for _, run in arms])
     return ["setting", *header], [[option, *values] for option, values in differing]
@@ -153,7 +153,7 @@ def disagreement(condition: Comparison) -> dict[str, Any]:
     names = [condition.arms[0], others["arm"].iloc[int(others["accuracy"].argmax())]]
     arms = [of_runs(condition.predictions, condition.runs[condition.runs["arm"] == name]) for name in names]
     of_both = only_one_right(*arms)
-    run, pictures, problem = rows_of(condition.runs)[0], dict[str, Image.Image](), ""
+    run, pictures, problem = first_of(condition.runs), dict[str, Image.Image](), ""
     try:
         if paths := arms[0]["path"].iloc[[*of_both[0], *of_both[1]]].tolist():
             pictures = open_images(run.run_dir, paths)

@@ -81,12 +81,12 @@ class Comparison:
     @property
     def labels(self) -> str:
         """Labels per class of the first condition, for a table and a file's name."""
-        labels = self.runs[LABELS].iloc[0]
+        labels = first_of(self.runs).labels_per_class
         return "all" if pd.isna(labels) else str(labels)
 
     @property
     def title(self) -> str:
-        return labels_text(self.runs[LABELS].iloc[0])
+        return labels_text(first_of(self.runs).labels_per_class)
 
     @property
     def design(self) -> Design:
@@ -103,7 +103,7 @@ def compared(data: str, runs: Sequence[FinishedRun], *, scored: str = "test", **
     """Score every arm and judge every pair of arms. The runs come by condition, arm and seed; `known`: other fields."""
     of_runs, predictions = tables_of(runs)
     pairs = judge(of_runs, predictions).assign(scored=scored)
-    table = table_of(of_runs, predictions, pairs).assign(data=data, scored=scored)
+    table = table_of(of_runs, predictions, pairs, data=data, scored=scored)
     return Comparison(data, of_runs, predictions, table, pairs, scored=scored, **known)
 
 
@@ -125,8 +125,9 @@ def by_condition(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def by_arm(runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """Take the runs of one condition apart by arm, or those of several by condition and arm."""
-    return [part for _, part in runs.groupby([LABELS, "arm"], sort=False, dropna=False)]
+    """Take runs apart, by condition and arm."""
+    # Not by `groupby`: an index of pandas holds only names in Unicode.
+    return [part[part["arm"] == arm] for part in by_condition(runs) for arm in dict.fromkeys(part["arm"])]
 
 
 def of_runs(predictions: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -159,13 +160,11 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
         units = units_of(of_runs(predictions, condition))
         for (first, right_first), (second, right_second) in combinations(arms, 2):
             found.append(paired_difference(right_second, right_first, units))
-            row = {LABELS: condition[LABELS].iloc[0]}
-            for name, arm in (("first", first), ("second", second)):
-                of_arm = {"accuracy": float(arm["accuracy"].to_numpy().mean()), "images_seen": images_seen(arm)}
-                row |= {name: arm["arm"].iloc[0]} | {f"{known}_{name}": value for known, value in of_arm.items()}
-            rows.append(row)
-    several = len(found) > 1
-    adjusted = holm([difference.p for difference in found]) if several else [None] * len(found)
+            row = {LABELS: first_of(condition).labels_per_class}
+            row |= {"first": first_of(first).arm, "second": first_of(second).arm}
+            row |= {"accuracy_first": accuracy(first), "accuracy_second": accuracy(second)}
+            rows.append(row | {"images_seen_first": images_seen(first), "images_seen_second": images_seen(second)})
+    adjusted = holm([difference.p for difference in found]) if len(found) > 1 else [None]
     for row, difference, p in zip(rows, found, adjusted, strict=True):
         row |= {"low": difference.low, "difference": difference.mean, "high": difference.high}
         row |= {"p": difference.p, "p_holm": p, "verdict": verdict(difference, p), "together": len(found)}
@@ -202,14 +201,16 @@ class Column(NamedTuple):
         return format(getattr(row, self.names), self.text) if isinstance(self.text, str) else self.text(row)
 
 
-def table_of(runs: pd.DataFrame, predictions: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return `Comparison.table`; what is scored of which data is filled in later."""
+def table_of(
+    runs: pd.DataFrame, predictions: pd.DataFrame, pairs: pd.DataFrame, *, data: str, scored: str
+) -> pd.DataFrame:
+    """Return `Comparison.table`."""
     rows = []
     for condition, judged in zip(by_condition(runs), by_condition(pairs), strict=True):
         arms = by_arm(condition)
         for arm, pair in zip(arms, [None, *rows_of(judged)][: len(arms)], strict=True):
             images = of_runs(predictions, arm)
-            row = {"data": "", LABELS: arm[LABELS].iloc[0], "arm": arm["arm"].iloc[0], "scored": ""}
+            row = {"data": data, LABELS: first_of(arm).labels_per_class, "arm": first_of(arm).arm, "scored": scored}
             for column in SCORES:
                 row |= column.values(arm, images)
             row |= {name: getattr(pair, known, None) for name, known in DIFFERENCE.items()}
@@ -231,15 +232,22 @@ def rows_of(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples(index=False))
 
 
+def first_of(frame: pd.DataFrame) -> Any:
+    return rows_of(frame[:1])[0]
+
+
 def each_run(score: Callable[[pd.DataFrame], float]) -> Callable[[pd.DataFrame, pd.DataFrame], float]:
     """Return the mean over runs of a score of one run's predictions."""
     return lambda _, scored: float(np.mean([score(part) for _, part in scored.groupby("run")]))
 
 
-def accuracy(runs: pd.DataFrame, _: pd.DataFrame) -> tuple[float, float | None]:
-    """Return the mean over runs, and their standard deviation."""
-    of_runs = runs["accuracy"].to_numpy()
-    return float(of_runs.mean()), float(of_runs.std(ddof=1)) if len(of_runs) > 1 else None
+def accuracy(runs: pd.DataFrame, _: Any = None) -> float:
+    return float(runs["accuracy"].to_numpy().mean())
+
+
+def spread(runs: pd.DataFrame, _: pd.DataFrame) -> float | None:
+    """Return the standard deviation of the accuracy over runs."""
+    return float(runs["accuracy"].to_numpy().std(ddof=1)) if len(runs) > 1 else None
 
 
 def groups(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[int, float]:
@@ -257,7 +265,7 @@ def wilson_ends(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[float, float]:
 
 def worst_class(runs: pd.DataFrame, scored: pd.DataFrame) -> tuple[str, float, float, float]:
     """Return the class of the lowest recall over all runs, and the interval of one run of that recall on its images."""
-    names = runs["class_names"].iloc[0]
+    names = first_of(runs).class_names
     images, hits = (np.bincount(rows["label"], minlength=len(names)) for rows in (scored, scored[scored["right"]]))
     recalls = np.divide(hits, images, out=np.full(len(names), np.inf), where=images > 0)
     worst = int(recalls.argmin())
@@ -303,11 +311,6 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
     return mean if mean > max(LEAST, 2 * noise) and np.mean(on_training) < FITTED else None
 
 
-def of_summary(name: str) -> Callable[[pd.DataFrame, pd.DataFrame], Any]:
-    """Return what summary.json says of an arm's first run."""
-    return lambda runs, _: runs["summary"].iloc[0][name]
-
-
 def images_seen(runs: pd.DataFrame, _: Any = None) -> int:
     """Count the training images of all steps, each as often as it was seen: the median over seeds."""
     return int(np.median([summary["images_seen"] for summary in runs["summary"]]))
@@ -344,7 +347,8 @@ SCORES = (
     Column("images", lambda _, scored: right_of(scored).shape[1]),
     Column("groups effective_images", groups),
     Column("seeds", lambda runs, _: len(runs)),
-    Column("accuracy accuracy_sd", accuracy),
+    Column("accuracy", accuracy),
+    Column("accuracy_sd", spread),
     Column("wilson_low wilson_high", wilson_ends, "95% interval", interval_text),
     Column("macro_f1", each_run(macro_f1), "macro F1", ".3f"),
     Column("ece", each_run(calibration_error), "ECE", ".3f"),
@@ -358,12 +362,12 @@ DIFFERENCE = {
 }  # fmt: skip
 """Columns of table.csv that are those of `pairs` for the first arm and this one."""
 COSTS = (
-    Column("parameters", of_summary("parameters"), "parameters", ","),
-    Column("trainable", of_summary("trainable"), "trainable", ","),
+    Column("parameters", lambda runs, _: first_of(runs).summary["parameters"], "parameters", ","),
+    Column("trainable", lambda runs, _: first_of(runs).summary["trainable"], "trainable", ","),
     Column("images_seen", images_seen, "images seen", images_seen_text),
     Column("seconds", seconds, "time", lambda row: duration(row.seconds)),
     Column("memory_mb", memory, "memory MB", lambda row: "-" if pd.isna(row.memory_mb) else f"{row.memory_mb:,.0f}"),
-    Column("lr", lambda runs, _: runs["config"].iloc[0]["train"]["lr"], "lr", ".3g"),
+    Column("lr", lambda runs, _: first_of(runs).config["train"]["lr"], "lr", ".3g"),
     Column("best_epoch", best_epochs, "best epoch"),
 )
 """With SCORES the one list of what is known of an arm: another score or cost is a row here."""

@@ -37,8 +37,8 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[ReportFigure], c
     for arm, slug in zip(comparison.arms, slugs(comparison.arms), strict=True):
         with SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
             for condition in conditions:
-                images, curves = over_seeds(condition.runs[condition.runs["arm"] == arm])
-                for tag, values in zip(tags_of(condition), curves, strict=False):
+                images, lines = over_seeds(condition.runs[condition.runs["arm"] == arm])
+                for tag, values in zip(tags_of(condition), lines, strict=False):
                     for seen, value in zip(images, values, strict=True):
                         writer.add_scalar(tag, value, seen)
 

@@ -14,7 +14,7 @@ from common.shell import command
 from common.text import ellipsis, format_table, pluralise, printable
 from comparison.names import short_names
 from comparison.plan import ComparisonPlan
-from comparison.results import CONVERGENCE, Comparison, by_arm, labels_text, rows_of
+from comparison.results import CONVERGENCE, Comparison, by_arm, first_of, labels_text, rows_of
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -112,7 +112,7 @@ def _rates(plan: ComparisonPlan) -> str:
 def headline(condition: Comparison) -> str:
     """Return the verdict on all arms under one condition in one sentence: who wins, or which model to use."""
     if len(condition.arms) == 2:
-        return pair_sentence(rows_of(condition.pairs)[0])
+        return pair_sentence(first_of(condition.pairs))
     return which_to_use(condition)
 
 
@@ -195,7 +195,7 @@ def not_converged(comparison: Comparison) -> Iterator[str]:
     conditions = comparison.conditions
     for condition in conditions:
         rows = rows_of(condition.table)
-        epochs = [runs["config"].iloc[0]["train"]["epochs"] or 1 for runs in by_arm(condition.runs)]
+        epochs = [first_of(runs).config["train"]["epochs"] or 1 for runs in by_arm(condition.runs)]
         short = [row.arm for row, passes in zip(rows, epochs, strict=True) if passes < 1]
         if short:
             yield (
@@ -257,7 +257,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
     if len(lines) <= MOST_ROWS:
         cells = [line[len(conditions) == 1 :] for line in (header, *lines)]  # one condition needs no labels
         yield from format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("arm", "")])
-    row = rows_of(comparison.table)[0]
+    row = first_of(comparison.table)
     images = images_text(row.images, row.groups, comparison.scored)
     yield f"accuracy in % of {images}, {pluralise(row.seeds, 'seed')}; 95% intervals"
     if len(short) > 2:
@@ -268,7 +268,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
         yield f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
     if len(short) == 2:
         for condition in conditions:
-            if needed := seeds_or_images_needed(rows_of(condition.pairs)[0]):
+            if needed := seeds_or_images_needed(first_of(condition.pairs)):
                 yield f"{condition.title}: to name a winner {needed}"
     for line in not_converged(comparison):
         yield from textwrap.wrap(printable(line), WIDTH, subsequent_indent="  ")
@@ -292,7 +292,7 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what was scored, what the columns of the report mean, and what is judged together."""
     first, claims = comparison.conditions[0], len(comparison.pairs)
-    design, seeds = first.design, first.table["seeds"].iloc[0]
+    design, seeds = first.design, first_of(first.table).seeds
     yield (
         f"scored: {design.images:,} {comparison.scored} images with the weights of the best validation epoch; "
         f"± standard deviation over {pluralise(seeds, 'seed')}"

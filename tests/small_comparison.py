@@ -90,7 +90,7 @@ def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]])
 
 def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], /, **options) -> list[FinishedRun]:
     """The runs of an arm, one per row of `correct` (K, N)."""
-    stem = hashlib.sha256(name.encode()).hexdigest()[:8]
+    stem = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8]
     folders = [
         finished_run(folder / f"{stem}_{seed}", labels=labels, correct=row, seed=seed, **options)
         for seed, row in enumerate(correct)

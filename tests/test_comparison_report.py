@@ -169,9 +169,9 @@ def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
 def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_gone_are_missed(tmp_path):
     arms = tuple(
         arm_of(tmp_path, name, wrong_about(*mistakes, seeds=1), LABELS, classes=HOSTILE)
-        for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$'))
+        for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$ \udcff'))
     )
-    files = written(comparison_of((None, arms), data="<title>", folder=tmp_path / "compare"))
+    files = written(comparison_of((None, arms), data="<title>\udcff", folder=tmp_path / "compare"))
     source = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert not {"script", "b>"} & set(outline.tags)
