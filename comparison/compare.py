@@ -127,7 +127,11 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool 
     warnings = (*seen, *cautions(runs))
     for line in warnings:
         console.say(line, label="warning")
-    home, source = None if elsewhere else home_of(folders[0].path), folders[0].config.data.source
+    home = None if elsewhere else home_of(folders[0].path)
+    if home is None:
+        folder = free_folder(output, folders[0].config.data.source, "compare")
+    else:
+        folder = free_in(home, output, "compare")
     comparison = compared(
         runs[0].config["data"]["source"],
         runs,
@@ -137,7 +141,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool 
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
         ),
         warnings=warnings,
-        folder=free_folder(output, source, "compare") if home is None else free_in(home, output, "compare"),
+        folder=folder,
     )
     show(comparison)
     return comparison
