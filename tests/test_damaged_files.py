@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import shutil
 
@@ -134,30 +135,67 @@ def without(config, name):
     return config | {"train": config["train"] | {name: None}}
 
 
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """A run on pictures with all files that commands leave in it; its kin, on another split and with another rate; and
+    a stranger, of other images and another model. Also a picture."""
+    folder = tmp_path_factory.mktemp("family")
+    photos = labelled_photos(folder / "photos", n=12)
+    few = {"source": str(photos), "labels_per_class": None, "val_fraction": 0.34, "test_fraction": 0.2}
+    config = tiny_run(folder / "runs").changed(data=few)
+    others = {"seed": 5, "lr": 0.01, "epochs": 4}
+    stranger = tiny_run(folder / "runs").changed(model={"name": "vit_nano_8"})
+    runs = {"run": config, "kin": config.changed(data={"split_seed": 3}, train=others), "stranger": stranger}
+    for name in runs:
+        runs[name] = train(runs[name].changed(output={"run_name": name})).run_dir
+        for words in (["evaluate", str(runs[name])], ["evaluate", str(runs[name]), "--split", "test"]):
+            assert main.main([*words, "--device", "cpu"]) == 0
+    return runs | {"picture": photos / CLASSES[0] / "0.png", "photos": photos}
+
+
+def opening(run, family, folder):
+    """Command lines that open a run; those that need long come last."""
+    tried = ["--epochs", "1", "--device", "cpu", "--workers", "0", "--dry-run"]
+    photos, picture = family["photos"], family["picture"]
+    return [
+        ["evaluate", run], ["evaluate", run, "--split", "test"], ["evaluate", run, "--data", "digits"],
+        ["resume", run], ["resume", run, "--epochs", "5"], ["compare", run, run, "--output-dir", folder / "out"],
+        ["predict", run, picture], ["predict", run, picture, "--calibrated"], ["serve", run, "--port", "0"],
+        ["predict", "latest", picture, "--output-dir", run.parents[1]],
+        ["explain", run, picture, "--output", folder / "maps"],
+        ["export", run, "--format", "safetensors", "--output", folder / "w.safetensors"],
+        ["train", photos, "--weights", run, "--model", "vit_micro_2", *tried],
+        ["train", "--config", run / "config.json", *tried],
+        ["train", photos, "--split", run / "split.csv", "--model", "vit_micro_2", *tried],
+    ]  # fmt: skip
+
+
+def damages_of(path, stranger):
+    """What a file of a run may have become, and the number of commands that may care."""
+    content, beginning = path.read_bytes(), path.name.partition("_")[0]
+    if path.suffix == ".png" or "tfevents" in path.name:
+        return [content[: len(content) // 2]], 6
+    twins = [twin.read_bytes() for twin in stranger.rglob(f"{beginning}*{path.suffix}")]
+    most = 15 if path.name in ("config.json", "split.csv", "meta.json") or beginning == "best" else 12
+    return [content[: len(content) // 2], b"", b"\0\xff not a file of this run {", *twins[:1]], most
+
+
 @pytest.mark.slow
-def test_any_file_of_a_run_may_be_damaged_for_any_command_that_opens_it(
-    trained_once, photos, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    picture = str(photos / CLASSES[0] / "0.png")
-    files = sorted(path.relative_to(trained_once) for path in trained_once.rglob("*") if path.is_file())
-    for file in files:
-        content = (trained_once / file).read_bytes()
-        for number, damaged in enumerate((content[: len(content) // 2], b"", b"\0\xff not a file of this run {")):
-            for place, words in enumerate(
-                (
-                    ["evaluate"], ["evaluate", "--split", "test"], ["resume"], ["resume", "--epochs", "3"],
-                    ["compare", str(trained_once)], ["explain", picture, "--output", str(tmp_path / "maps")],
-                    ["predict", picture], ["predict", picture, "--calibrated"], ["export", "--format", "safetensors"],
-                )
-            ):  # fmt: skip
-                run = shutil.copytree(trained_once, tmp_path / f"{place}" / "digits" / "r")
-                (run / file).write_bytes(damaged)
-                code = main.main([words[0], str(run), *words[1:]])
-                err = capsys.readouterr().err
-                assert code in (0, 2, 3), (file, number, words, err)
-                assert "Traceback" not in err, (file, number, words, err)
-                shutil.rmtree(tmp_path / f"{place}")
+def test_any_file_of_a_run_may_be_damaged_for_any_command_that_opens_it(family, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("inference.local_server.LocalServer.serve_until_interrupted", lambda *_: None)
+    for path in sorted(path for path in family["run"].rglob("*") if path.is_file()):
+        damages, most = damages_of(path, family["stranger"])
+        run = tmp_path / "runs" / "photos" / "r"
+        for damaged, words in itertools.product(damages, opening(run, family, tmp_path)[:most]):
+            shutil.rmtree(tmp_path, ignore_errors=True)
+            shutil.copytree(family["run"], run)
+            monkeypatch.chdir(tmp_path)
+            (run / path.relative_to(family["run"])).write_bytes(damaged)
+            code = main.main([str(word) for word in words])
+            err, about = capsys.readouterr().err, (path.name, damaged[:20], words)
+            assert code in (0, 2, 3), (about, err)
+            assert "Traceback" not in err, (about, err)
+            assert sum(line.startswith("error: ") for line in err.splitlines()) == (code > 0), (about, err)
 
 
 @pytest.mark.parametrize("content", BAD_JSON)

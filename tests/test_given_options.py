@@ -313,8 +313,18 @@ class Stop(BaseException):
     """Ends a command when its first run would take its first step."""
 
 
-@pytest.mark.parametrize("way", ["train", "train --seeds 2", "train --folds 3", "train --minutes 3", "compare"])
-@pytest.mark.parametrize("options", OPTIONS_OF_RUNS, ids=["table", "split"])
+WAYS = ["train", "train --seeds 2", "train --folds 3", "train --minutes 3", "compare"]
+QUICK = {(0, "train"), (1, "train --seeds 2"), (0, "train --minutes 3"), (1, "compare")}
+
+
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        pytest.param(way, options, id=f"{way} {place}", marks=[pytest.mark.slow] * ((place, way) not in QUICK))
+        for way in WAYS
+        for place, options in enumerate(OPTIONS_OF_RUNS)
+    ],
+)
 def test_config_json_of_a_run_says_what_was_given(way, options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = {section: dict(values) for section, values in options.items()}
@@ -351,15 +361,13 @@ def test_each_option_of_a_run_is_given_somewhere_with_another_value():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A finished run on a folder of pictures, one that was stopped, and a head that was fitted; and their pictures."""
+    """A finished run on a folder of pictures, and one that was stopped; and their pictures."""
     folder = tmp_path_factory.mktemp("runs")
     photos = labelled_photos(folder / "photos", n=6)
     config = tiny_run(folder / "runs").changed(
         data={"source": str(photos), "labels_per_class": None, "val_fraction": 0.34, "test_fraction": 0.2}
     )
-    fit = {"model": {"trainable": "head"}, "data": {"augment": "none"}, "train": {"start_head": "fit", "epochs": None}}
-    for name, changes in (("finished", {}), ("fitted", fit)):
-        train_run(config.changed(**changes, output={"run_name": name}))
+    train_run(config.changed(output={"run_name": "finished"}))
     with pytest.raises(Crash):
         train_run(config.changed(train={"save_every": 1}, output={"run_name": "stopped"}), handlers=[crash_after(2)])
     return folder
@@ -375,11 +383,7 @@ OF_RESUME = [
 
 @pytest.mark.parametrize(
     ("state", "words", "said"),
-    [
-        pytest.param(state, *row, id=f"{state} {row[0]}")
-        for state in ("finished", "stopped", "fitted")
-        for row in OF_RESUME
-    ],
+    [pytest.param(state, *row, id=f"{state} {row[0]}") for state in ("finished", "stopped") for row in OF_RESUME],
 )
 def test_what_is_given_to_resume_is_in_config_json_or_refused(state, words, said, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
