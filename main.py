@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
 def ended(argv: list[str], *, debug: bool) -> int:
     """Run one command and return its exit code; what it raises becomes one line."""
     try:
-        with signals.heeded():
+        with signals.handled():
             code = answer(argv)
             sys.stdout.flush()  # here, where a reader who has left is known by his exit code
         return code

@@ -28,7 +28,7 @@ from trainers.system import folder_lock, process_state
 from trainers.system.signals import signals
 
 
-@signals.heeded()
+@signals.handled()
 @process_state.restored()
 @console.model_log()
 def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Comparison:
@@ -64,7 +64,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     return comparison
 
 
-@signals.heeded()
+@signals.handled()
 @console.model_log()
 def plan_arms(request: Request) -> tuple[Path, list[str]]:
     """Write a config for each run of a comparison and train none; return a file of commands, and its lines.

@@ -100,9 +100,9 @@ def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monke
     assert os.environ["PYTHONPATH"] == "/of/mine"
 
 
-def test_signals_are_heeded_again_after_a_call_into_c_that_failed():
+def test_signals_are_handled_again_after_a_call_into_c_that_failed():
     signals = Signals()
-    with signals.heeded([signal.SIGTERM]):
+    with signals.handled([signal.SIGTERM]):
         with pytest.raises(RuntimeError), signals.left_to_the_system():
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
             raise RuntimeError

@@ -1,4 +1,4 @@
-"""Whatever ends a run: it is heeded in every phase, and no process is left."""
+"""Whatever ends a run: it is handled in every phase, and no process is left."""
 
 import importlib
 import multiprocessing
@@ -113,7 +113,7 @@ def test_a_signal_in_any_phase_of_another_command_ends_all_of_its_runs(
 
 
 def test_an_import_that_a_signal_broke_ends_as_interrupted():
-    with pytest.raises(Interrupted, match="SIGTERM"), signals.heeded():
+    with pytest.raises(Interrupted, match="SIGTERM"), signals.handled():
         try:
             signal.raise_signal(signal.SIGTERM)
         except BaseException:  # libraries look in this way for what they can do without
@@ -172,7 +172,7 @@ from trainers.system.signals import signals
 
 module.ONE_REQUEST = float(sys.argv[1])
 try:
-    with signals.heeded(), signals.held_back():  # as in a step
+    with signals.handled(), signals.deferred():  # as in a step
         for _ in range(2):
             os.kill(os.getpid(), signal.Signals[sys.argv[2]])
             time.sleep(0.05)

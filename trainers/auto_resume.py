@@ -17,7 +17,7 @@ from trainers.system import distributed
 from trainers.system.signals import signals
 
 
-@signals.heeded()
+@signals.handled()
 def train_or_resume(config: RunConfig, *, earlier: Path | None = None, **given: Any) -> RunResult:
     """Start a run or go on with an `earlier` one: with `--auto-resume` with the newest of these same options.
 

@@ -26,7 +26,7 @@ from trainers.system.signals import signals
 from vit import ImageSpec
 
 
-@signals.heeded()
+@signals.handled()
 @process_state.restored()
 def resume(
     run_dir: Path | str,

@@ -38,7 +38,7 @@ from vit.parts import count_parameters
 Handler = Callable[[Engine], object]
 
 
-@signals.heeded()
+@signals.handled()
 @process_state.restored()
 def train(
     config: RunConfig,
@@ -114,7 +114,7 @@ def execute(
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
-        with signals.held_back():
+        with signals.deferred():
             fit(run, validate_first=bool(checkpoint and checkpoint["epoch_open"]))
         status.stopped = ended_early(run)
         if status.stopped:

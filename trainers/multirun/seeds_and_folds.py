@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 
 
-@signals.heeded()
+@signals.handled()
 def train_all(
     configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
 ) -> list[RunResult]:

@@ -81,7 +81,7 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
         raise TrainingError("squeue does not answer: which earlier jobs still run is not known; try again later")
     fresh = [key for key in todo if known.get(key) not in queue]
     if fresh:
-        with signals.held_back():  # or nobody would know of these jobs
+        with signals.deferred():  # or nobody would know of these jobs
             submitted = executor.map_array(partial(run_as_job, function, executor.folder), [todo[key] for key in fresh])
             known |= {key: job.job_id for key, job in zip(fresh, submitted, strict=True)}
             write_json(register, known)
@@ -132,7 +132,7 @@ def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
     from submitit import JobEnvironment
 
     try:
-        with signals.heeded():
+        with signals.handled():
             _, error = attempt(partial(function, item))
         write_json(folder / f"{JobEnvironment().job_id}.json", {"error": as_text_and_code(error)})
     except Interrupted as stop:

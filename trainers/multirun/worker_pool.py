@@ -113,7 +113,7 @@ def serve(pipe: Any, gpu: str | None, jobs: int, start_method: str) -> None:
     Its own processes start as those of the first one do; spawned ones would have semaphores that outlive a kill."""
     multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()
-    with suppress(Interrupted, EOFError, OSError), signals.heeded([signal.SIGTERM]):
+    with suppress(Interrupted, EOFError, OSError), signals.handled([signal.SIGTERM]):
         process.settle()
         os.environ["TQDM_DISABLE"] = "1"  # bars of several processes would tear each other
         os.environ["LOCAL_WORLD_SIZE"] = str(jobs)  # as torchrun says how many share processors and memory

@@ -24,9 +24,9 @@ class Signals:
         self.waiting = False
 
     @contextmanager
-    def heeded(self, signums: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
+    def handled(self, signums: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
         """Handle signals inside the block, and in blocks within it; does nothing outside of the main thread."""
-        if self._handled() or threading.current_thread() is not threading.main_thread():
+        if self._ours() or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {signum: signal.getsignal(signum) for signum in signums}
@@ -47,7 +47,7 @@ class Signals:
             self.received = None
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Let signals wait for `check`, which is called where weights, sums and counters agree, or for the end."""
         self.waiting = True
         try:
@@ -68,7 +68,7 @@ class Signals:
     @contextmanager
     def left_to_the_system(self) -> Iterator[None]:
         """Let a signal end the process: for a call into C that waits, in which no handler of Python runs."""
-        ours = self._handled()
+        ours = self._ours()
         for signum in ours:
             signal.signal(signum, signal.SIG_DFL)
         try:
@@ -82,7 +82,7 @@ class Signals:
         if self.received is not None:
             raise Interrupted(self.received)
 
-    def _handled(self) -> list[signal.Signals]:
+    def _ours(self) -> list[signal.Signals]:
         return [signum for signum in STOPPING if signal.getsignal(signum) == self._receive]
 
     def _receive(self, signum: int, _frame: FrameType | None) -> None:
