@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from child_processes import ROOT, environment, wait_until
 from killed_runs import assert_same_content, run_content
 from other_process import train_and_count
+from small_images import image_folder
 from small_run import call, tiny_run
 
 import main
@@ -80,6 +82,33 @@ def test_a_command_that_has_come_to_its_end_starts_anew_and_another_takes_up_not
         code, _, err = call(capsys, *SHORT, *words, "--output-dir", tmp_path)
         assert code == 0, err
     assert [*runs_in(tmp_path)] == [f"vit_micro_2_s{name}" for name in ("0", "0_2", "1", "1_2", "1_3")]
+
+
+def test_where_the_images_have_changed_every_run_starts_anew(tmp_path, capsys):
+    folder = image_folder(tmp_path / "pets")
+    command = [
+        "train",
+        folder,
+        "--model",
+        "vit_micro_4",
+        "--image-size",
+        16,
+        "--epochs",
+        1,
+        "--seeds",
+        2,
+        "--device",
+        "cpu",
+    ]
+    command += ["--workers", 0, "--tb", "scalars", "--output-dir", tmp_path / "runs"]
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, run, "prepare", 2)
+        assert call(capsys, *command)[0] == 143
+    shutil.copy(folder / "train" / "cat" / "0.jpg", folder / "train" / "dog" / "new.jpg")
+    code, out, err = call(capsys, *command)
+    assert code == 0, err
+    assert "1 image new" in " ".join(out.split())
+    assert [*runs_in(tmp_path)] == ["vit_micro_4_s0", "vit_micro_4_s0_2", "vit_micro_4_s1"]
 
 
 def test_with_a_name_the_same_command_reads_what_is_finished(tmp_path, capsys):

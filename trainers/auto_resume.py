@@ -5,16 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.errors import CheckpointError, DataError, OptionError
 from common.options import Incidental
+from datasets.opened import OpenedImages
 from trainers.config import RunConfig, require_run_config, run_options
 from trainers.reporting.console import say
 from trainers.run import train
+from trainers.run_start import images_of
 from trainers.storage.data_folder import data_folder
 from trainers.storage.places import is_a_set, is_there
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
+from vit import ImageSpec
 
 
 @signals.handled()
@@ -43,11 +47,11 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> RunFolder 
     return max(same, key=lambda run: run.moment, default=None)
 
 
-def find_earlier(configs: Sequence[RunConfig]) -> list[RunFolder | None]:
+def find_earlier(configs: Sequence[RunConfig], opened: OpenedImages) -> list[RunFolder | None]:
     """Find for each of several runs the one with which this command goes on.
 
-    With a name or `--auto-resume` it is that of the same options; else one that this very command line has begun, if
-    the command has not come to its end since."""
+    With a name or `--auto-resume` it is that of the same options; else one that this very command line has begun on
+    these images, if the command has not come to its end since."""
     output = configs[0].output
     if output.auto_resume or output.run_name is not None:
         return [find_same_options(config) for config in configs]
@@ -55,7 +59,14 @@ def find_earlier(configs: Sequence[RunConfig]) -> list[RunFolder | None]:
     begun = [[run for run in candidates if was_asked_for(config, run)] for config in configs]
     ended = max((run.kept for runs in begun for run in runs), default="")
     alive = [[run for run in runs if run.started > ended] for runs in begun]
-    return [max(runs, key=lambda run: run.started, default=None) for runs in alive]
+    found = [max(runs, key=lambda run: run.started, default=None) for runs in alive]
+    for run in filter(None, found):
+        try:
+            images_of(run, run.config, ImageSpec(), opened=opened)
+        except (CheckpointError, DataError, OptionError, FileNotFoundError) as error:
+            say(f"every run starts anew, and {run} is left as it is: {error}", label="note")
+            return [None] * len(found)
+    return found
 
 
 def begun_runs(config: RunConfig) -> list[RunFolder]:

@@ -15,7 +15,8 @@ from common.files import made_whole
 from common.shell import NAME, VERSION
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import CPU, dataloaders_of, split_samples
+from datasets.loaders import CPU, dataloaders_of
+from datasets.opened import OpenedImages
 from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.seen import as_begun
@@ -94,12 +95,19 @@ def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
     write_split(run.path / "split.csv", setup.data)
 
 
-def images_of(run: RunFolder, config: RunConfig, spec: ImageSpec, device: torch.device = CPU) -> DataBundle:
-    """Open the images of a run again, in its own splits.
+def images_of(
+    run: RunFolder,
+    config: RunConfig,
+    spec: ImageSpec,
+    device: torch.device = CPU,
+    *,
+    opened: OpenedImages | None = None,
+) -> DataBundle:
+    """Open the images of a run again, in its own splits. `opened`: those that the command has opened already.
 
     Raises DataError: there are none where its options look for them, or not those that it started with."""
     run.require_images(config)
-    samples = as_begun(split_samples(config.data), run.path)
+    samples = as_begun((opened or OpenedImages()).split(config.data), run.path)
     data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
     require_same_images(run, data, config.data.source)
     return data
