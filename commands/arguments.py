@@ -118,14 +118,13 @@ class WeightsOptions:
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
         """Open `run`, or another such name; `options` go to `open_classifier`. A run that is not finished is a note."""
         from inference.classifier import open_classifier
-        from trainers.storage.run_folder import RunFolder
 
         own = {name: vars(self)[name] for name in ("model", "class_names", "output_dir")}
         classifier = open_classifier(source or self.run, **own, **options)
         if "latest" in (source, self.run):
             classes = pluralise(len(classifier.class_names), "class")
-            print(wrapped(f"model: {printable(str(classifier.run_dir))}, {classes}"), file=sys.stderr)
-        if classifier.run_dir is not None and (note := RunFolder(classifier.run_dir).unfinished):
+            print(wrapped(f"model: {printable(str(classifier.run))}, {classes}"), file=sys.stderr)
+        if classifier.run is not None and (note := classifier.run.unfinished):
             print(wrapped(f"note: {note}"), file=sys.stderr)
         return classifier
 

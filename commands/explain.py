@@ -78,7 +78,7 @@ def _write_page(options: Options) -> int:
     classifiers = [options.open(name) for name in (options.run, *second)]
     if images:
         pictures = [*islice(named_pictures(find_images(images)), options.limit or SHOWN)]
-    elif classifiers[0].run_dir is None:
+    elif classifiers[0].run is None:
         raise UsageError(f"{options.run} is no run with validation images of its own: name some images")
     else:
         pictures = validation_pictures(classifiers[0])[: options.limit]

@@ -94,9 +94,9 @@ def temperature_of(classifier: Classifier) -> float:
     if classifier.answers is not None and classifier.answers.temperature is not None:
         return float(classifier.answers.temperature)
     name = classifier.source
-    if classifier.run_dir is None:
+    if classifier.run is None:
         raise UsageError(f"{name} has no fitted temperature: export a run that `evaluate` has scored")
-    raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
+    raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run.path)}")
 
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:

@@ -42,8 +42,8 @@ class Classifier:
     class_names: Sequence[str]
     config: ModelConfig | None = None
     """Options that rebuild the model; None for onnx, which is a program."""
-    run_dir: Path | None = None
-    """Directory of its run, below which reports are written; None if it is not from a run."""
+    run: RunFolder | None = None
+    """Folder of its run, below which reports are written; None if it is not from a run."""
     device: torch.device = CPU
     amp_dtype: torch.dtype | None = None
     """Type that autocast computes in: on a GPU that of its run, else none."""
@@ -59,8 +59,8 @@ class Classifier:
     @property
     def folder(self) -> Path:
         """Folder of reports about it: the run directory, or the folder its file is in."""
-        if self.run_dir is not None:
-            return self.run_dir
+        if self.run is not None:
+            return self.run.path
         path = Path(self.source)
         return path.with_name(f"{path.stem}_reports") if path.is_file() else Path(f"{path.name or 'model'}_reports")
 
@@ -89,11 +89,11 @@ def open_classifier(
     if is_run_name(source):
         if class_names is not None:
             raise OptionError(says_itself(source, "--class-names"))
-        run_dir = RunFolder.find(source, output_dir).path
-        opened = open_best(run_dir)
+        run = RunFolder.find(source, output_dir)
+        opened = open_best(run.path)
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
-        answers, amp = read_answers(run_dir / "eval", opened.seal), opened.amp
-        classifier = Classifier(str(run_dir), *of_model, run_dir, answers=answers)
+        answers, amp = read_answers(run.path / "eval", opened.seal), opened.amp
+        classifier = Classifier(str(run), *of_model, run, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
     elif path.suffix == ".onnx":
@@ -101,7 +101,7 @@ def open_classifier(
         place = CPU
     else:
         classifier = _open_weights(path, model)
-    if class_names is not None and classifier.run_dir is None:
+    if class_names is not None and classifier.run is None:
         names = read_class_names(class_names, expected=len(classifier.class_names))
         classifier = dataclasses.replace(classifier, class_names=names)
     return dataclasses.replace(

@@ -90,13 +90,13 @@ def evaluate_on(
     Nothing is compared with what a run logged. Raises FileNotFoundError, DataError: no such data, classes that the
     classifier does not have, or less than half of the images are left."""
     samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
-    start = start_of(str(classifier.run_dir or classifier.source))
+    start = start_of(str(classifier.run or classifier.source))
     samples = samples.with_splits({TEST: samples.indices("val")})
     samples, notes = without_seen(samples, [start], remedy="name images that it was not trained on")
     stem = Path(data.source).stem or "data"
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
-    target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
+    target = folder or classifier.folder / ("eval" if classifier.run else "")
     data = dataclasses.replace(data, workers=data.workers or 0)
     loader = evaluation_loader(samples, "test", classifier.spec, data, device=classifier.device)
     with recorded(classifier.model) as kept:

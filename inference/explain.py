@@ -23,7 +23,7 @@ from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, m
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
 from trainers.run_start import images_of
-from trainers.storage.run_folder import RunFolder, untrusted_run
+from trainers.storage.run_folder import untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 from vit.tensor_files import require_finite
 
@@ -142,20 +142,19 @@ def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | N
 def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfulness | str:
     """Return how faithful the method of an explanation is on a run's model: as it was kept, or measured now and kept;
     or a line that says why it is not known."""
-    unknown, run_dir = "How faithful these maps are is not known", classifier.run_dir
-    if run_dir is None:
+    unknown, run = "How faithful these maps are is not known", classifier.run
+    if run is None:
         return f"{unknown}: that is measured on the validation images of a run."
-    if found := read_faithfulness(run_dir).get(explanation.method):
+    if found := read_faithfulness(run.path).get(explanation.method):
         return found
     try:
         with untrusted_run():
-            run = RunFolder(run_dir)
             data = images_of(run, run.config, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")
     dataset = data.dataloaders["val"].dataset
-    found = measure_run(run_dir, classifier.model, dataset, method=explanation.method)
+    found = measure_run(run.path, classifier.model, dataset, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 
 

@@ -26,7 +26,7 @@ from inference.certainty.features import UNLIKE, WithUnlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
-from trainers.storage.run_folder import RunFolder, untrusted_run
+from trainers.storage.run_folder import untrusted_run
 from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
 
@@ -174,8 +174,8 @@ def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: 
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pictures, "given images"
     with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
-        if classifier.run_dir is not None:
-            config = RunFolder(classifier.run_dir).config
+        if classifier.run is not None:
+            config = classifier.run.config
             with untrusted_run():
                 loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
             images = image_set(loader)

@@ -127,7 +127,7 @@ class Tally:
     @cached_property
     def training(self) -> set[str]:
         """Hashes of the images that a run was trained on; empty where its split.csv has none of contents."""
-        table = start_of(str(self.classifier.run_dir or self.classifier.source)).table
+        table = start_of(str(self.classifier.run or self.classifier.source)).table
         with suppress(CheckpointError):
             kind, used = hashes_in(table) if table is not None else ("", {})
             return used.get("train", set()) if kind == CONTENT_HASH else set()

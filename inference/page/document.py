@@ -30,7 +30,7 @@ from inference.images import ImageFile
 from inference.page.residual_stream import logit_lens, patch_contents, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.figures.images import thumbnail
-from trainers.storage.run_folder import RunFolder, untrusted_run
+from trainers.storage.run_folder import untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.mixture import SideBySide
@@ -60,10 +60,9 @@ class PagePicture(NamedTuple):
 
 def validation_pictures(classifier: Classifier) -> list[PagePicture]:
     """Take a few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
-    assert classifier.run_dir is not None
-    run = RunFolder(classifier.run_dir)
-    config = run.config
-    run.require_images(config)
+    assert classifier.run is not None
+    config = classifier.run.config
+    classifier.run.require_images(config)
     with untrusted_run():
         data = build_dataloaders(config.data, classifier.spec, seed=config.train.seed)
     dataset: Any = data.dataloaders["val"].dataset

@@ -11,7 +11,7 @@ from inference.classifier import Classifier
 from trainers.config import RunConfig
 from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import open_best, read_checkpoint
-from trainers.storage.run_folder import SNAPSHOTS, RunFolder, untrusted_run
+from trainers.storage.run_folder import SNAPSHOTS, untrusted_run
 from vit.factory import Blueprint, local_pretrained_models
 from vit.tensor_files import read_tree
 
@@ -27,9 +27,8 @@ class Snapshot(NamedTuple):
 def snapshots_of(classifier: Classifier) -> list[Snapshot]:
     """List a run's snapshots in the order of time, the best last; for what is no run, the model as it is."""
     now = lambda: classifier.model  # noqa: E731
-    if classifier.run_dir is None:
+    if (run := classifier.run) is None:
         return [Snapshot("as it is", 1.0, now)]
-    run = RunFolder(classifier.run_dir)
     config = run.config
     snapshots = [Snapshot(f"best: epoch {read_checkpoint(run.best)['epoch']}", 1.0, now)]
     with report_damage(run.path / SNAPSHOTS):
@@ -46,9 +45,9 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
 def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     """Load the model with the weights of a quarter, which a run keeps in half precision. Raises
     CheckpointError: they are another's."""
-    assert classifier.run_dir is not None
-    model = open_best(classifier.run_dir).model
-    with report_damage(classifier.run_dir / SNAPSHOTS):
+    assert classifier.run is not None
+    model = open_best(classifier.run.path).model
+    with report_damage(classifier.run.path / SNAPSHOTS):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)
 
