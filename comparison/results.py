@@ -88,12 +88,6 @@ class Comparison:
     def title(self) -> str:
         return labels_text(first_of(self.runs).labels_per_class)
 
-    @property
-    def design(self) -> Design:
-        """Design effect of the groups of test images, over all runs of one condition."""
-        scored = of_runs(self.predictions, self.runs)
-        return design_of(right_of(scored), units_of(scored))
-
 
 def labels_text(count: int | None, *, every: str = "all labels") -> str:
     return every if count is None or pd.isna(count) else f"{pluralise(count, 'label')} per class"
@@ -142,6 +136,10 @@ def right_of(scored: pd.DataFrame) -> Bools:
 def units_of(scored: pd.DataFrame) -> Clusters:
     """Return the units (N,) of the images of some runs."""
     return scored["unit"].to_numpy()[: right_of(scored).shape[1]]
+
+
+def design(scored: pd.DataFrame) -> Design:
+    return design_of(right_of(scored), units_of(scored))
 
 
 # Pairs of arms
@@ -250,28 +248,17 @@ def spread(runs: pd.DataFrame, _: pd.DataFrame) -> float | None:
     return float(runs["accuracy"].to_numpy().std(ddof=1)) if len(runs) > 1 else None
 
 
-def groups(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[int, float]:
-    """Count the groups, in which an image that stands alone is one, and the effective images."""
-    found = design_of(right_of(scored), units_of(scored))
-    return found.groups, found.effective
-
-
 def wilson_ends(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[float, float]:
     """Return the lowest and the highest end of the runs' intervals."""
-    units = units_of(scored)
-    ends = [design_of(right, units).interval(float(right.mean())) for right in right_of(scored)]
+    ends = [design(run).interval(float(run["right"].mean())) for _, run in scored.groupby("run")]
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def worst_class(runs: pd.DataFrame, scored: pd.DataFrame) -> tuple[str, float, float, float]:
     """Return the class of the lowest recall over all runs, and the interval of one run of that recall on its images."""
-    names = first_of(runs).class_names
-    images, hits = (np.bincount(rows["label"], minlength=len(names)) for rows in (scored, scored[scored["right"]]))
-    recalls = np.divide(hits, images, out=np.full(len(names), np.inf), where=images > 0)
-    worst = int(recalls.argmin())
-    of_worst = scored[scored["label"] == worst]
-    low, high = design_of(right_of(of_worst), units_of(of_worst)).interval(float(recalls[worst]))
-    return names[worst], float(recalls[worst]), low, high
+    recalls = scored.groupby("label")["right"].mean()
+    worst, recall = recalls.index[int(recalls.argmin())], float(recalls.min())
+    return first_of(runs).class_names[worst], recall, *design(scored[scored["label"] == worst]).interval(recall)
 
 
 def macro_f1(scored: pd.DataFrame) -> float:
@@ -345,7 +332,8 @@ def images_seen_text(row: Any) -> str:
 
 SCORES = (
     Column("images", lambda _, scored: right_of(scored).shape[1]),
-    Column("groups effective_images", groups),
+    Column("groups", lambda _, scored: design(scored).groups),  # an image that stands alone is one
+    Column("effective_images", lambda _, scored: design(scored).effective),
     Column("seeds", lambda runs, _: len(runs)),
     Column("accuracy", accuracy),
     Column("accuracy_sd", spread),

@@ -91,7 +91,7 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
     said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
     gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
-    parts = [without(run, gone) for run in runs]
+    parts = [replace(run, predictions=without(gone, run.predictions), left_out=gone) for run in runs]
     lost = max(len(run.predictions) - len(part.predictions) for run, part in zip(runs, parts, strict=True))
     if not lost:
         return parts, said
@@ -102,10 +102,8 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     return parts, [f"{line}: left out for all of them", *said]
 
 
-def without(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
-    """Drop images of a run."""
-    kept = ~run.predictions["path"].isin(gone)
-    return replace(run, predictions=run.predictions[kept].reset_index(drop=True), left_out=gone)
+def without(gone: frozenset[str], images: pd.DataFrame) -> pd.DataFrame:
+    return images[~images["path"].isin(gone)].reset_index(drop=True)
 
 
 def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:

@@ -14,7 +14,7 @@ from common.shell import command
 from common.text import ellipsis, format_table, pluralise, printable
 from comparison.names import short_names
 from comparison.plan import ComparisonPlan
-from comparison.results import CONVERGENCE, Comparison, by_arm, first_of, labels_text, rows_of
+from comparison.results import CONVERGENCE, Comparison, by_arm, design, first_of, labels_text, of_runs, rows_of
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -292,18 +292,18 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int
 def notes(comparison: Comparison) -> Iterator[str]:
     """Yield what was scored, what the columns of the report mean, and what is judged together."""
     first, claims = comparison.conditions[0], len(comparison.pairs)
-    design, seeds = first.design, first_of(first.table).seeds
+    of_all, seeds = design(of_runs(comparison.predictions, first.runs)), first_of(first.table).seeds
     yield (
-        f"scored: {design.images:,} {comparison.scored} images with the weights of the best validation epoch; "
+        f"scored: {of_all.images:,} {comparison.scored} images with the weights of the best validation epoch; "
         f"± standard deviation over {pluralise(seeds, 'seed')}"
     )
     yield "95% interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs"
     yield "95% right on: share of the images, each run's surest ones, on which 95% of its answers are right"
     yield "time and memory: medians over the seeds; memory: the peak of the process, or of the device"
-    if not design.alone:
+    if not of_all.alone:
         where = f", with {first.title}" * (len(comparison.conditions) > 1)
         yield (
-            f"groups: the {design.images:,} scored images come {design} that stand alone{where}; intervals and tests "
+            f"groups: the {of_all.images:,} scored images come {of_all} that stand alone{where}; intervals and tests "
             "draw whole groups"
         )
     if comparison.table["improvement"].notna().any():
