@@ -1,7 +1,7 @@
-"""Confidence of a model: log loss, the temperature that calibrates it, and accuracy on the images it is surest of.
+"""Confidence of a model: log loss, the temperature that calibrates it, and accuracy by confidence.
 
-Temperature: Guo et al. 2017, arXiv:1706.04599. Risk against coverage, how often a model is wrong on the share of images
-that it is surest of: Geifman and El-Yaniv 2017, arXiv:1705.08500. N images, K classes.
+Temperature: Guo et al. 2017, arXiv:1706.04599. Risk against coverage, the error rate on the images with the highest
+confidence: Geifman and El-Yaniv 2017, arXiv:1705.08500. N images, K classes.
 """
 
 import numpy as np
@@ -10,22 +10,25 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 HOTTEST, COLDEST = 1e-3, 1e4
-"""Least and largest factor of the logits that is tried: the temperature's inverse."""
+"""Range of the factor of the logits, the inverse of the temperature."""
 WANTED = 0.95
-"""The share of right answers that reports ask for."""
+"""Accuracy that reports ask for among the most confident answers."""
 
 
 def losses(logits: Floats, labels: Ints) -> Floats:
-    """Cross-entropy of each image (n,)."""
-    from scipy.special import log_softmax  # scipy takes a while to import, and most of what imports this needs none
+    """Return the cross-entropy of each image (N,)."""
+    from scipy.special import log_softmax  # slow to import, and seldom needed
 
     of_labels: Floats = -log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
     return of_labels
 
 
 def sharpness(logits: Floats, labels: Ints) -> float:
-    """The factor of the logits with the least mean cross-entropy: one over the temperature. Of n images, each target
-    gives one part in n + 1 to all classes alike (Platt 1999): a few that are all right prove no certainty."""
+    """Fit the factor of the logits, one over the temperature, by the mean cross-entropy.
+
+    With N images the target of each gives 1 / (N + 1) to all classes alike (Platt 1999): a few correct ones prove no
+    certainty.
+    """
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
 
@@ -43,7 +46,8 @@ def sharpness(logits: Floats, labels: Ints) -> float:
 def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.float64]:
     """Return the accuracy (N,) on the k most confident images, for each k; `confidence` and `correct` are (N,).
 
-    Images of equal confidence are answered together: each has the accuracy of all of them and those above."""
+    Images of equal confidence are answered together: each has the accuracy of all of them and those above.
+    """
     order = np.argsort(-confidence, kind="stable")
     shares = np.cumsum(correct[order]) / np.arange(1, len(order) + 1)
     levels = confidence[order]
@@ -52,6 +56,6 @@ def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.fl
 
 
 def answered(confidence: NDArray, correct: NDArray, right: float = WANTED) -> float:
-    """Return the largest share of these images, the surest first, of which `right` are right; 0: of none."""
+    """Return the largest share of the most confident images of which `right` are right; 0 if there is none."""
     enough = np.flatnonzero(accuracy_by_coverage(confidence, correct) >= right)
     return (int(enough[-1]) + 1) / len(correct) if len(enough) else 0.0

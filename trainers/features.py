@@ -1,7 +1,7 @@
-"""Features of frozen networks: each image is shown once, and what was computed is left on disk for the next command.
+"""Features of frozen networks: each image passes once, and the features are saved on disk for later commands.
 
-A head trains on them in seconds, whatever the size of the network; valid where the images stay the same in every epoch.
-N images, D features.
+A head trains on them in seconds, whatever the size of the network. They are valid if the images are the same in every
+epoch. N images, D features.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from vit.tensor_files import bytes_of, read_tree, write_tree
 
 
 class FeatureDataset(Dataset):
-    """One split as features (N, D) instead of images; everything else is the image data set's."""
+    """One split as features (N, D) instead of images; everything else as in the image data set."""
 
     def __init__(self, images: Any, features: Tensor) -> None:
         self.images, self.features = images, features
@@ -55,9 +55,10 @@ class FeatureDataset(Dataset):
 
 
 def cache_features(setup: RunSetup) -> str:
-    """Replace the images of a setup by their features, and its model by the head; return one line about it.
+    """Replace the images of a setup by their features, and its model by the head; return a line about it.
 
-    Order, batches and labels stay as they are. Raises OptionError: the features do not fit into memory."""
+    Order, batches and labels stay the same. Raises OptionError: the features do not fit into memory.
+    """
     start, data = time.perf_counter(), setup.data
     features = {split: features_of(setup, split) for split in data.dataloaders}
     loaders: dict[str, DataLoader] = {
@@ -76,18 +77,17 @@ def cache_features(setup: RunSetup) -> str:
 def features_of(
     setup: RunSetup, split: str, *, keep: bool = False, networks: Collection[Network] | None = None
 ) -> Tensor:
-    """Return what reaches the head of a setup's model for each image of a split, in table order: (N, D), or (N, ...)
-    of some models.
+    """Return the inputs of the head of a setup's model for each image of a split, in table order.
 
-    They are taken from the folder of features of these images, where they lie there, and left there if it exists or
-    is to be made, `keep`. A mixture has the features of its networks side by side, each with a file of its own; or of
-    some `networks` of it. Those of a trained network are not kept: nothing but this mixture uses them.
+    (N, D), or (N, ...) for some models. They are read from the folder of features of these images if it has them, and
+    saved there if it exists or `keep` is set. A mixture has the features of its networks, or of some `networks`, next
+    to each other, in one file per network.
     """
     folder = data_folder(setup.config.output, setup.config.data.source) / "features"
     loader = setup.data.dataloaders[split]
     kept_in = folder if keep or folder.is_dir() else None
     about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
-    about += [to_dict(setup.spec), setup.config.train.amp]  # tf32 and off have one dtype, and other bits
+    about += [to_dict(setup.spec), setup.config.train.amp]  # tf32 and off have the same dtype, but different bits
     how: dict[str, Any] = {"loader": loader, "device": setup.device, "amp_dtype": setup.amp_dtype}
     if not isinstance(setup.model, SideBySide):
         model = dataclasses.replace(setup.config.model, weights=None, trainable="head")
@@ -96,7 +96,7 @@ def features_of(
     for view, network, width in zip(setup.model.views, setup.model.networks, setup.model.widths, strict=True):
         if networks is not None and network not in networks:
             continue
-        if network.weights and split == "train":  # it has learnt from these images: a head could learn nothing more
+        if network.weights and split == "train":  # trained on these images: a head could learn nothing from them
             columns.append(torch.zeros(setup.data.dataset_sizes[split], width))
             continue
         alone = nn.Sequential(view, nn.Identity())
@@ -115,10 +115,10 @@ def kept_features(
     amp_dtype: torch.dtype | None = None,
     end: nn.Module | None = None,
 ) -> Tensor:
-    """Compute features once: later calls read the file that was left in `folder`; without one they are computed anew.
+    """Compute features once: later calls read the file saved in `folder`; without a folder they are computed each time.
 
-    `about`, what the features depend on besides the numbers of the model before its head, or its `end`: its images, and
-    how it computes.
+    `about`: what the features depend on besides the parameters before the head (or before `end`): the images, and the
+    precision.
     """
 
     def compute() -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ def kept_features(
 
 
 def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
-    """Read the tensors of these names from a file; where there is none, or it is damaged, compute and write them."""
+    """Read the tensors of these names from a file; if it is missing or damaged, compute and write them."""
     with suppress(FileNotFoundError, WeightsError, KeyError):
         tree = read_tree(path)
         return {name: tree[name] for name in names}
@@ -156,7 +156,7 @@ def compute_features(
     amp_dtype: torch.dtype | None = None,
     end: nn.Module | None = None,
 ) -> Tensor:
-    """Return (N, D) on the CPU: what reaches the head, or another `end`, for every image of a loader's data set."""
+    """Return (N, D) on the CPU: the inputs of the head, or of another `end`, for every image of a loader's data set."""
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
@@ -176,7 +176,7 @@ def compute_features(
 
 
 def require_memory(batch: Tensor, images: int) -> None:
-    """Raises OptionError: the features of so many images, of which these are some, need most of the free memory."""
+    """Raise OptionError if the features of all images, estimated from one batch, need most of the free memory."""
     need, free = batch[0].numel() * batch.element_size() * images, available_memory()
     if need > 0.8 * free:
         raise OptionError(

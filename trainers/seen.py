@@ -1,8 +1,8 @@
-"""Leave out of the scores what a model was trained on before: the split.csv of the run that it starts from tells.
+"""Leave images that a model was trained on before out of its scores, by the split.csv of the run that it starts from.
 
-A validation image is left out if its start was trained on it, a test image also if it chose the epoch of its start.
-Images are the same where the hashes of their contents are. What a run leaves out stands in its own split.csv, too, so
-that the next run, which starts from this one, leaves it out again.
+A validation image is left out if the initial model was trained on it; a test image also if it selected the epoch of the
+initial model. Images are the same if the hashes of their contents are. What a run leaves out is recorded in its own
+split.csv, too, so that a run that starts from this one leaves it out again.
 """
 
 import csv
@@ -21,7 +21,7 @@ from trainers.storage.places import is_a_name
 from vit import ModelConfig
 
 DISQUALIFYING = {"val": ("train", NOT_SCORED), "test": ("train", "val", NOT_SCORED)}
-"""Splits of a start whose images are not scored again, for each split of a run that is scored."""
+"""For each scored split, splits of the initial run that leak into it."""
 
 
 class Start(NamedTuple):
@@ -29,11 +29,11 @@ class Start(NamedTuple):
 
     name: str
     table: Path | None
-    """The split.csv of the run; None for a file that lies in no run."""
+    """The split.csv of the run; None for a file outside of any run."""
 
 
 def start_of(name: str) -> Start:
-    """Find the run that a name means, or that a file of weights lies in."""
+    """Find the run that a name refers to, or that contains a file of weights."""
     path = Path(name).expanduser().absolute()
     run_dir = path if path.is_dir() else path.parent.parent
     is_run = path.exists() and (run_dir / "config.json").is_file() and (run_dir / "split.csv").is_file()
@@ -41,7 +41,7 @@ def start_of(name: str) -> Start:
 
 
 def starts_of(config: ModelConfig) -> list[Start]:
-    """Find the runs and files that a model starts from; weights of a library have a name and are none."""
+    """Find the runs and files that a model starts from; the weights of a library are neither."""
     names = [network.weights for network in config.networks] or [config.weights]
     starts = [start_of(str(name)) for name in dict.fromkeys(names) if name is not None]
     return [start for start in starts if start.table is not None or not is_a_name(start.name)]
@@ -52,14 +52,16 @@ def without_seen(
 ) -> tuple[Samples, tuple[str, ...]]:
     """Leave out the validation and test images that a start was trained on, unless `allow`; return lines about them.
 
-    The lines are notes of the samples, too. Raises DataError, which ends in the `remedy`: less than half of a split is
-    left."""
+    The lines are also notes of the samples. Raises DataError, with the `remedy`: less than half of a split is left.
+    """
     reasons: dict[int, str] = {}
     counts, unknown = [], []
     for name, table in starts:
         kind, used = hashes_in(table) if table is not None else ("", {})
         samples = identified(samples) if kind else samples
-        has_contents = samples.root is not None or samples.pixels is not None  # else the images are a program's own
+        has_contents = (
+            samples.root is not None or samples.pixels is not None
+        )  # otherwise the images are a program's own
         if not kind or kind != samples.hash_kind or not has_contents:
             unknown.append(f"what {name} was trained on is not known: it may have been trained on these images")
             continue
@@ -82,14 +84,14 @@ def without_seen(
 
 
 def as_begun(samples: Samples, run_dir: Path) -> Samples:
-    """Leave out again what a run left out when it began, as its split.csv says."""
+    """Leave out again the images that a run left out at its start, by its split.csv."""
     reasons = left_out_of(run_dir)
     rows = {row: reasons[path] for row, path in enumerate(samples.paths) if path in reasons} if reasons else {}
     return leave_out(identified(samples), rows) if rows else samples
 
 
 def leave_out(samples: Samples, reasons: Mapping[int, str]) -> Samples:
-    """Take rows out of their split, each for a reason that split.csv gives."""
+    """Remove rows from their split, each with a reason for split.csv."""
     return samples.with_splits({LEFT_OUT: [*reasons]}).replace(left_out=reasons) if reasons else samples
 
 
@@ -101,7 +103,7 @@ def opened(table: Path) -> Iterator["csv.DictReader[str]"]:
 
 
 def hashes_in(table: Path) -> tuple[str, dict[str, set[str]]]:
-    """Read the kind of hashes of a split.csv (empty: it has none), and the hashes of each split."""
+    """Read the kind of hashes of a split.csv (empty: none), and the hashes of each split."""
     found: dict[str, set[str]] = {}
     with opened(table) as rows:
         kind = next((kind for kind in KINDS if kind in (rows.fieldnames or ())), "")
@@ -116,6 +118,6 @@ def left_out_of(run_dir: Path) -> dict[str, str]:
     if not table.is_file():
         return {}
     with opened(table) as rows:
-        if REASON not in (rows.fieldnames or ()):  # the first line tells: a run usually leaves nothing out
+        if REASON not in (rows.fieldnames or ()):  # usually a run leaves nothing out, and the header shows it
             return {}
         return {unguarded(row["path"]): row[REASON] for row in rows if row["split"] == NOT_SCORED}

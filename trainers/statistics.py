@@ -10,13 +10,13 @@ them say little more than one. A mean over N images in G groups has the variance
 
 the cluster-robust or sandwich variance (Liang and Zeger 1986; for accuracies and paired comparisons: Hong, Lim and Bae
 2026, arXiv 2606.03656). V divided by the variance of N independent images is the design effect (Kish 1965). N divided
-by the design effect is the effective number of images. Wilson's interval of that many is used for surveys (Korn and
+by the design effect is the effective number of images. Wilson's interval for that number is used for surveys (Korn and
 Graubard 1998), with Student's quantile of G - 1 degrees of freedom in place of the normal quantile.
 
 With few groups V is often too small: if a model is right 19 times in 20, all groups may agree by chance, and the
-correlation within groups does not show. So a quarter of a group that is all right and a quarter of a group that is all
-wrong are added to the data, and the effect is at most that of groups whose images all agree. How often the interval
-holds the true accuracy: docs/compare.md.
+correlation within groups does not show. So a quarter of a group of correct images and a quarter of a group of wrong
+ones are added to the data, and the effect is at most that of groups whose images all agree. How often the interval
+contains the true accuracy: docs/compare.md.
 """
 
 import math
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# scipy.stats takes a second to import, and `train` rarely needs it: the functions below import it.
+# scipy.stats takes a second to import, and `train` rarely needs it, so the functions below import it.
 
 LEVEL = 0.05
 NORMAL = 1.959963984540054
@@ -37,7 +37,7 @@ PRIOR = 0.25
 """Groups added at each end of the scale."""
 Bools = NDArray[np.bool_]
 Clusters = NDArray[np.int64]
-"""(N,): the number of each image's group; an image that stands alone has a number of its own."""
+"""(N,): the number of each image's group; a single image has a number of its own."""
 
 
 def wilson(share: float, images: float) -> tuple[float, float]:
@@ -53,7 +53,7 @@ class Design:
 
     images: int
     groups: int
-    """An image that stands alone is a group."""
+    """A single image counts as a group."""
     effect: float = 1.0
     """Variance of the mean divided by the variance of N independent images."""
     most: float = 1.0
@@ -69,7 +69,7 @@ class Design:
         return self.images / self.effect
 
     def __str__(self) -> str:
-        """Text such as `in 60 groups, effectively about 75`; empty if every image stands alone."""
+        """Text such as `in 60 groups, effectively about 75`; empty if every image is a group of its own."""
         return "" if self.alone else f"in {self.groups:,} groups, effectively about {max(1, round(self.effective)):,}"
 
     def interval(self, share: float) -> tuple[float, float]:
@@ -85,7 +85,7 @@ class Design:
 
 
 def design_of(values: ArrayLike, clusters: Clusters | None, *, prior: float = PRIOR) -> Design:
-    """Compute the design effect for values (N,), or (K, N) of K runs, between 0 and 1; of any scale if `prior` is 0."""
+    """Compute the design effect for values (N,), or (K, N) of K runs, between 0 and 1; on any scale if `prior` is 0."""
     values = np.atleast_2d(np.asarray(values, np.float64))
     images = values.shape[1]
     numbers, sizes = numbered(clusters, images)
@@ -93,7 +93,7 @@ def design_of(values: ArrayLike, clusters: Clusters | None, *, prior: float = PR
         return Design(images, images)
     means = values.mean(axis=1, keepdims=True)
     residuals, pairs = values - means, sizes * (sizes - 1)
-    size = float((pairs * sizes).sum() / pairs.sum())  # of the group that a random pair of images is in
+    size = float((pairs * sizes).sum() / pairs.sum())  # of the group of a random pair of images
     added = prior * float((means**2 + (1 - means) ** 2).sum())
     together = float((summed(residuals, numbers) ** 2).sum()) + added * size**2
     apart = float((residuals**2).sum()) + added * size
@@ -116,13 +116,13 @@ def summed(values: NDArray, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Variances of the difference between two runs: of an image at all seeds, of an image in one run, of a seed."""
+    """Variances of the difference between two runs: of an image over all seeds, of an image in one run, of a seed."""
 
     images: float
     runs: float
     seeds: float
     groups: float = 1.0
-    """Independent groups per image; 1 if every image stands alone."""
+    """Independent groups per image; 1 if every image is a group of its own."""
 
     def error(self, seeds: int, images: int) -> float:
         """Return the standard error of the mean difference over this many seeds and images."""
@@ -138,7 +138,7 @@ class Spread:
         return level * self.error(seeds, images)
 
     def smallest_difference(self, seeds: int, images: int, *, claims: int = 1) -> float:
-        """Return the true difference that is found with a power of 80 %."""
+        """Return the true difference that is detected with a power of 80 %."""
         return self.half_width(seeds, images, claims=claims) + QUANTILE_OF_POWER * self.error(seeds, images)
 
 
@@ -185,13 +185,13 @@ class PairedDifference:
 def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) -> Estimate:
     """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
 
-    The variance of the mean is what a bootstrap over images and, if K > 1, over seeds finds, in closed form. Plain
-    resampling is wrong in two ways. Drawing whole rows and columns counts three times what belongs to one seed and one
-    image alone (Owen 2007, "The pigeonhole bootstrap"), so only that part of the spread between seeds counts which it
-    adds to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on average,
-    and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by
-    K - 1, and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the variance and of
-    N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep unanimous results
+    The variance of the mean is that of a bootstrap over images and, if K > 1, over seeds, in closed form. Plain
+    resampling is wrong in two ways. Drawing whole rows and columns counts the variance of a single seed and image three
+    times (Owen 2007, "The pigeonhole bootstrap"), so the spread between seeds counts only as far as it exceeds that of
+    the images. And few seeds underestimate their spread: by (K - 1) / K on average, and 2 or 3 may agree by chance
+    (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by K - 1, and the quantiles are
+    Student's, with K - 1 degrees of freedom for the seeds' share of the variance and N - 1 for the rest (Cochran and
+    Cox 1950). Two more images, one that only the first arm gets right and one for the second, keep unanimous results
     from looking certain (Bonett and Price 2012).
 
     If images come in G groups, groups are drawn in place of images: both variances of images, with and without the
@@ -233,7 +233,7 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
     """Compare two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p value.
 
     The p value is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then
-    holds 0. How often equal arms are called different: docs/results.md.
+    contains 0. How often equal arms are called different: docs/results.md.
     """
     differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
     mean, found = float(differences.mean()), estimate(differences, clusters)
@@ -249,8 +249,8 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
 def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -> float:
     """Return the exact two-sided p value of differences (K, N) if the sum of each group may have either sign.
 
-    An image that stands alone is a group; for K = 1 and lone images this is the exact McNemar test. Groups of one
-    absolute sum m add m * (2 * Binomial(count, 1/2) - count); the sums of all m are added by convolution.
+    A single image is a group; for K = 1 without groups this is the exact McNemar test. Groups of one absolute sum m add
+    m * (2 * Binomial(count, 1/2) - count); the sums of all m are added by convolution.
     """
     from scipy.stats import binom
 

@@ -1,7 +1,7 @@
-"""Heads of a run: fitted at once instead of trained (`--start-head fit`), or where training begins (`probe`).
+"""Fit the head of a run at once instead of training it (`--start-head fit`), or before training (`probe`).
 
-Where one of the networks of a mixture was trained before, on the same images, its own head and the fitted one of the
-others are mixed, by weights that are fitted to the validation images: neither has learnt from them.
+If a network of a mixture was trained on the same images before, its own head is mixed with the fitted head of the other
+networks, with weights fitted to the validation images: neither head has learnt from those.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from vit.parts import parts
 
 FROZEN = "frozen together"
 MOST_TO_BEGIN_WITH = 60_000
-"""Training images by which a head begins: the features of more take gigabytes."""
+"""Most training images for the head of a probe: features of more images take gigabytes."""
 
 
 PartScores = dict[str, dict[str, dict[str, float]]]
@@ -39,9 +39,10 @@ PartScores = dict[str, dict[str, dict[str, float]]]
 
 @torch.no_grad()
 def fit_to_features(setup: RunSetup) -> PartScores:
-    """Give the model of a setup on cached features its head; return the scores of each part of it alone.
+    """Fit the head of a setup on cached features; return the scores of each part of it.
 
-    Nothing is chosen by the test images. Raises OptionError: its head is more than one layer."""
+    Nothing is chosen by the test images. Raises OptionError: its head is more than one layer.
+    """
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
         raise OptionError("start_head fit: this model has more than one layer in its head; leave it out")
@@ -57,7 +58,7 @@ def fit_to_features(setup: RunSetup) -> PartScores:
         heads[f"{name} ({number})" if name in heads else name] = Linear(weight, end.bias.double().numpy())
     if trained:
         head, factors, shares = mixed_head(images["val"], [*heads.values()])
-        # Alone each has the temperature that suits images which it has not learnt from.
+        # Each head alone gets the temperature fitted to images that it has not learnt from.
         pairs = zip(heads.items(), factors, strict=True)
         heads = {name: Linear(factor * each.weight, factor * each.bias) for (name, each), factor in pairs}
     linears[0].weight.copy_(torch.from_numpy(head.weight))
@@ -70,7 +71,7 @@ def fit_to_features(setup: RunSetup) -> PartScores:
 
 
 def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> PartScores:
-    """Return the cross-validation of frozen networks, together and each alone."""
+    """Return the cross-validation of frozen networks, together and individually."""
     if judged is None:
         return {}
     alone = sorted(zip(networks, judged.alone, strict=False), key=lambda row: row[1].loss)
@@ -79,7 +80,7 @@ def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> PartScor
 
 
 def ranking(parts: PartScores) -> Iterator[str]:
-    """Yield the table of cross-validated parts, one a line, in the order in which they come; nothing without any."""
+    """Yield a table of the cross-validated parts in their order; nothing without cross-validation."""
     cells = [("network, frozen", "accuracy", "log loss")]
     for name, scores in parts.items():
         if (found := scores.get("cross-validation")) is not None:
@@ -89,7 +90,7 @@ def ranking(parts: PartScores) -> Iterator[str]:
 
 
 def shares_of(parts: PartScores) -> str:
-    """Say which share each part of a mixture has."""
+    """Describe the share of each part of a mixture."""
     shares = {name: scores["mixture"]["share"] for name, scores in parts.items() if "mixture" in scores}
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
 
@@ -101,7 +102,7 @@ def images_of(setup: RunSetup, split: str) -> Images:
 
 
 def as_images(loader: DataLoader, features: Tensor, classes: int, network: nn.Module | None = None) -> Images:
-    """Return features (N, ...) of a loader's images with labels and units, and the columns of each network in it."""
+    """Combine features (N, ...) of a loader's images with labels, units, and the columns of each network."""
     images, values = image_set(loader), features.flatten(1).float().numpy()
     columns, levels = [slice(0, values.shape[1])], np.zeros(values.shape[1], np.int64)
     if isinstance(network, SideBySide):
@@ -118,11 +119,12 @@ def scores_of(head: Linear, images: Images) -> dict[str, float]:
 
 
 def mixed_head(images: Images, heads: Sequence[Linear]) -> tuple[Linear, list[float], list[float]]:
-    """Weigh several heads on the same features by their logits on validation images.
+    """Weight several heads on the same features by their logits on validation images.
 
-    Return their sum, the factor that calibrates each alone, and the share of each. The first is that of the frozen
-    networks, which all training images have calibrated: the weights are pulled to it alone. The others were trained, so
-    their temperatures are fitted here, too."""
+    Return their sum, the factor that calibrates each head, and the share of each. The first head is that of the frozen
+    networks, which is calibrated on all training images: the weights are regularised towards it. The others were
+    trained, so their temperatures are fitted here, too.
+    """
     logits = [head(images.features) for head in heads]
     factors = [1.0, *(sharpness(each, images.labels) for each in logits[1:])]
     scaled = [factor * each for factor, each in zip(factors, logits, strict=True)]
@@ -134,10 +136,11 @@ def mixed_head(images: Images, heads: Sequence[Linear]) -> tuple[Linear, list[fl
 
 @torch.no_grad()
 def begin_as_probe(setup: RunSetup) -> str:
-    """Give the model of a setup the head of its frozen features, on images that are not augmented; return a line.
+    """Give the model the head of a linear probe, fitted to its frozen features without augmentation; return a line.
 
-    What is trained then has no reason to distort the features (LP-FT: Kumar et al. 2022, arXiv:2202.10054): a zero head
-    would, while it learns itself."""
+    Fine-tuning then distorts the features less than with a zero head, which first has to learn (LP-FT: Kumar et al.
+    2022, arXiv:2202.10054).
+    """
     ends = [module for part in parts(setup.network).head for module in part.modules() if isinstance(module, nn.Linear)]
     loader = not_augmented(setup)
     found = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=ends[-1])
@@ -151,7 +154,7 @@ def begin_as_probe(setup: RunSetup) -> str:
 
 
 def not_augmented(setup: RunSetup) -> DataLoader:
-    """Load the training images as for evaluation, a part of very many; the Datasets of a program as they are."""
+    """Load the training images as for evaluation, or a part of very many; a program's own Dataset unchanged."""
     loader = setup.data.dataloaders["train"]
     images = image_set(loader)
     if not isinstance(images, ImageDataset):

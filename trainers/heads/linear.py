@@ -1,10 +1,9 @@
-"""A linear head on features of frozen networks, fitted at once: logistic regression in which all classes count alike.
+"""Fit a linear head on features of frozen networks: logistic regression with equal weight for every class.
 
-The features of each level get one scale. Each network has two heads: a plain one, and one on features that are whitened
-by their covariance within the classes, which is shrunk as Ledoit and Wolf (2004) find best. The penalty is chosen by
-cross-validation in whole units; a temperature that is fitted to the same out-of-fold logits makes the probabilities
-mean what they say. The weighted sum of all heads is one linear head again: docs/results.md.
-N images, D features, K classes.
+The features of each level get one scale. Each network has two heads: a plain one, and one on features whitened by their
+within-class covariance, which is shrunk as in Ledoit and Wolf (2004). The penalty is chosen by cross-validation over
+whole units, and a temperature fitted to the same out-of-fold logits calibrates the probabilities. The weighted sum of
+all heads is again one linear head: docs/results.md. N images, D features, K classes.
 """
 
 import warnings
@@ -29,19 +28,19 @@ from trainers.statistics import design_of
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Penalties on half the squared weights, added to the mean cross-entropy; the strongest first."""
 FEW_PENALTY = 0.01
-"""The penalty where there are too few images to choose one by; the temperature is then 1."""
+"""Penalty if there are too few images for cross-validation; the temperature is then 1."""
 FOLDS = 5
 LEAST = 3
-"""Units a class, on average, below which there is no cross-validation: heads would learn from one of each."""
+"""Least units per class, on average, for a cross-validation: otherwise heads would learn from one of each."""
 MOST_IMAGES = 1_000
-"""Training images that penalty and temperature are chosen by; the head then learns from all of them."""
+"""Training images for choosing penalty and temperature; the head is then fitted to all of them."""
 ABSENT = 0.25
 """Logit of a class without images, as a share of the mean logit of the other images for their own class."""
 
 PULL = 10.0
-"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/results.md."""
+"""Loss, summed over images, for a weight at distance 1 from its start: docs/results.md."""
 NEGLIGIBLE = 0.02
-"""Weights, as shares of their sum, that are left out."""
+"""Weights below this share of their sum are set to 0."""
 
 
 class Linear(NamedTuple):
@@ -59,16 +58,16 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """Features (N, D) of images, their labels (N,), and their units (N,): those with one number belong together."""
+    """Features (N, D) of images, their labels (N,), and their units (N,): images of one unit belong together."""
 
     features: NDArray
     labels: Ints
     units: Ints
     classes: int
     columns: Sequence[slice]
-    """Columns of each network that a head is fitted on."""
+    """Columns of each network that a head is fitted to."""
     levels: Ints
-    """(D,): number of the level of each feature; a level is the end of a network or one of its stages."""
+    """(D,): index of the level of each feature; a level is the output of a network or of one of its stages."""
 
     def take(self, rows: Ints) -> "Images":
         return replace(self, features=self.features[rows], labels=self.labels[rows], units=self.units[rows])
@@ -79,16 +78,16 @@ class Judged:
     """Cross-validation of the best head."""
 
     parts: tuple[tuple[float, float], ...]
-    """Penalty of each head, for each network the whitened one and the plain one, and the factor of its logits: its
+    """Penalty of each head (for each network the whitened one, then the plain one), and the factor of its logits: its
     weight over its temperature."""
     logits: Floats
-    """(n, K): each image's by a head that did not learn from it."""
+    """(n, K): out-of-fold logits."""
     labels: Ints
     """(n,)"""
     units: Ints
     """(n,)"""
     alone: tuple["Judged", ...] = ()
-    """Each of several networks alone."""
+    """The cross-validation of each network, if there are several."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -111,7 +110,7 @@ class Judged:
 
 
 def fit_head(images: Images) -> tuple[Linear, Judged | None]:
-    """Fit the calibrated head to all images; return it with its cross-validation, None of too few images."""
+    """Fit the calibrated head to all images; return it with its cross-validation, or None with too few images."""
     judged = cross_validate(images)
     kinds = [(own, white) for own in images.columns for white in (True, False)]
     parts = ((FEW_PENALTY, 1 / len(kinds)),) * len(kinds) if judged is None else judged.parts
@@ -125,7 +124,7 @@ def fit_head(images: Images) -> tuple[Linear, Judged | None]:
 
 
 def cross_validate(images: Images, *, most: int = MOST_IMAGES) -> Judged | None:
-    """Choose penalties, temperatures and weights by some of the images; None: there are too few."""
+    """Choose penalties, temperatures and weights by cross-validation on a sample; None with too few images."""
     images = images.take(sample(images.labels, images.units, most))
     folds = folds_of(images.labels, images.units)
     if not folds:
@@ -135,7 +134,7 @@ def cross_validate(images: Images, *, most: int = MOST_IMAGES) -> Judged | None:
 
 
 def pool(heads: Sequence[Judged]) -> Judged:
-    """Weigh heads that were cross-validated on the same images."""
+    """Weight heads that were cross-validated on the same images."""
     logits = [head.logits for head in heads]
     weights = weights_of(logits, heads[0].labels, start=np.full(len(heads), 1 / len(heads)))
     pairs = zip(weights, heads, strict=True)
@@ -144,7 +143,7 @@ def pool(heads: Sequence[Judged]) -> Judged:
 
 
 def judge(images: Images, own: slice, folds: Sequence[Ints], *, white: bool) -> Judged:
-    """Cross-validate one head of one network with the best penalty."""
+    """Cross-validate one head of one network, and choose its penalty."""
     logits = np.empty((len(PENALTIES), len(images.labels), images.classes))
     for rows in folds:
         others = images.take(np.setdiff1d(np.arange(len(images.labels)), rows))
@@ -159,10 +158,11 @@ def judge(images: Images, own: slice, folds: Sequence[Ints], *, white: bool) -> 
 
 
 def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: bool) -> Iterator[Linear]:
-    """Yield the head of each penalty, on the features of one network as they come.
+    """Yield the head of each penalty on the features of one network.
 
-    Linear algebra runs on one thread: its products are so small that threads wait for each other longer than they
-    compute, and many times as long where others use the machine."""
+    Linear algebra uses one thread: its products are so small that threads wait for each other longer than they compute,
+    and many times as long if others use the machine.
+    """
     features, levels = np.ascontiguousarray(images.features[:, own]), images.levels[own]
     with threadpool_limits(limits=1, user_api="blas"):
         mean, variance = (values(axis=0, dtype=np.float64) for values in (features.mean, features.var))
@@ -170,7 +170,7 @@ def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: b
         for level in np.unique(levels):
             factor[levels == level] = 1 / np.sqrt(max(variance[levels == level].sum(), 1e-12))
         x = ((features - mean) * factor).astype(np.float32)
-        # Few images differ in no more directions than there are images: in a basis of these a fit costs less.
+        # n images span at most n directions: the fit is cheaper in a basis of these.
         turn = np.linalg.qr(x.T)[0] if len(x) < x.shape[1] else np.eye(x.shape[1], dtype=np.float32)
         turn = turn @ whitening(x @ turn, images.labels, white=white)
         x, (present, of) = x @ turn, np.unique(images.labels, return_inverse=True)
@@ -181,7 +181,7 @@ def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: b
             if len(present) > 1:
                 model.C = 1 / (penalty * len(x))
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough
+                    warnings.simplefilter("ignore", ConvergenceWarning)  # almost converged is good enough
                     warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
                     model.fit(x, images.labels)
                 both = len(present) == 2
@@ -194,10 +194,11 @@ def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: b
 
 
 def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
-    """Return the matrix (d, d) after which centred features x (n, d) have the identity as covariance within classes.
+    """Return the matrix (d, d) that whitens centred features x (n, d) by their within-class covariance.
 
-    `white` False: a multiple of the identity, so that only the mean of the variances is 1. Where no class has two
-    images it is the covariance of all."""
+    `white` False: a multiple of the identity, so that only the mean of the variances is 1. If no class has two images,
+    the covariance of all images is used.
+    """
     _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(counts) < len(x):
         members = np.eye(len(counts), dtype=x.dtype)[of]
@@ -211,11 +212,11 @@ def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
 
 
 def sample(labels: Ints, units: Ints, most: int) -> Ints:
-    """Choose the rows of about `most` images, of each class the same share, with whole units."""
+    """Choose the rows of about `most` images, the same share of each class, in whole units."""
     if len(labels) <= most:
         return np.arange(len(labels))
     _, first, unit = np.unique(units, return_index=True, return_inverse=True)
-    by_class = np.argsort(labels[first], kind="stable")  # of the units, each of which is that of its first
+    by_class = np.argsort(labels[first], kind="stable")  # class of each unit: that of its first image
     count = max(1, len(by_class) * most // len(labels))
     return np.flatnonzero(np.isin(unit, by_class[np.arange(count) * len(by_class) // count]))
 
@@ -223,7 +224,8 @@ def sample(labels: Ints, units: Ints, most: int) -> Ints:
 def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
     """Return the rows of each fold; images of a unit share one, and classes are spread evenly.
 
-    Empty: there are fewer than `LEAST` units a class, or no class has two."""
+    Empty if there are fewer than `LEAST` units per class, or no class has two.
+    """
     _, first = np.unique(units, return_index=True)
     folds = min(folds, int(np.bincount(labels[first]).max()))
     if folds < 2 or len(first) < LEAST * len(np.unique(labels)):
@@ -237,10 +239,11 @@ def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
 
 
 def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats, pull: float = PULL) -> Floats:
-    """Return the weight of each classifier (M,) in a weighted sum of their calibrated logits (n, K) for n images.
+    """Return the weights (M,) of classifiers in a weighted sum of their calibrated logits (n, K) for n images.
 
-    That is the logarithmic opinion pool (Genest and Zidek 1986). Its fit is convex, and pulled to `start` (M,), so few
-    images cannot lead far from it."""
+    This is the logarithmic opinion pool (Genest and Zidek 1986). Its fit is convex, and regularised towards `start`
+    (M,), so that few images cannot move it far.
+    """
     stacked, truth = np.stack(logits), np.eye(logits[0].shape[1])[labels]
 
     def objective(weights: Floats) -> tuple[float, Floats]:

@@ -1,8 +1,8 @@
-"""Run several processes as one: which one is this, what do all agree on, and which one writes?
+"""Run several processes as one: rank, exchange of values and errors, DistributedDataParallel, signals.
 
 `torchrun --nproc-per-node N main.py train ...` starts N processes of one program. Each takes its slice of every global
-batch; DistributedDataParallel averages the gradients; rank 0 alone writes. Messages go by gloo from processor to
-processor, on GPUs too: tensors and plain data, never pickled objects. In a single process nothing is exchanged.
+batch; DistributedDataParallel averages the gradients; only rank 0 writes. Messages use gloo between CPUs, on GPU
+machines too: tensors and plain data, never pickled objects. A single process exchanges nothing.
 """
 
 import math
@@ -30,13 +30,13 @@ from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Time that a process waits for one that stands still, such as on a machine that is gone."""
+"""Time to wait for a process that does not answer, such as on a machine that is down."""
 SILENT = 10.0
-"""Seconds of waiting for the other processes to start, after which that is said."""
+"""Seconds of waiting for the other processes to start before a line says so."""
 PREPARE_TIMEOUT = timedelta(hours=12)
 """Time that the others wait while rank 0 downloads, reads or hashes images."""
 SECONDS_BETWEEN_LOOKS = 0.25
-"""Seconds between two looks for a signal that another process received."""
+"""Seconds between two checks for a signal that another process received."""
 
 rank, world_size = idist.get_rank, idist.get_world_size
 
@@ -57,7 +57,7 @@ def joined(device: str) -> Iterator[None]:
         raise OptionError(f"{processes} processes on {gpus} GPUs: start one for each GPU, or use --device cpu")
     if on_gpus:
         torch.cuda.set_device(local_rank)
-    with signals.left_to_the_system(), slowness_said():  # the others may never come
+    with signals.left_to_the_system(), slowness_said():  # the others may never start
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=STEP_TIMEOUT)
         # Ignite's own initialize would take a GPU for gloo, too. In a job of Slurm, Ignite would take the local rank of
         # its task, torchrun itself, for that of this process.
@@ -66,12 +66,12 @@ def joined(device: str) -> Iterator[None]:
         if hidden is not None:
             os.environ["SLURM_JOB_ID"] = hidden
     yield
-    idist.finalize()  # not after an error: the others may be gone, and nobody would answer
+    idist.finalize()  # not after an error: the others may have ended and would not answer
 
 
 @contextmanager
 def slowness_said() -> Iterator[None]:
-    """Say on standard error what a process waits for, if the others let it wait."""
+    """Print to standard error which processes this one waits for, if that takes long."""
     place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     line = f"process {os.environ['RANK']}: waiting for {launched()} processes at {place}"
     timer = threading.Timer(SILENT, lambda: print(line, file=sys.stderr, flush=True))
@@ -84,13 +84,13 @@ def slowness_said() -> Iterator[None]:
 
 
 def own_device(name: str) -> torch.device:
-    """Return the device of this process: with several processes on GPUs, each has its own."""
+    """Return the device of this process; each of several processes on GPUs has its own."""
     device = torch.device(name)
     return torch.device("cuda", idist.get_local_rank()) if device.type == "cuda" and world_size() > 1 else device
 
 
 def broadcast(make: Callable[[], T]) -> T:
-    """Return what `make` returns on rank 0, tensors and plain data, in all processes; its error is raised in all."""
+    """Call `make` on rank 0 and return its tensors and plain data in all processes; its error is raised in all."""
     if world_size() == 1:
         return make()
     made, error = attempt(make) if is_main_process() else (None, None)
@@ -103,7 +103,7 @@ def broadcast(make: Callable[[], T]) -> T:
 
 
 def sent(message: dict[str, Any], *, source: int) -> dict[str, Any]:
-    """Return the message of the process `source` in all processes."""
+    """Send a message of the process `source` to all processes."""
     buffer = bytearray(to_bytes(message) if rank() == source else b"")
     dist.broadcast(size := torch.tensor([len(buffer)]), source)
     buffer = buffer or bytearray(int(size))
@@ -112,14 +112,14 @@ def sent(message: dict[str, Any], *, source: int) -> dict[str, Any]:
 
 
 def all_gather(value: T) -> list[T]:
-    """Return the values of all processes, tensors and plain data, by rank."""
+    """Return the values (tensors and plain data) of all processes, by rank."""
     if world_size() == 1:
         return [value]
     return [sent({"value": value}, source=source)["value"] for source in range(world_size())]
 
 
 def require_equal(make: Callable[[], str], what: str) -> None:
-    """Raise DataError where processes make different text of `what` they hold, such as its hash."""
+    """Raise DataError if processes compute different texts of `what`, such as its hash."""
     if world_size() == 1:
         return
     text = make()
@@ -130,7 +130,7 @@ def require_equal(make: Callable[[], str], what: str) -> None:
 
 
 def main_process_first(make: Callable[[], T]) -> T:
-    """Call `make` in each process, on rank 0 before the others so that it alone downloads. If one fails, all do."""
+    """Call `make` in each process, on rank 0 before the others so that only it downloads. If one fails, all fail."""
     if world_size() == 1:
         return make()
     made: Any = None
@@ -148,7 +148,7 @@ def main_process_first(make: Callable[[], T]) -> T:
 
 @contextmanager
 def waiting_for(timeout: timedelta) -> Iterator[None]:
-    """Wait this long for the other processes inside the block."""
+    """Set the timeout for other processes inside the block."""
     dist.set_timeout(timeout)
     try:
         yield
@@ -175,13 +175,14 @@ def raise_elsewhere(errors: Sequence[tuple[str, int] | None]) -> None:
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Give all processes the running statistics of rank 0, which are saved: each has gathered those of its slices."""
+    """Copy the running statistics of rank 0, which are saved, to all processes: each has those of its slices."""
     for buffer in model.buffers() if world_size() > 1 else ():
         dist.broadcast(buffer, src=0)
 
 
 def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -> nn.Module:
-    """Return the model as each process trains it; evaluation and checkpoints use the plain one with its weights."""
+    """Return the model as each process trains it; evaluation and checkpoints use the plain model, which shares its
+    weights."""
     if world_size() == 1:
         return model
     device_ids = [device.index] if device.type == "cuda" else None
@@ -189,7 +190,7 @@ def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -
 
 
 def end_training(trainer: Engine) -> None:
-    """End training after this step; with several processes at their next look, for all."""
+    """End training after this step; with several processes after their next common check."""
     if world_size() == 1:
         trainer.terminate()
     else:
@@ -197,7 +198,7 @@ def end_training(trainer: Engine) -> None:
 
 
 def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -> None:
-    """Look for signals after each iteration of both engines and after all work of an epoch. Attach last."""
+    """Check for signals after each iteration of both engines and at the end of each epoch. Attach last."""
     if world_size() == 1:
         for engine in (trainer, evaluator):
             engine.add_event_handler(Events.ITERATION_COMPLETED, signals.check)
@@ -211,7 +212,7 @@ def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -
 
 
 def look_together(seconds: float = 0.0, *, ending: bool = False) -> tuple[float, bool]:
-    """Return the most `seconds` of all processes, and whether one is ending. Raises Interrupted: one got a signal."""
+    """Return the largest `seconds` of all processes, and whether one ends. Raises Interrupted: one got a signal."""
     mine = torch.tensor([signals.received or 0, seconds, ending], dtype=torch.float64)
     dist.all_reduce(mine, dist.ReduceOp.MAX)
     received, slowest, any_ending = mine.tolist()
@@ -223,11 +224,12 @@ def look_together(seconds: float = 0.0, *, ending: bool = False) -> tuple[float,
 class LookTogether:
     """Exchange signals and time limits about four times a second, in all processes at the same iterations.
 
-    All count the same iterations, and agree on how many make up that time: a message after each would slow down small
-    models."""
+    All processes count the same iterations and agree on how many fill that interval: a message per iteration would slow
+    down small models.
+    """
 
     def __init__(self, iterations: float = math.inf) -> None:
-        """`iterations`: number that all processes have in common in each pass."""
+        """`iterations`: number of iterations of each pass that all processes have in common."""
         self.iterations, self.between, self.left = iterations, 1, 1
         self.since = time.perf_counter()
 

@@ -1,7 +1,7 @@
-"""Let one process at a time work in a folder; a second one learns which process that is.
+"""Let one process at a time work in a folder, and name it to a second one.
 
-The operating system keeps the lock and takes it back however its holder ends; network disks tell the other machines.
-The text in its file only names the holder. On a disk without locks, the file itself is the lock.
+The operating system holds the lock and releases it however the process ends; network disks coordinate machines. The
+text in the lock file only names the process. On a disk without locks, the file itself is the lock.
 """
 
 import os
@@ -20,12 +20,12 @@ from common.files import hidden
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the folder, which need not exist yet, inside the block. Raises OptionError: another process holds it."""
+    """Lock the folder, which need not exist yet, inside the block. Raises OptionError: another process holds it."""
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of a disk without locks
+        with warnings.catch_warnings(action="ignore"):  # about a disk without locks
             lock.acquire(blocking=False)
     except Timeout:
         raise OptionError(
@@ -34,12 +34,12 @@ def held(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
-        if isinstance(lock, FileLock):  # else filelock made another kind of it, whose text is its own
+        if isinstance(lock, FileLock):  # filelock has another kind of lock, with its own text
             since = datetime.now(UTC).isoformat(timespec="seconds")
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
         yield
     finally:
-        with suppress(OSError):  # Windows keeps a file that is locked
+        with suppress(OSError):  # Windows cannot remove a locked file
             path.unlink()
         lock.release()
 
@@ -81,7 +81,7 @@ def path_of(folder: Path) -> Path:
 
 
 def holder(path: Path) -> str:
-    """Return what the file of a lock says of its holder, where it says that and can be read."""
+    """Return the holder named in a lock file, if it can be read."""
     with suppress(OSError, ValueError):
         if (text := path.read_text(encoding="utf-8")).startswith("process "):
             return text

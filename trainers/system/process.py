@@ -1,4 +1,4 @@
-"""This process: which of several it is, its memory, streams, waiting threads and exit. Imports nothing heavy."""
+"""This process: its rank, memory, output streams, waiting threads and exit. Imports nothing heavy."""
 
 import ctypes
 import gc
@@ -19,24 +19,24 @@ from datasets.processes import end_with_parent, ignore_odd_pictures
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 TRAINING = ("train", "resume", "compare")
-"""Commands whose steps a quiet machine takes faster with threads that spin."""
+"""Commands whose steps are faster on an idle machine if waiting threads spin."""
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Variables that say how OpenMP's threads wait; it reads them once, when torch is imported."""
+"""Environment variables for how OpenMP's threads wait; it reads them once, when torch is imported."""
 
 
 def launched() -> int:
-    """Return how many processes were started as one run; 1 without a launcher."""
+    """Return the number of processes started as one run; 1 without a launcher."""
     said = os.environ.get("WORLD_SIZE", "1")
     return int(said) if said.isdecimal() else 1
 
 
 def is_main_process() -> bool:
-    """Return whether this process writes and speaks for all, also once the processes have parted."""
+    """Return whether this is rank 0, also after the process group is destroyed."""
     return launched() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 def require_whole() -> None:
-    """Raise OptionError where variables of a launcher are left over, incomplete or no numbers."""
+    """Raise OptionError if variables of a launcher are left over, incomplete or not numbers."""
     processes = os.environ.get("WORLD_SIZE", "1")
     if processes == "1":
         return
@@ -50,23 +50,23 @@ def require_whole() -> None:
 
 
 def settle() -> None:
-    """Prepare for one long computation instead of many short requests."""
-    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take 0.4 s
+    """Configure the process for a long computation: garbage collector, malloc, warnings."""
+    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: a collection would take 0.4 s
     keep_freed_memory()
     leave_out_zero_redundancy()
     leave_full_disks_to_writers()
     ignore_odd_pictures()
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with_parent(signal.SIGTERM)  # if torchrun is killed; else this process would train on
+        end_with_parent(signal.SIGTERM)  # if torchrun is killed; otherwise this process would go on training
 
 
 def choose_waiting(words: Sequence[str]) -> None:
-    """Let OpenMP's threads sleep while they wait for each other, unless the environment says how.
+    """Let waiting OpenMP threads sleep instead of spin, unless the environment configures it.
 
-    The number of threads and every bit of a result stay. By default they spin, and on a busy machine hold the processor
-    that the thread they wait for needs: `predict` then takes several times as long (docs/results.md). The
-    training commands sleep only on a busy machine: on a quiet one, waking up makes a step of the smallest models half
-    as long again.
+    The number of threads and all bits of a result stay the same. By default waiting threads spin, and on a busy machine
+    they occupy the processor that the awaited thread needs: `predict` then takes several times as long
+    (docs/results.md). Training commands sleep only on a busy machine: on an idle one waking up adds half of its time to
+    a step of the smallest models.
     """
     if any(name in os.environ for name in WAITING):
         return
@@ -89,16 +89,15 @@ def others_compute() -> bool:
 def leave_out_zero_redundancy() -> None:
     """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with.
 
-    Importing it takes 0.5 to 0.6 s, for sympy and distributed tensors (docs/results.md).
-    Whatever else is asked of its module comes from the real one. test_trainers_process.py fails where Ignite does
-    without it.
+    Importing it takes 0.5 to 0.6 s, for sympy and distributed tensors (docs/results.md). All other attributes of its
+    module come from the real one. test_trainers_process.py fails once Ignite no longer needs this.
     """
     name = "torch.distributed.optim"
     stand_in: Any = ModuleType(name)
     stand_in.ZeroRedundancyOptimizer = type("ZeroRedundancyOptimizer", (), {})
 
     def of_the_real_one(attribute: str) -> Any:
-        if attribute.startswith("__"):  # asked of every module by tools that list them
+        if attribute.startswith("__"):  # tools that inspect modules look these up
             raise AttributeError(attribute)
         sys.modules.pop(name, None)
         return getattr(importlib.import_module(name), attribute)
@@ -108,7 +107,7 @@ def leave_out_zero_redundancy() -> None:
 
 
 def leave_full_disks_to_writers() -> None:
-    """Print no traceback of a TensorBoard writer that cannot write: its next call raises the error."""
+    """Suppress the traceback of a TensorBoard writer thread that cannot write: its next call raises the error."""
 
     def say_others(failed: threading.ExceptHookArgs) -> None:
         of_a_writer = type(failed.thread).__module__.startswith("tensorboard.")
@@ -119,11 +118,11 @@ def leave_full_disks_to_writers() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep what is freed for the next step, which needs the same again.
+    """Let malloc keep freed memory for the next step, which needs the same again.
 
-    By default glibc gives large blocks back to the system at once, and the next step waits for fresh pages, zeroed one
-    by one (docs/results.md has the cost; peak memory stays about the same). A MALLOC_ variable that is set
-    switches this off; other C libraries are left alone.
+    By default glibc returns large blocks to the system at once, and the next step waits for fresh pages, zeroed one by
+    one (docs/results.md has the cost; peak memory is about the same). Any MALLOC_ variable switches this off; other C
+    libraries are not changed.
     """
     mallopt = of_glibc("mallopt")
     if mallopt is not None and not any(name.startswith("MALLOC_") for name in os.environ):
@@ -133,20 +132,20 @@ def keep_freed_memory() -> None:
 
 def give_back_freed_memory() -> None:
     """Return freed memory to the system between two runs, so that the second does not report that of the first."""
-    gc.collect(1)  # the engines of the last run, which refer to each other; not what lives on since the imports
+    gc.collect(1)  # the engines of the last run, which refer to each other, but no objects of imports
     malloc_trim = of_glibc("malloc_trim")
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 def of_glibc(name: str) -> Any:
-    """Return a function of malloc.h, or None in other C libraries."""
+    """Return a function of malloc.h, or None with other C libraries."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 @contextmanager
 def usable_streams() -> Iterator[None]:
-    """Replace output streams that are absent, closed, or have only `write`, such as a Tee, inside the block."""
+    """Replace missing or closed output streams, and those with only `write`, such as a Tee, inside the block."""
     with ExitStack() as held:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
@@ -162,7 +161,7 @@ def usable_streams() -> Iterator[None]:
 
 
 class Plain:
-    """Output stream that passes text on and is no terminal."""
+    """Output stream that forwards text and is not a terminal."""
 
     encoding, closed = "utf-8", False
 
@@ -175,13 +174,13 @@ class Plain:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit with this code, without a last search for garbage, which would take a second.
+    """Exit with this code, without a last garbage collection, which would take a second.
 
-    Loader processes that are left are killed: they ignore the signal by which the interpreter would end them. One of
-    several processes leaves on the spot: a thread of its process group that lets go of a tensor while the interpreter
-    is taken down aborts the process.
+    Remaining loader processes are killed: they ignore the signal by which the interpreter would end them. One of
+    several processes exits immediately: a thread of its process group that releases a tensor while the interpreter
+    shuts down aborts the process.
     """
-    if hasattr(signal, "SIGCHLD"):  # not Windows; torch would raise an error about each loader process that is killed
+    if hasattr(signal, "SIGCHLD"):  # not on Windows; torch would raise an error for each killed loader process
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.kill()

@@ -1,4 +1,4 @@
-"""Precision and determinism of a process, and how a run leaves all that it sets in the process as it was."""
+"""Precision and determinism of a process, and restoring everything that a run sets in it."""
 
 import multiprocessing
 import os
@@ -14,35 +14,38 @@ from trainers.system.process import usable_streams
 
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 AMP_DTYPES = {"off": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Type that autocast computes in, by the values of `--amp`."""
+"""Autocast dtype for each value of `--amp`."""
 
 
 def amp_dtype_on(device: torch.device, amp: str) -> torch.dtype | None:
-    """Return the type that autocast computes in on a device; a processor computes float32 in place of fp16."""
+    """Return the autocast dtype on a device; a CPU computes in float32 in place of fp16."""
     return None if amp == "fp16" and device.type == "cpu" else AMP_DTYPES.get(amp)
 
 
 def set_precision(device: torch.device, amp: str) -> None:
-    """Let a GPU round the factors of float32 products to 10 bits (TF32), which is several times as fast, unless `--amp
-    off` asks for all 23. A processor computes as it did."""
+    """Allow a GPU to use TF32 for float32 products unless `--amp off` asks for full precision; does nothing on a CPU.
+
+    TF32 rounds factors to 10 bits and is several times as fast.
+    """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if amp == "off" else "high")
         torch.backends.cudnn.allow_tf32 = amp != "off"
 
 
 def precision_to_use(device: torch.device, amp: str) -> torch.dtype | None:
-    """Set the precision of predictions, and return the type that autocast computes in: on a GPU that of the run, on a
-    processor float32."""
+    """Set the precision of predictions and return the autocast dtype: that of the run on a GPU, float32 on a CPU."""
     set_precision(device, amp)
     return None if device.type == "cpu" else AMP_DTYPES.get(amp)
 
 
 def compute_deterministically() -> None:
-    """Let this process use deterministic algorithms alone. Call it before CUDA starts: cuBLAS reads the variable then.
-    An operation without such an algorithm raises RuntimeError."""
+    """Restrict this process to deterministic algorithms. Call it before CUDA starts: cuBLAS reads the variable then.
+
+    An operation without such an algorithm raises RuntimeError.
+    """
     os.environ.setdefault(CUBLAS, ":4096:8")
     torch.use_deterministic_algorithms(True)
-    # Filling finds reads of memory that was never written, and takes time.
+    # Filling detects reads of uninitialised memory, and takes time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -69,6 +72,6 @@ def restored() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = tf32
         random.setstate(drawn)
         np.random.set_state(drawn_by_numpy)
-        multiprocessing.set_start_method(start_method, force=True)  # None: as if nobody had asked for one yet
+        multiprocessing.set_start_method(start_method, force=True)  # None: not chosen yet
         if variable is None:
             os.environ.pop(CUBLAS, None)

@@ -1,4 +1,4 @@
-"""Handle signals of a whole command, from its first line to its report. Imports nothing heavy."""
+"""Handle signals of a command, from its first line to its report. Imports nothing heavy."""
 
 import os
 import signal
@@ -16,7 +16,8 @@ ONE_REQUEST = 1.0
 
 
 class Signals:
-    """The first signal raises Interrupted, in a step when it is done; a second Ctrl-C ends the process at once."""
+    """Signal state: the first signal raises Interrupted, after the current step; a second Ctrl-C ends the process at
+    once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -25,30 +26,30 @@ class Signals:
 
     @contextmanager
     def handled(self, signums: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
-        """Handle signals inside the block, and in blocks within it; does nothing outside of the main thread."""
+        """Handle signals inside the block and nested ones; does nothing outside of the main thread."""
         if self._ours() or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {signum: signal.getsignal(signum) for signum in signums}
         if hasattr(signal, "SIGHUP") and before.get(signal.SIGHUP) == signal.SIG_IGN:
-            del before[signal.SIGHUP]  # started by nohup, to outlive its terminal
+            del before[signal.SIGHUP]  # started by nohup
         try:
             for signum in before:
                 signal.signal(signum, self._receive)
             yield
             self.check()
         except Exception as error:
-            if self.received is not None and not hasattr(error, "exit_code"):  # a library made it of Interrupted
+            if self.received is not None and not hasattr(error, "exit_code"):  # a library replaced Interrupted by it
                 raise Interrupted(self.received) from error
             raise
         finally:
             for signum, handler in before.items():
-                signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler that Python did not set
+                signal.signal(signum, handler or signal.SIG_DFL)  # None: a handler not set by Python
             self.received = None
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let signals wait for `check`, which is called where weights, sums and counters agree, or for the end."""
+        """Defer signals to `check`, called when weights, sums and counters agree, or to the end of the block."""
         self.waiting = True
         try:
             yield
@@ -58,7 +59,7 @@ class Signals:
 
     @contextmanager
     def hinting(self, hint: str) -> Iterator[None]:
-        """Add to Interrupted how to go on."""
+        """Add a hint how to continue to Interrupted."""
         try:
             yield
         except Interrupted as stop:
@@ -67,7 +68,7 @@ class Signals:
 
     @contextmanager
     def left_to_the_system(self) -> Iterator[None]:
-        """Let a signal end the process: for a call into C that waits, in which no handler of Python runs."""
+        """Let a signal end the process, during a call into C that waits and runs no handler of Python."""
         ours = self._ours()
         for signum in ours:
             signal.signal(signum, signal.SIG_DFL)
