@@ -1,4 +1,4 @@
-"""The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
+"""Run the command line: argv -> options -> one command -> exit code. No tensor code, nothing heavy for --help."""
 
 import io
 import os
@@ -65,16 +65,16 @@ def main(argv: list[str]) -> int:
     with process.usable_streams():
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
+                stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show raises no error
         return ended([word for word in argv if word != "--debug"], debug="--debug" in argv)
 
 
 def ended(argv: list[str], *, debug: bool) -> int:
-    """Run one command and return its exit code; what it raises becomes one line."""
+    """Run one command and return its exit code; print an exception as one line."""
     try:
         with signals.handled():
             code = answer(argv)
-            sys.stdout.flush()  # here, where a reader who has left is known by his exit code
+            sys.stdout.flush()  # here, where a closed pipe is handled
         return code
     except KeyboardInterrupt:
         return complain("interrupted", 130)
@@ -85,7 +85,7 @@ def ended(argv: list[str], *, debug: bool) -> int:
             with suppress(OSError):  # `2>&1 | head`
                 for hint in getattr(error, "__notes__", ()):
                     print(f"nobody reads the output any more; {hint}", file=sys.stderr)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing can be printed at exit either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing can be printed at exit, either
             return 141
         code = exit_code(error)
         if debug or code == 1:
@@ -94,7 +94,7 @@ def ended(argv: list[str], *, debug: bool) -> int:
 
 
 def reader_has_left() -> bool:
-    """Return whether whoever read the output has stopped, such as `| head`; True where the system cannot tell."""
+    """Return whether the reader of the output has stopped, such as `| head`; True if the system cannot tell."""
     try:
         looking = select.poll()
         looking.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always reported
@@ -104,7 +104,7 @@ def reader_has_left() -> bool:
 
 
 def answer(argv: list[str]) -> int:
-    """Do what the words ask for: the exit code."""
+    """Run the command that the words name; return its exit code."""
     if argv[:1] in (["--help"], ["-h"], ["help"]):
         print(usage())
         return 0
@@ -139,12 +139,12 @@ def answer(argv: list[str]) -> int:
 
 
 def module_of(name: str) -> Any:
-    """Import the module of a command, when it is asked for: most need torch, the help of others does not."""
+    """Import the module of a command only when it is needed: most import torch, help does not."""
     return import_module(f"{PREFIX}commands.{name}")
 
 
 def reason(error: Exception) -> str:
-    """The line about an exception: of the operating system's the place, the fault, and what may help."""
+    """Describe an exception in one line; for an error of the operating system its place, fault and remedy."""
     if hasattr(error, "exit_code"):
         return str(error)
     if out_of_memory(error):
@@ -159,7 +159,7 @@ def complain(message: str, code: int) -> int:
 
 
 def program() -> NoReturn:
-    """The whole program: the words after its name are the command."""
+    """Run the whole program on the words of the command line."""
     process.settle()
     process.choose_waiting(sys.argv[1:])
     process.leave(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`python main.py check DATA`: what is wrong with a set of images, before a model learns it."""
+"""`check DATA`: find what is wrong with a set of images, before a model learns it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(config: Options) -> int:
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column, config.group)
     with json_document(config) as document:
-        csv_path = config.csv_path  # refused, if at all, before minutes of reading
+        csv_path = config.csv_path  # refuse it before minutes of reading
         report = check_source(
             config.data,
             data_root=config.data_root,
@@ -70,7 +70,7 @@ def main(config: Options) -> int:
             sample=config.sample,
             near=not config.no_near,
         )
-        if report.findings or config.output or csv_path.exists():  # not one of an earlier check
+        if report.findings or config.output or csv_path.exists():  # replace that of an earlier check
             if config.output is None:
                 claimed_folder(OutputConfig(), config.data)
             place = data_place(config.data)
@@ -83,7 +83,7 @@ def main(config: Options) -> int:
 
 
 def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
-    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
+    """Build the document of `--json`; docs/use-the-result.md lists its fields."""
     reading = report.reading
     return {
         "data": config.data,
@@ -137,14 +137,14 @@ def verdict(report: CheckReport) -> str:
 
 
 def _is_of_an_image(finding: Problem) -> bool:
-    """Tell whether an error goes with its image: one of a class, of the bit depth of a whole set, or of two rows about
-    a good image does not."""
+    """Return whether an error is about its image: not about a class, the bit depth of the set, or two rows of a good
+    image."""
     of_others = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank", "duplicate_row")
     return finding.severity == "error" and not of_others
 
 
 def next_step(config: Options, report: CheckReport) -> str:
-    """Name the next step: to train, or first to look at what may be learnt in place of the content."""
+    """Name the next step: training, or first a look at a shortcut that may be learnt in place of the content."""
     if not report.shortcuts:
         return f"next: {train_command(config)}"
     shortcut = f"take the shortcut ({report.shortcuts[0].fact}) out, or a score will be that of the shortcut"

@@ -1,4 +1,4 @@
-"""`clean DATA`: which labels models doubt that have not learnt from them; and a table without them."""
+"""`clean DATA`: find likely label errors, and write a table without them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
+    """Find suspects unless they are listed already, write the table by their decisions, and open the page."""
     from datasets.loaders import split_samples
     from datasets.shared_split import PRETRAINED_ON, have_seen
     from inference.labels import clean
@@ -58,7 +58,7 @@ def main(options: Options) -> int:
     config = replace(options.images, on_bad_image=options.on_bad_image)
     again = listed.is_file()
     if not again:
-        cleanlab_filter()  # where it is missing, that is said now
+        cleanlab_filter()  # if it is missing, fail now
     samples = split_samples(config)
     networks = clean.networks_for(samples)
     if options.review or not again:

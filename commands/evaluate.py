@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "on_bad_image", "output")
-"""Options that have an effect with --data alone."""
+"""Options that have an effect only with --data."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ def show(options: Options, evaluation: Evaluation) -> None:
 
 
 def fitted_to_terminal(line: str) -> str:
-    """Break the line where the terminal is narrower: below its text, where a name stands before that."""
+    """Wrap a line at the width of the terminal, below its text if it starts with a name."""
     named = line[NAMES - 1 : NAMES].strip() and line[NAMES : NAMES + 2] == "  "
     return wrapped(line, indent=NAMES + 2 if named else 0)
 
 
 NAMES = 17
-"""Columns of the names before the lines of `inference.evaluation_report`."""
+"""Width of the name column in the lines of `inference.evaluation_report`."""

@@ -1,4 +1,4 @@
-"""`explain RUN IMAGE...`: evidence for a class, as heat maps over pictures; or a page of the model as it learned."""
+"""`explain RUN IMAGE...`: show evidence for a class as heat maps over pictures, or a page of a model as it learned."""
 
 import sys
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`export RUN --format safetensors|onnx`: a file that other programs run, checked against the model."""
+"""`export RUN --format safetensors|onnx`: write a file for other programs, checked against the model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main(options: Options) -> int:
 
 
 def described(classifier: Classifier, form: str, temperature: float) -> list[tuple[str, str]]:
-    """Describe what goes into a file of this form, picture, tensor or weights, and what comes out."""
+    """Describe input and output of a file of this form: picture, tensor or weights."""
     from inference.certainty.answers import LEVEL, RATE
 
     spec, count, answers = classifier.spec, len(classifier.class_names), classifier.answers

@@ -1,4 +1,4 @@
-"""`--json`: a command's result as one JSON document on standard output, for a script."""
+"""Print a command's result as one JSON document on standard output, for a script: `--json`."""
 
 import dataclasses
 import json
@@ -20,8 +20,11 @@ class JsonOption:
 
 @contextmanager
 def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
-    """Give the command a table to fill. With `--json` it is printed when the block has ended without an error, and what
-    else the block prints goes to standard error; without, it is dropped."""
+    """Yield a dict to fill with the result of a command.
+
+    With `--json` it is printed after the block, and everything that the block prints goes to standard error; otherwise
+    it is dropped.
+    """
     document: dict[str, Any] = {}
     if not options.json:
         yield document
@@ -32,7 +35,7 @@ def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Turn values into JSON's: a table for a dataclass, text for a path, null for a number that is not finite."""
+    """Convert values for JSON: dataclasses to dicts, paths to text, numbers that are not finite to null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "_asdict"):  # a named tuple
@@ -41,7 +44,7 @@ def plain(value: Any) -> Any:
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
-    if hasattr(value, "item"):  # a number of NumPy's
+    if hasattr(value, "item"):  # a NumPy number
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -1,4 +1,4 @@
-"""`next POOL`: which of many unlabelled pictures to label next; a page to label them on, and a table to train on."""
+"""`next POOL`: choose which unlabelled pictures to label next, with a page to label them and a table to train on."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from trainers.reporting.console import say
 from trainers.storage.data_folder import claimed_folder, data_folder
 
 LISTED = 10
-"""Pictures and classes named on the terminal."""
+"""Most pictures and classes named on the terminal."""
 WHY = {
     "centre": "typical of many, as labels are few or there are none",
     "uncertain": "of those that the model is least sure of, as different as can be",
@@ -62,7 +62,7 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
+    """Read the labels of the last choice, choose new pictures once all of these are decided, and open the page."""
     from inference.labels import picks as table
     from inference.labels.features import extract_features, pretrained
 
@@ -70,7 +70,9 @@ def main(options: Options) -> int:
     pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
     picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
     labels = folder / "labels.csv"
-    if labels.is_file() and (not listed.is_file() or (folder / "skipped.csv").is_file()):  # to write it loses labels
+    if labels.is_file() and (
+        not listed.is_file() or (folder / "skipped.csv").is_file()
+    ):  # writing it would lose labels
         raise DataError(
             f"{labels} has labels that {listed} lacks: move {folder} away, and add --labelled {labels.name}"
         )

@@ -1,4 +1,4 @@
-"""`python main.py pack DATA FOLDER`: a set of images as few large files, which are quick to copy and to read."""
+"""`pack DATA FOLDER`: write a set of images as few large files, which are quick to copy and to read."""
 
 from dataclasses import dataclass
 from pathlib import Path

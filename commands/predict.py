@@ -1,4 +1,4 @@
-"""`predict RUN PATH...`: classify image files: CSV out, one line per image."""
+"""`predict RUN PATH...`: classify image files, with CSV output of one line per image."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def main(options: Options) -> int:
 
 
 def temperature_of(classifier: Classifier) -> float:
-    """Return the temperature that `evaluate` fitted to these weights. Raises UsageError: nothing."""
+    """Return the temperature that `evaluate` fitted to these weights. Raises UsageError: there is none."""
     if classifier.answers is not None and classifier.answers.temperature is not None:
         return float(classifier.answers.temperature)
     name = classifier.source
@@ -100,7 +100,7 @@ def temperature_of(classifier: Classifier) -> float:
 
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
-    """Print a note on standard error where too few validation images leave out a set or a threshold."""
+    """Print a note to standard error if there are too few validation images for a set or a threshold."""
     lack = None
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
@@ -120,7 +120,7 @@ def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
 
 
 def say(tally: Tally, files: Sequence[Path] = ()) -> None:
-    """Say on standard error what was written, how many images are right, and how many files could not be read."""
+    """Print to standard error what was written, how many images are right, and how many files could not be read."""
     if files:
         unknown = f", {tally.unknown:,} of {tally.judged:,} unknown" if tally.judged else ""
         print(

@@ -1,4 +1,4 @@
-"""`rank DATA --models A B C`: which backbone is worth fine-tuning on these images, after one look at each of them."""
+"""`rank DATA --models A B C`: rank backbones for fine-tuning on these images, after one forward pass per image."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def main(options: Options) -> int:
 
 
 def table(rows: Sequence[Ranked]) -> Iterator[str]:
-    """Yield the table, and which backbones a test cannot tell from the first."""
+    """Yield the table, and the backbones that a test cannot tell from the first."""
     from trainers.budget.ranking import scores_by_name
     from trainers.heads.fit import ranking
     from trainers.statistics import design_of, holm, is_claim, paired_difference

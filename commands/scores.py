@@ -1,4 +1,4 @@
-"""Print how good a run is: its scores, a verdict on them, and the commands that use it."""
+"""Print the result of a run: its scores, a verdict on them, and the commands that use it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def score_lines(
     rows: Sequence[tuple[str, Mapping[str, float], str, Design | None]], *, intervals: bool = True
 ) -> Iterator[str]:
-    """Yield a table of the scores of some splits, each with a remark; balanced: the mean of the classes' recalls.
+    """Yield a table of the scores of some splits, each with a remark; `balanced` is the mean recall of the classes.
 
-    Few images, where their number is known, have fewer digits, and below the table the interval of their accuracy;
-    images in groups have it in any case.
+    With few images, if their number is known, scores have fewer digits, and the interval of the accuracy follows below
+    the table. With images in groups it always follows.
     """
     below = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
@@ -41,13 +41,13 @@ def score_lines(
 
 
 def say_what_was_seen(results: Sequence[RunResult]) -> None:
-    """Repeat below scores the lines about images that the start of a run was trained on."""
+    """Repeat the lines about images that the initial model was trained on."""
     for line in dict.fromkeys(line for result in results for line in result.folder.seen):
         say(line, label="note")
 
 
 def verdict(result: RunResult) -> str:
-    """Say in two sentences how good a run is; the table of scores below them has the rest."""
+    """Say in two sentences how good a run is; the table of scores follows."""
     split = "val" if result.test is None else "test"
     share, images = (result.test or result.val)["accuracy"], result.images[split]
     kind, design = "validation" if split == "val" else split, known_design(result, split)
@@ -60,14 +60,14 @@ def verdict(result: RunResult) -> str:
 
 
 def known_design(result: RunResult, split: str) -> Design:
-    """Return the design effect of the groups in a split; images that all stand alone have none."""
+    """Return the design effect of the groups in a split; without groups it is that of single images."""
     from trainers.statistics import Design
 
     return result.designs.get(split) or Design(result.images[split], result.images[split])
 
 
 def report(result: RunResult) -> None:
-    """Print how good a run is, its scores, and how to use it."""
+    """Print a verdict on a run, its scores, and how to use it."""
     from trainers.reporting.screen import weights_taken
 
     chosen = weights_taken(result.config, result.best_epoch)
@@ -82,6 +82,6 @@ def report(result: RunResult) -> None:
 
 
 def say_what_next(run_dir: Path) -> None:
-    """Print how to watch a run, and how to use it."""
+    """Print the commands to watch a run and to use it."""
     say(watch(run_dir.parent), label="watch")
     say(command("predict", run_dir, "path/to/images"), label="use")

@@ -1,4 +1,4 @@
-"""`summary --model NAME`: what a model is made of, layer by layer, without its weights."""
+"""`summary --model NAME`: print a model layer by layer, without its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vit.config import WHAT_THEY_ARE, ModelConfig
 if TYPE_CHECKING:
     from vit.summary import Summary
 
-# Modules that compute nothing in this model's forward pass: a row each would only hide the others.
+# Modules without computation in this model's forward pass: their rows would hide the others.
 HIDDEN = {"Dropout", "StochasticDepth", "Identity"}
 
 
@@ -42,7 +42,7 @@ def main(options: Options) -> int:
     from vit.summary import summarise
 
     blueprint = Blueprint(options.model)
-    with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
+    with torch.device("meta"):  # shapes without data: ViT-H is as fast as ViT-Ti
         model = blueprint.build(num_classes=options.num_classes)
     size = blueprint.image_spec.image_size
     summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
@@ -55,7 +55,7 @@ def lines(name: str, summary: Summary, *, depth: int) -> Iterator[str]:
     for layer in summary.layers:
         if layer.depth <= depth and layer.kind not in HIDDEN:
             label = "  " * layer.depth + (layer.name.rsplit(".", 1)[-1] or name)
-            digits = 3 if layer.flops >= 1e6 else 6  # so that no row with work shows a zero
+            digits = 3 if layer.flops >= 1e6 else 6  # so that no row with operations shows a zero
             gflops = f"{layer.flops / 1e9:.{digits}f}" if layer.flops else ""
             rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", gflops))
     yield from format_table(rows, left=(0, 1, 2))

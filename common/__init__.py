@@ -1,1 +1,1 @@
-"""Ground floor of all packages: errors, text for a terminal, files, tables, options, preprocessing. No torch."""
+"""Lowest layer, used by all packages: errors, text for a terminal, files, tables, options, preprocessing. No torch."""

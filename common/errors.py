@@ -18,44 +18,44 @@ class OptionError(ValueError):
 
 
 class NoAttention(OptionError):
-    """A model without attention weights that are a map over the patches of an image."""
+    """The model has no attention weights that form a map over the patches of an image."""
 
 
 class MissingPackage(OptionError):
-    """A needed package is not installed, or broken; the line says how to get it."""
+    """A required package is missing or broken; the message tells how to install it."""
 
 
 class UnknownDataSet(OptionError):
-    """A name that is neither a built-in set nor a path."""
+    """The name is neither a built-in set nor a path."""
 
 
 class DataError(ValueError):
-    """The data is at fault; the line names the file or folder and says what would work."""
+    """The data is faulty; the message names the file or folder and tells what would work."""
 
     exit_code = 3
 
     def __init__(self, message: str) -> None:
-        # A loader process re-raises with its whole traceback as the message; keep the line that was meant for people.
+        # A loader process re-raises with its whole traceback as the message; keep the line written for people.
         if message.startswith("Caught DataError in DataLoader worker"):
             message = message.rstrip().rpartition("DataError: ")[2]
         super().__init__(message)
 
 
 class WeightsError(ValueError):
-    """A file of weights that cannot be had, read, or loaded into this model."""
+    """A file of weights cannot be obtained, read, or loaded into this model."""
 
     exit_code = 3
 
 
 class CheckpointError(ValueError):
-    """A file that is not a checkpoint of this application, or a damaged one."""
+    """A file is no checkpoint of this application, or is damaged."""
 
     exit_code = 3
 
 
 @contextmanager
 def report_damage(path: Path) -> Iterator[None]:
-    """Re-raise exceptions of the block, but ours and the system's, as CheckpointError naming `path`."""
+    """Re-raise exceptions of the block as CheckpointError naming `path`, except the application's and the system's."""
     try:
         yield
     except Exception as error:
@@ -71,7 +71,7 @@ class TrainingError(RuntimeError):
 
 
 class Diverged(TrainingError):
-    """A loss or a gradient is not finite in this step; another learning rate may do."""
+    """A loss or a gradient is not finite in this step; another learning rate may help."""
 
     def __init__(self, message: str, step: int = 0) -> None:
         super().__init__(message)
@@ -106,28 +106,28 @@ class Interrupted(BaseException):
 
 _OUT_OF_MEMORY = (
     "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory", "can't start new thread",
-    "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
+    "could not create a primitive", "bad_alloc",  # messages of oneDNN and C++
     "unable to allocate shared memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
 )  # fmt: skip
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
+    """Return whether an error of Python, torch, oneDNN, C++ or the system means that memory ran out."""
     if isinstance(error, RuntimeError | OSError | ImportError):
         return any(words in str(error) for words in _OUT_OF_MEMORY)
     return isinstance(error, MemoryError)
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's own words in one line, without a traceback from a loader."""
+    """Return the first line of an error's message, without a traceback from a loader process."""
     lines = str(error).strip().splitlines() or [""]
     met_elsewhere = re.match(r"Caught \w+ in DataLoader worker process", lines[0])
     return lines[-1 if met_elsewhere else 0].rstrip(". ") or "no reason given"
 
 
 def system_reason(error: OSError, option: str = "--output-dir") -> str:
-    """Name the place and the fault of an error of the system, and the option that names another place to write to."""
+    """Describe an error of the system by place and fault, with the option that chooses another place to write to."""
     if error.filename is None or error.strerror is None:
         return first_line(error)
     place = os.path.abspath(error.filename)
@@ -141,7 +141,7 @@ def system_reason(error: OSError, option: str = "--output-dir") -> str:
 
 
 def exit_code(error: Exception) -> int:
-    """Return an exception's own exit code, the code of the system's errors, or 1 for a bug."""
+    """Return the exit code of an exception: its own, that of errors of the system, or 1 for a bug."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:
         return own
@@ -153,8 +153,8 @@ def exit_code(error: Exception) -> int:
 def import_optional(name: str, hint: str) -> Any:
     """Import a module of an optional package.
 
-    Raises MissingPackage with `hint`, the line that says how to get it; of one that is installed and does not load,
-    with its own words in front.
+    Raises MissingPackage with `hint`, which tells how to install it; if it is installed and fails to import, its own
+    message comes first.
     """
     try:
         return import_module(name)

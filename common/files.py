@@ -1,4 +1,4 @@
-"""Write files that appear whole or not at all: flushed to disk, then renamed. No torch here."""
+"""Write files atomically: they appear whole or not at all, flushed to disk, then renamed. No torch here."""
 
 import errno
 import glob
@@ -16,19 +16,19 @@ from typing import TextIO
 from common.errors import DataError
 
 DAY = 86_400.0
-"""Seconds after which what a killed process had begun to write is removed."""
+"""Age in seconds at which temporary files of killed processes are removed."""
 MARK = "vit-train-tmp"
-"""Word in the name of whatever is written aside, and the file in a folder that is: nothing without it is ours."""
+"""Part of the name of all temporary files and folders, and of the marker file in a folder: nothing else is removed."""
 NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
-"""Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
+"""Forbid unpacking and downloading; set while a run is opened that may come from a stranger."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file name to write to, which replaces `path` when the block ends well.
+    """Yield a temporary path, which replaces `path` when the block ends without an error.
 
-    A link stays one, and the file that it names is replaced. A pipe or a device is written to directly. What killed
-    processes left there is removed once it is a day old.
+    A link is kept, and the file that it points to is replaced. A pipe or a device is written to directly. Temporary
+    files of killed processes are removed once they are a day old.
     """
     place, special = path.resolve(), path.exists() and not path.is_file()
     aside = path if special else temporary_path(place)
@@ -43,20 +43,22 @@ def replacing(path: Path) -> Iterator[Path]:
             with suppress(OSError):
                 aside.unlink()
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(aside)):
-            raise OSError(error.errno, error.strerror, str(path)) from None  # rather than a name that nobody knows
+            raise OSError(
+                error.errno, error.strerror, str(path)
+            ) from None  # rather than the name of the temporary file
         raise
 
 
 def commit_file(aside: Path, path: Path) -> None:
-    """Rename a complete file, once it is on the disk, and make the rename durable where the disk can."""
+    """Flush a complete file to disk and rename it, durably where the file system supports that."""
     flush(aside, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     os.replace(aside, path)
-    with suppress(OSError):  # many disks and platforms can flush no folder
+    with suppress(OSError):  # many disks and platforms cannot flush folders
         flush(path.parent, os.O_RDONLY)
 
 
 def flush(path: Path, flags: int) -> None:
-    """Wait until a file is on the disk, where that is of a kind that can say so."""
+    """Flush a file to disk, if it is of a kind that supports that."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -69,7 +71,7 @@ def flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def folder_aside(folder: Path) -> Iterator[Path]:
-    """Yield a folder in a hidden one next to `folder`, to fill and rename; remove what is left after the block."""
+    """Yield a temporary folder next to `folder`, to fill and rename; what is left of it is removed after the block."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(f".*.{MARK}*"))
     aside = temporary_path(folder)
@@ -84,22 +86,23 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it.
+    """Yield a temporary folder, which becomes `folder` when the block ends without an error, whole or not at all.
 
-    This process holds the lock of `folder`, or nobody else knows of it."""
+    The caller holds the lock of `folder`, or no other process knows it.
+    """
     with folder_aside(folder) as aside:
         yield aside
         os.rename(aside, folder)
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of this process's own making, in one step for all who look."""
+    """Remove a folder that this process created, in one step for all observers."""
     with folder_aside(folder) as aside:
         os.rename(folder, aside / folder.name)
 
 
 def settle(aside: Path, folder: Path) -> None:
-    """Rename a filled folder to its place, unless another process has put its own there meanwhile."""
+    """Rename a filled folder to its final path, unless another process has created that meanwhile."""
     try:
         aside.rename(folder)
     except OSError:
@@ -108,22 +111,22 @@ def settle(aside: Path, folder: Path) -> None:
 
 
 def temporary_path(place: Path) -> Path:
-    """Return a hidden name in the folder of `place` that no other process has, on whatever machine."""
+    """Return a hidden path next to `place` that no other process uses, on any machine."""
     return hidden(place, f".{secrets.token_hex(8)}.{MARK}{place.suffix[-16:]}")
 
 
 def hidden(place: Path, ending: str) -> Path:
-    """Return a hidden name in the folder of `place`, cut to what a disk takes."""
+    """Return a hidden path next to `place`, its name cut to the limit of file systems."""
     return place.with_name(f".{cut_name(place.name, 254 - len(os.fsencode(ending)))}{ending}")
 
 
 def cut_name(name: str, room: int = 200) -> str:
-    """Return the beginning of a file's name that has at most so many bytes; a disk takes 255."""
+    """Cut a file's name to at most this many bytes; file systems allow 255."""
     return name if len(os.fsencode(name)) <= room else os.fsencode(name)[:room].decode(errors="ignore")
 
 
 def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
-    """Remove what killed processes of this program had begun to write, if at least `age` seconds old."""
+    """Remove temporary files of killed processes of this program that are at least `age` seconds old."""
     for aside in asides:
         ours = re.fullmatch(rf"\..*\.[0-9a-f]{{16}}\.{MARK}(\..*)?", aside.name, re.DOTALL) and not aside.is_symlink()
         with suppress(OSError):
@@ -135,7 +138,7 @@ def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return numbers that change with a file or a folder's names; [] if there is none."""
+    """Return numbers that change with a file, or with the names in a folder; [] if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -144,7 +147,7 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
 
 
 def matching(pattern: str) -> list[str]:
-    """List the files that a pattern means, sorted; a [ means itself where a name with it is there."""
+    """List the files that match a pattern, sorted; a [ is literal if a name with it exists."""
     return sorted(glob.glob(pattern.replace("[", "[[]"), recursive=True) or glob.glob(pattern, recursive=True))
 
 
@@ -156,9 +159,10 @@ def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 @contextmanager
 def text_file(path: Path, *, errors: str = "surrogateescape") -> Iterator[TextIO]:
-    """Open a file that takes the place of `path` when the block ends well.
+    """Open a file that replaces `path` when the block ends without an error.
 
-    UTF-8, with line ends as they are given, and with the very bytes of a file name that is none."""
+    UTF-8, line ends as given; non-UTF-8 file names keep their bytes.
+    """
     with replacing(path) as aside, open(aside, "w", newline="", encoding="utf-8", errors=errors) as file:
         yield file
 
@@ -174,7 +178,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def require_writable_data_root(target: Path) -> None:
-    """Raise DataError before `target` would be made, where NO_DOWNLOADS is set."""
+    """Raise DataError if NO_DOWNLOADS is set and `target` would be created."""
     if NO_DOWNLOADS.get():
         raise DataError(
             f"{target} is not there, and only the files of a run say to put it there; say where: --data-root DIR"

@@ -1,4 +1,4 @@
-"""Define preprocessing as a value that models, data and exports share. No torch."""
+"""Preprocessing as a value that models, data and exports share. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,10 +13,10 @@ MAX_SIDE = 4096
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Say how an image becomes a model's input, in training, evaluation and exports alike.
+    """How an image becomes a model's input, in training, evaluation and exports alike.
 
     An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
-    channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.
+    channel. A run, checkpoint or export without `fit` and `decoding` used their defaults.
     """
 
     image_size: int = 224
@@ -27,8 +27,8 @@ class ImageSpec:
     crop_fraction: float = 1.0
     """Share kept by `crop`: the middle of a picture whose shorter side is `image_size / crop_fraction` pixels."""
     fit: Literal["crop", "pad", "squash"] = "crop"
-    """Way in which a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
-    proportions are given up (squash)."""
+    """How a picture becomes square: keep its middle (crop), fill the border with `mean` (pad), or change its
+    proportions (squash)."""
     decoding: Literal["full", "scaled"] = "full"
     """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
 

@@ -15,29 +15,29 @@ from typing import Any
 from common.errors import OptionError
 from common.text import did_you_mean
 
-# What is special about an option stands in its type: `seed: Annotated[int, InPlans, Shared] = 0`.
+# An option's type carries its marks: `seed: Annotated[int, InPlans, Shared] = 0`.
 Positional = "positional"
-"""Given by its place on the command line, without a name."""
+"""Given by position on the command line, without a name."""
 InFiles = "in files"
 """Set from Python or in a file for `--config`, never on a command line."""
 Output, OutputFolder = "output", "output folder"
-"""Names a file or a folder to write, which is none that the command reads."""
+"""Names a file or a folder to write, not one of the command's inputs."""
 NoWord = "no word"
-"""Never set on a command line: no word says its value."""
+"""Cannot be given on a command line, as no word expresses its value."""
 InPlans = "in plans"
 """Obeyed by a plan of `train --minutes`. Other options of the model and its training switch the plan off."""
 Hparam = "hparam"
 """Has a column in TensorBoard's HPARAMS tab, whatever its value."""
 Movable = "movable"
-"""May have changed when a run is resumed: no bit of the run depends on it, or `resume` looks after it."""
+"""May change when a run is resumed: no bit of the run depends on it, or `resume` handles the change."""
 Incidental = "incidental"
-"""Does not tell runs apart: with another value a command still asks for the same run."""
+"""Does not distinguish runs: with another value a command still means the same run."""
 Training = "training"
-"""Says how to train, though it stands among the options of the images."""
+"""Says how to train, although it is among the options of the images."""
 InFits = "in fits"
-"""Obeyed where a head is fitted at once to frozen networks."""
+"""Obeyed if a head is fitted at once to frozen networks."""
 Shared = "shared"
-"""Is the same in all arms of a comparison, or its result would mean nothing."""
+"""Is the same in all arms of a comparison, or the result would mean nothing."""
 ForAllArms = "for all arms"
 """Set by `compare` on its command line, for all arms; the others are set in a file, or for an arm."""
 Neutral = "neutral"
@@ -45,16 +45,16 @@ Neutral = "neutral"
 ChoosesImages = "chooses images"
 """Chooses images, labels or splits, which compared runs share; they are compared themselves."""
 OfWeights = "of weights"
-"""Follows from the pretrained weights where it is left open."""
+"""Follows from the pretrained weights if it is left open."""
 Shape = "shape"
 """Must be given with a model's name for the weights of a run to fit."""
 Telling = "telling"
-"""Names the arms of finished runs wherever it differs, though their models differ, too; so does what is `Shape`."""
+"""Names the arms of finished runs wherever it differs, even if their models differ, too; so does each `Shape`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arg:
-    """Say an option's name, short name, value word and help, where its field does not."""
+    """An option's name, short name, value word and help, if they do not follow from its field."""
 
     name: str = ""
     short: str = ""
@@ -64,12 +64,12 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Describe an option of a class, or of one of its sections."""
+    """An option of a class, or of one of its sections."""
 
     owner: type
-    """The class that has the field."""
+    """The class that defines the field."""
     section: str
-    """The section of options that it stands in; empty for an option of the command itself."""
+    """The section of options it belongs to; empty for an option of the command itself."""
     name: str
     flag: str
     """Its name on the command line, such as `--lr`."""
@@ -77,7 +77,7 @@ class Option:
     """Its type without marks."""
     marks: tuple[Any, ...]
     default: Any
-    """MISSING where it must be given."""
+    """MISSING if it must be given."""
 
     @property
     def arg(self) -> Arg:
@@ -85,7 +85,7 @@ class Option:
 
     @property
     def said(self) -> str:
-        """Its name where it is given: on the command line, or in a file."""
+        """Its name as it is given: on the command line, or in a file."""
         return self.name if InFiles in self.marks else self.flag
 
     def of(self, config: Any) -> Any:
@@ -94,15 +94,15 @@ class Option:
 
 
 def is_option(field: dataclasses.Field) -> bool:
-    """Return whether a field of a class of options is one; others say something about them, and are not compared."""
+    """Return whether a field of a class of options is one; other fields describe options, and are not compared."""
     return field.compare
 
 
 @cache
 def options_of(options_class: type, section: str = "", defaults: Any = None) -> tuple[Option, ...]:
-    """List the options of a class and its sections; `defaults` has other values than the class.
+    """List the options of a class and its sections; `defaults` overrides the values of the class.
 
-    An option of the class hides one of the same flag in a section.
+    An option of the class hides one with the same flag in a section.
     """
     hints = typing.get_type_hints(options_class, include_extras=True)
     own: list[Option] = []
@@ -123,7 +123,7 @@ def options_of(options_class: type, section: str = "", defaults: Any = None) -> 
 
 
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
-    """Build a config dataclass from plain data; `base` supplies what `values` leaves out.
+    """Build a config dataclass from plain data; `base` supplies missing values.
 
     Raises OptionError: an unknown key (the nearest known one is named), or a value of the wrong type.
     """
@@ -143,7 +143,7 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
 
 
 def take_types(config: Any) -> None:
-    """Turn each option of a config into its type, as a file's are. Raises OptionError: it has another."""
+    """Convert each option of a config to its type, as in a file. Raises OptionError: it has another type."""
     for name, hint in hints_of(config.__class__).items():
         value = getattr(config, name)
         if value is not (taken := as_type(value, hint, name)):
@@ -157,8 +157,10 @@ def hints_of(config_class: Any) -> dict[str, Any]:
 
 
 def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
-    """Return a value as type `hint`: an int may be a float, a str a Path (`~` is home), a list a tuple; numbers of
-    NumPy and torch become Python's."""
+    """Convert a value to type `hint`: an int may be a float, a str a Path (`~` is home), a list a tuple.
+
+    Numbers of NumPy and torch become Python's.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
@@ -200,7 +202,7 @@ def in_words(hint: Any) -> str:
 
 
 def require_finite(config: Any) -> None:
-    """Refuse options that are infinite or NaN, for NaN passes every check of a range."""
+    """Refuse options that are infinite or NaN; NaN would pass every check of a range."""
     for name, value in vars(config).items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
@@ -208,7 +210,7 @@ def require_finite(config: Any) -> None:
 
 
 def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str) -> None:
-    """Refuse given options that do not hold; `wanted` completes 'must', such as `be at least 1`."""
+    """Refuse given options for which `holds` is false; `wanted` completes 'must', such as `be at least 1`."""
     for field in fields:
         value = getattr(config, field)
         if value is not None and not holds(value):
@@ -216,10 +218,10 @@ def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str
 
 
 def require_counts(config: Any, *fields: str) -> None:
-    """Refuse options that count something and are below 1."""
+    """Refuse counts below 1."""
     require(config, "be at least 1", lambda count: count >= 1, *fields)
 
 
 def operand(text: str) -> str | Path:
-    """Return a name that a person gave as a word that is never taken for an option."""
+    """Return a name that a person gave, as a word that is never parsed as an option."""
     return Path(text) if text.startswith("-") else text

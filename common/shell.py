@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 PREFIX = __name__.removesuffix("common.shell")
-"""What stands before the name of each module: `vit_train.` in the package that pip installs, else nothing."""
+"""Prefix of all module names: `vit_train.` in the package that pip installs, else empty."""
 NAME = "vit-train"
 """The name of the program and of its package."""
 VERSION = "0.9.0"
-"""What `--version`, meta.json, reports, exports and the installed package say."""
+"""Version in `--version`, meta.json, reports, exports and the installed package."""
 EXTRAS = f"pip install '{NAME}[all]'" if PREFIX else "pip install -r requirements-extras.txt"
-"""Words that install the optional packages."""
+"""Command that installs the optional packages."""
 
 
 def typed(*words: object) -> str:
@@ -22,19 +22,19 @@ def typed(*words: object) -> str:
 
 
 def quoted(word: object) -> str:
-    """Quote a word for the shell; a Path is never taken for an option."""
+    """Quote a word for the shell; a Path is never parsed as an option."""
     text = str(word)
     is_option = isinstance(word, os.PathLike) and text.startswith("-")
     return shlex.quote(os.path.join(os.curdir, text) if is_option else text)
 
 
 def started(name: str) -> str:
-    """Return what starts a program of this interpreter's folder: its name where PATH leads to it, else its path."""
+    """Return the word that starts a program of this interpreter's folder: its name if PATH finds it, else its path."""
     folder = os.path.dirname(sys.executable)
     beside, found = shutil.which(name, path=folder), shutil.which(name)
     if beside is None or (found and os.path.normcase(os.path.dirname(found)) == os.path.normcase(folder)):
         return name
-    with suppress(OSError):  # a working directory that was removed
+    with suppress(OSError):  # the working directory was removed
         beside = beside.removeprefix(os.path.join(os.getcwd(), ""))
     return quoted(beside if os.path.dirname(beside) else os.path.join(os.curdir, beside))
 
@@ -56,17 +56,17 @@ TENSORBOARD = started("tensorboard")
 
 
 def command(*words: object) -> str:
-    """Return a command of this application that can be pasted: `PROGRAM` and these words."""
+    """Return a command of this application to paste: `PROGRAM` and these words."""
     return f"{PROGRAM} {typed(*words)}"
 
 
 def command_given() -> str:
-    """Return the command that started this process, this application's or that of a script which calls it."""
+    """Return the command that started this process: this application's, or that of a script that calls it."""
     script, *words = sys.argv
     ours = os.path.basename(script) in ("main.py", NAME)
     return command(*words) if ours else f"{started('python')} {typed(Path(script), *words)}"
 
 
 def watch(folder: object) -> str:
-    """Return the command that shows the runs of a folder."""
+    """Return the TensorBoard command for a folder of runs."""
     return f"{TENSORBOARD} --logdir {quoted(folder)}"

@@ -1,4 +1,4 @@
-"""Read tables as pandas DataFrames; write them safe to open in a spreadsheet."""
+"""Read tables as pandas DataFrames, and write tables that are safe to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n](?!\d*\.?\d*(e[+-]?\d+)?$)")
-"""Beginning of a cell that a spreadsheet takes for a formula, and that is no number."""
+"""Start of a cell that a spreadsheet takes for a formula, numbers excluded."""
 _SIGNS = frozenset("'=+-@\t\r\n")
 _ABOVE_HEADER = re.compile(r'(#(?![,;|\t]).*|"?sep=.?"?)?', re.IGNORECASE)
 
@@ -26,11 +26,12 @@ _ABOVE_HEADER = re.compile(r'(#(?![,;|\t]).*|"?sep=.?"?)?', re.IGNORECASE)
 def csv_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> Iterator[str]:
     """Yield the lines of a CSV table, the header first, each with its line feed.
 
-    Without pandas, whose import takes 0.4 s: a run writes tables before its first step."""
-    # With its own end of line the writer quotes a carriage return in a cell, too.
+    Without pandas, whose import takes 0.4 s: a run writes tables before its first step.
+    """
+    # With its own line end the writer quotes a carriage return in a cell, too.
     writer: Any = csv.writer(SimpleNamespace(write=lambda line: line.removesuffix("\r\n") + "\n"))
     for row in chain((header,), rows):
-        yield writer.writerow(map(escape_formula, row))  # what `write` returned
+        yield writer.writerow(map(escape_formula, row))  # the text that `write` returned
 
 
 def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
@@ -38,7 +39,7 @@ def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
 
 
 def frame_of(header: Iterable[object], rows: Iterable[Iterable[object]]) -> pd.DataFrame:
-    """Make a DataFrame of Python's objects, for pandas' text holds only names in Unicode."""
+    """Build a DataFrame of Python objects, since pandas' strings cannot hold names that are not Unicode."""
     import pandas as pd
 
     return pd.DataFrame(map(list, rows), columns=pd.Index(list(header), dtype=object), dtype=object)
@@ -51,12 +52,12 @@ def frame_text(frame: pd.DataFrame) -> str:
 
 
 def own_objects(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn the cells of a DataFrame into Python's objects, missing ones into None."""
+    """Convert the cells of a DataFrame to Python objects, missing ones to None."""
     return frame.astype(object).where(frame.notna(), None)
 
 
 def escape_formula(cell: object) -> object:
-    """Put an apostrophe, which `read_table` takes off, before text that a spreadsheet would run."""
+    """Put an apostrophe, which `read_table` removes, before text that a spreadsheet would execute."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in _SIGNS and _FORMULA.match(cell) else cell
 
 
@@ -65,12 +66,12 @@ def unguarded(cell: str) -> str:
 
 
 def cells_of(file: IO[str] | Path, **how: Any) -> pd.DataFrame:
-    """Read the cells of a table as text, empty where a row is short. Raises DataError: it is no table."""
+    """Read the cells of a table as text, empty where a row is short. Raises DataError: it is not a table."""
     import pandas as pd
 
     kept: dict[str, Any] = {"dtype": object, "keep_default_na": False, "na_filter": False, "index_col": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # of rows that all have one cell too many
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # if all rows have one cell too many
         try:
             return pd.read_csv(file, **kept, **how)
         except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, UnicodeError) as error:
@@ -78,14 +79,14 @@ def cells_of(file: IO[str] | Path, **how: Any) -> pd.DataFrame:
 
 
 def layout_of(beginning: str) -> dict[str, Any]:
-    """Return the number of lines above a table's header, and the sign between its cells."""
+    """Return the number of lines above a table's header, and the delimiter of its cells."""
     lines = beginning.split("\n")
     above = next((place for place, line in enumerate(lines) if not _ABOVE_HEADER.fullmatch(line.strip())), 0)
     return {"skiprows": above, "sep": max(",;\t|", key=lines[above].count)}
 
 
 def opened_as(path: Path) -> dict[str, Any]:
-    """Return how pandas reads a table of ours, keeping bytes of paths that are no UTF-8."""
+    """Return pandas options for reading a table of ours, with non-UTF-8 bytes of paths kept."""
     with open(path, "rb") as file:
         beginning = file.read(2**16)
     encoding = {"encoding": "utf-16" if beginning.startswith(WIDE) else "utf-8-sig"}
@@ -93,9 +94,10 @@ def opened_as(path: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.DataFrame:
-    """Read a table of ours as text; the columns `needed` must be there.
+    """Read a table of ours as text, with the columns `needed`.
 
-    Raises FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
+    Raises FileNotFoundError: there is no such file. DataError: it is not a table, or lacks a column.
+    """
     import pandas as pd
 
     if not path.is_file():
@@ -109,7 +111,9 @@ def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.
         raise DataError(f"{path} has the columns {', '.join(map(str, table))}; a {what} needs {', '.join(missing)} too")
     for name in table:
         cells = table[name].tolist()
-        if any(cell[:1] == "'" for cell in cells):  # text of no encoding stays an object: Arrow could not hold it
+        if any(
+            cell[:1] == "'" for cell in cells
+        ):  # text without a valid encoding stays an object: Arrow could not hold it
             table[name] = pd.Series([*map(unguarded, cells)], dtype=object)
     return table
 

@@ -21,9 +21,9 @@ _STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
-    """Return the text of a file that a person saved, and its encoding if not UTF-8.
+    """Decode the text of a file that a person saved; return it and its encoding if not UTF-8.
 
-    Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor surely Windows-1252.
+    Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor certainly Windows-1252.
     """
     western = [] if _NOT_SURELY_WESTERN.search(content) else [("cp1252", "Windows-1252")]
     for encoding, name in [("utf-16", "UTF-16")] if content.startswith(WIDE) else [("utf-8-sig", ""), *western]:
@@ -43,13 +43,13 @@ def read_text(path: Path) -> str:
 
 
 def plain_path(path: str) -> str:
-    """Return a path with letters as NFC, forward slashes, and stray bytes as Latin-1."""
+    """Return a path with letters as NFC, forward slashes, and invalid bytes as Latin-1."""
     path = _STRAY_BYTES.sub(lambda stray: stray[0].encode("utf-8", "surrogateescape").decode("latin-1"), path)
     return unicodedata.normalize("NFC", path).replace("\\", "/")
 
 
 def normal(text: str) -> str:
-    """Return a name without blanks around it and with letters as NFC, for file systems differ in spelling them."""
+    """Strip a name and compose its letters (NFC), since file systems spell them differently."""
     return unicodedata.normalize("NFC", text.strip())
 
 
@@ -61,12 +61,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Put text on one line, with codes such as `\\n` and `\\udcff` for what cannot be printed."""
+    """Put text on one line, with codes such as `\\n` and `\\udcff` for unprintable characters."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def format_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
-    """Yield the aligned lines of a table; the columns `left` begin at the left."""
+    """Yield the aligned lines of a table; the columns `left` are left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -86,7 +86,7 @@ def shorten_list(names: Sequence[str], limit: int = 3) -> str:
 
 
 def ellipsis(name: str, width: int) -> str:
-    """Keep the two ends of a long name, for names often differ at the end."""
+    """Shorten a long name in the middle, since names often differ at the end."""
     if len(name) <= width:
         return name
     half = (width - 1) // 2
@@ -94,9 +94,9 @@ def ellipsis(name: str, width: int) -> str:
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """Break long sentences at the width of a terminal, but no tables, commands or pipes.
+    """Wrap long sentences at the width of a terminal, but not tables, commands or output to pipes.
 
-    What follows the first line of a sentence begins after `indent` blanks.
+    Continuation lines are indented by `indent` blanks.
     """
     if not sys.stdout.isatty():
         return text
