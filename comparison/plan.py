@@ -209,7 +209,9 @@ def plan_comparison(
 
 
 def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
-    """Choose learning rates, threads and, for `--minutes`, epochs; a comparison that goes on has them already."""
+    """Choose learning rates, threads and, for `--minutes`, epochs.
+
+    A comparison that goes on keeps what it began with."""
     train, threads = plan.request.base.train, plan.request.base.train.threads
     begun = read_if_whole(plan.folder / "compare.json", **SETTLED) if plan.continued else None
     if begun is not None:
@@ -247,7 +249,7 @@ def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, 
 
 
 def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
-    """Return the rates that each arm tries; none, and why, where that is not wanted or would take too long."""
+    """Return the rates that each arm tries; none, and why, where none are tried."""
     wanted = plan.request.tune_lr
     if wanted == "off":
         return (), "--tune-lr off"
@@ -270,9 +272,10 @@ def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
 def build_arms(
     configs: Sequence[RunConfig], images: OpenedImages, *, measured_with: int | None, queued: bool
 ) -> tuple[PlannedArm, ...]:
-    """Build every arm once, so that faults show before any of them trains, and measure it with so many threads.
+    """Build every arm once, so that faults show before any of them trains.
 
-    One after the other, as each may take much memory. Those that are `queued` need no device of this machine."""
+    Each is measured with so many threads, if any, and let go of before the next is built. Those that are `queued` need
+    no device of this machine."""
     found = []
     for config in configs:
         train = {"device": "cpu", "compile": False} if queued else {"threads": measured_with or config.train.threads}
@@ -347,7 +350,9 @@ def expected_seconds(plan: ComparisonPlan) -> tuple[tuple[float, ...], ...] | No
 
 
 def seconds_of_run(pace: Pace, epochs: float, runs: int, arm: PlannedArm) -> float:
-    """Return the mean seconds of some runs of an arm; of those on kept features the first computes them for all."""
+    """Return the mean seconds of some runs of an arm.
+
+    Of those on kept features the first computes them for all."""
     saved = pace.first_reading * (runs - 1) / runs if arm.keeps_features else 0.0
     return pace.seconds(epochs) - saved
 

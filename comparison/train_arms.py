@@ -36,7 +36,7 @@ def folder_of(plan: ComparisonPlan, cell: Cell, seed: int) -> Path:
 
 
 def planned(plan: ComparisonPlan, run: ArmRun) -> Planned:
-    """Return a run with its options and its name, by which a stopped comparison finds it again."""
+    """Return a run with its options, and the name by which it is found again."""
     cell, seed, lr = run
     labels, arm = plan.request.labels[cell[0]], plan.arms[cell[1]]
     settled, output = folder_of(plan, cell, seed), arm.config.output
@@ -63,7 +63,7 @@ def holds(folder: Path, lr: float | None) -> bool:
 
 
 def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, Any]]]:
-    """Train every arm under every condition; return the runs, and a row for each learning rate that was tried.
+    """Train every arm; return the runs, and a row for each learning rate that was tried.
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker

@@ -23,9 +23,9 @@ from vit import ImageSpec
 
 @signals.handled()
 def train_or_resume(config: RunConfig, *, earlier: Path | None = None, **given: Any) -> RunResult:
-    """Start a run or go on with an `earlier` one: with `--auto-resume` with the newest of these same options.
+    """Start a run, or go on with an `earlier` one.
 
-    `given`: as for `train`."""
+    With `--auto-resume` that is the newest of these same options. `given`: as for `train`."""
     require_run_config(config)
     if earlier is None and not config.output.auto_resume:
         return train(config, **given)
@@ -70,7 +70,9 @@ def find_earlier(configs: Sequence[RunConfig], opened: OpenedImages) -> list[Run
 
 
 def begun_runs(config: RunConfig) -> list[RunFolder]:
-    """List the runs in the folder of runs, and the one of a run's own name, whose meta.json says what they are."""
+    """List the runs of all sets, and the one of a run's own name.
+
+    One whose meta.json does not say what it is gets a line."""
     output = config.output
     folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
     if output.run_name is not None:  # which may lie deeper, in a comparison

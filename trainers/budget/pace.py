@@ -32,10 +32,12 @@ SHORT, LONG = 90.0, 1800.0
 
 
 class Cost(NamedTuple):
-    """Seconds of an operation on a batch of images: some for any batch, and some for each image in it."""
+    """Seconds of an operation on a batch of images."""
 
     fixed: float
+    """Of any batch."""
     each: float
+    """Of each image in it."""
 
     def seconds(self, images: float, *, batch: int) -> float:
         """Return the seconds of so many images in batches of this size."""
@@ -43,13 +45,13 @@ class Cost(NamedTuple):
 
 
 def cost_of(seconds: Callable[[int], float], few: int, many: int) -> Cost:
-    """Measure an operation at two sizes of batch; `seconds` does it and returns how long it took."""
+    """Measure an operation at two sizes of batch; `seconds` does it once."""
     first, second = ((images, seconds(images)) for images in (max(1, few), many))
     return cost_between(first, second)
 
 
 def cost_between(few: tuple[int, float], many: tuple[int, float]) -> Cost:
-    """Return the cost of an operation that takes these seconds for few images and for many.
+    """Return the cost of an operation with its seconds for few images and for many.
 
     Where the machine was so unsteady that many took less, or there is one size, all of it is that of the images."""
     each = (many[1] - few[1]) / (many[0] - few[0]) if many[0] > few[0] else -1.0
@@ -155,9 +157,9 @@ def on_features(setup: RunSetup, batches: Sequence[Any]) -> tuple[RunSetup, list
 
 
 def cost_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tuple[float, Cost]:
-    """Return how much longer the first step takes, and the cost of a step by a part of a batch and by the whole.
+    """Return how much longer the first step takes, and the cost of the others.
 
-    Where that would take long, a larger part stands for the whole."""
+    It is measured by a part of a batch and the whole, or where that would take long by two parts."""
     whole, least = max(len(labels) for _, labels in batches), 2 * setup.config.train.accumulate  # for a batch norm
 
     def times(images: int, seconds: float) -> tuple[float, float]:
@@ -196,7 +198,7 @@ def seconds_of_forward(setup: RunSetup, images: int) -> float:
 
 
 def cost_of_forward(setup: RunSetup, batch: Tensor | None = None) -> Cost:
-    """Measure a pass of the network, from the second pass of a batch: the first is slower."""
+    """Measure a pass of the network by the second pass of a batch."""
     side, model = setup.spec.image_size, setup.model
     if batch is None:
         batch = torch.zeros(images_timed(setup), setup.spec.in_channels, side, side, device=setup.device)

@@ -50,14 +50,14 @@ class Planned:
 
     @property
     def run_dir(self) -> Path:
-        """Return the directory of a run with a name, which may not exist yet, or that of the earlier run."""
+        """Return the directory of the run, which has a name or goes on; it may not exist yet."""
         if self.earlier is not None:
             return self.earlier
         assert self.config.output.run_name is not None, "jobs find their runs again by name"
         return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
 
     def outcome(self) -> Outcome:
-        """Read what a job of a queue has left; one that ended without an error and a result has diverged."""
+        """Read what a job of a queue has left; without a result it has diverged."""
         run = RunFolder(self.run_dir)
         if not run.is_finished:
             return Outcome(None, trained=True)
@@ -79,10 +79,10 @@ def training(
     aloud: bool = False,
     may_diverge: bool = False,
 ) -> Iterator[TrainAll]:
-    """Give a function that trains runs on this machine or, with options `slurm` of sbatch, as jobs of a queue.
+    """Give a function that trains several runs, here or as jobs of a queue.
 
-    Jobs have their files in `folder`. `images`: those that this process has opened. `may_diverge`: a run that diverges
-    is an outcome, no error."""
+    `slurm`: options of sbatch for jobs, which have their files in `folder`. `images`: those that this process has
+    opened. `may_diverge`: a run that diverges is an outcome, no error."""
     if tracker is not None:
         from trainers.reporting import trackers
 
