@@ -171,7 +171,7 @@ class Machine:
             frozen = [network for network in config.model.networks if not network.weights]
             self.now += self.slower * self.fit * self.networks.features(frozen)
             if config.output.tb != "scalars":
-                passes = plan.PASSES * sum(self.networks.prices[network].seconds for network in frozen)
+                passes = self.networks.passes * sum(self.networks.prices[network].seconds for network in frozen)
                 self.now += self.slower * (plan.PICTURES + passes)
             names = [str(network) for network in frozen] if len(frozen) > 1 else [FROZEN]
             self.parts = {
@@ -181,8 +181,8 @@ class Machine:
         images = {"val": 50}
         return SimpleNamespace(run_dir=OutputConfig().output_dir, val={"accuracy": 0.8, "loss": 0.5}, images=images)
 
-    def plan(self):
-        return best_in(self.budget, RunConfig(), self.start, images=OpenedImages())
+    def plan(self, **output):
+        return best_in(self.budget, RunConfig().changed(output=output), self.start, images=OpenedImages())
 
 
 @pytest.mark.parametrize(
@@ -215,6 +215,14 @@ def test_where_nothing_can_follow_the_most_useful_network_may_take_most_of_the_t
     machine.plan()
     [run] = machine.runs
     assert chosen in run.model.networks
+
+
+def test_no_time_is_kept_for_pictures_that_are_not_drawn(monkeypatch):
+    """One minute for 60 pictures ended after 16 s, without features of more than one network."""
+    machine = Machine(monkeypatch, priced(train=60), seconds=60)
+    machine.plan(tb="scalars")
+    assert 50 < machine.now <= 60
+    assert len(machine.runs[-1].model.networks) > 1
 
 
 def test_a_quick_network_that_the_first_answer_had_no_time_for_joins_later(monkeypatch):
@@ -278,6 +286,16 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
     assert kept.run_dir == len(runs)
     if trained[0] == "head":
         assert (runs[0].train.start_head, runs[0].data.augment) == ("fit", "none")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_named_model_cools_down_unless_its_schedule_is_given(monkeypatch, given):
+    """A cosine has its end set once it is warm: of few passes that is in the first one, at the pace of its start."""
+    runs, start = fake_starts(monkeypatch, features=50.0)
+    model = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
+    config = RunConfig(model, few_digits(), TrainConfig(device="cpu"), given=frozenset(["--schedule"] * given))
+    best_in(Budget(1, 100.0), config, start)
+    assert [run.train.schedule for run in runs] == ["cosine" if given else "cooldown"]
 
 
 def test_of_a_named_model_the_better_run_is_kept(monkeypatch):

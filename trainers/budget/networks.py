@@ -43,6 +43,8 @@ SMALL = ("vit_nano_8",)
 SMALL_SIDE = 40
 ON_FEATURES = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
 """Training of a head on features of frozen networks."""
+PASSES = 400
+"""Forward passes of each network for the heat maps of a mixture and their faithfulness."""
 QUICK = 3e8
 """Operations for one image up to which a network belongs to the first answer."""
 
@@ -70,6 +72,14 @@ class Priced:
     """Side of the picture that the networks share: no larger than the largest image, which has no more to show."""
     setup: RunSetup | None = None
     """All of the networks side by side; None in a rehearsal, in which features of few images do."""
+
+    drawn: bool = True
+    """Whether pictures of a mixture are drawn, its heat maps among them."""
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of each network for the pictures of a mixture."""
+        return PASSES if self.drawn else 0
 
     def quick(self) -> list[Network]:
         """List the networks of the first answer, those with features of their stages first."""

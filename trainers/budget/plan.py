@@ -24,7 +24,7 @@ from trainers.auto_resume import find_same_options
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
 from trainers.budget.pace import seconds_of_forward
-from trainers.budget.ways import FILES, PASSES, STEP, Way, frozen_accuracy, shares, ways
+from trainers.budget.ways import FILES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.calibration import losses, sharpness
 from trainers.config import RunConfig, run_options
 from trainers.heads.fit import PartScores, ranking, shares_of
@@ -95,7 +95,7 @@ def best_in(
         return mixture(config, start, budget, images, asked_for(more))
     if config.model.name == "auto":
         config = filled_in(config, cooling("scratch-small"))
-    return one_model(config, start, budget, images)
+    return one_model(filled_in(config, {"train": {"schedule": "cooldown"}}), start, budget, images)
 
 
 def cooling(recipe: str) -> dict[str, dict[str, Any]]:
@@ -109,9 +109,11 @@ def mixture(
 ) -> RunResult:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
+    networks = replace(networks, drawn=config.output.tb != "scalars")
     useful = networks.quick()[:1]
-    alone = networks.cost(useful, sum(networks.sizes.values()) + PASSES)
-    if alone <= LATE * budget.left and budget.left - alone - 2 * ANSWER * networks.features(useful) - PICTURES < SHORT:
+    alone, mixing = networks.cost(useful), to_mix(networks, useful, 2 * ANSWER, 1.0)
+    shown = alone + networks.cost(useful, networks.passes)
+    if shown <= LATE * budget.left and budget.left - alone - mixing < SHORT:
         first, slower = compute_features(networks, useful, budget, share=LATE)  # nothing can follow it
     else:
         first, slower = compute_features(networks, networks.quick(), budget)
@@ -172,8 +174,8 @@ def compute_features(
 
     for network in (each for each in order if each not in known):
         more = [*chosen, network]
-        expected = before - budget.left + slower() * (networks.cost([network]) + networks.cost(more, PASSES))
-        if networks.cost(more, images + PASSES) <= share * before and expected <= max(share, MOST) * before:
+        expected = before - budget.left + slower() * (networks.cost([network]) + networks.cost(more, networks.passes))
+        if networks.cost(more, images + networks.passes) <= share * before and expected <= max(share, MOST) * before:
             networks.compute(network)
             chosen.append(network)
     quickest = min(networks.prices, key=lambda network: networks.prices[network].seconds)
@@ -185,7 +187,8 @@ def compute_features(
 
 def to_mix(networks: Priced, used: Sequence[Network], a_feature: float, slower: float) -> float:
     """Estimate the seconds of a fit and scores, `a_feature` for each feature, and of pictures with heat maps."""
-    return a_feature * networks.features(used) + slower * (PICTURES + networks.cost(used, PASSES))
+    pictures = PICTURES * networks.drawn + networks.cost(used, networks.passes)
+    return a_feature * networks.features(used) + slower * pictures
 
 
 def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:

@@ -25,8 +25,6 @@ LARGER, LARGER_PASSES = 128, 20.0
 """Input side of the ViT for few photographs that are as large, and the passes from which it helps."""
 STEP, LAST_STAGES = 3.5, 2.0
 """Cost of training with an image, in forward passes; of training the last three stages."""
-PASSES = 400
-"""Forward passes of each network for the heat maps of a mixture and their faithfulness."""
 FILES = 6.0
 """Seconds that a run takes besides its passes."""
 
@@ -108,7 +106,7 @@ def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, mo
     cost = networks.prices[nearest].seconds * ((size or nearest.image_size) / nearest.image_size) ** 2
     images = networks.sizes["train"]
     evaluated = sum(networks.sizes.values()) - images
-    return Way(options, step * cost * images, pays, most, cost * (evaluated + PASSES))
+    return Way(options, step * cost * images, pays, most, cost * (evaluated + networks.passes))
 
 
 def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:
