@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
-from commands.parser import ManyOptions, UsageError, filled
+from commands.parser import ManyOptions, UsageError, by_sections, filled
 from common.files import text_file
 from common.options import Arg, Option, Positional, require, require_counts, require_finite
 from common.text import did_you_mean, pluralise, printable, wrapped
@@ -184,8 +184,8 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
         """Fill all: defaults < `--config` < command line."""
-        options = filled(cls, given)
-        base = RunConfig()
+        options = filled(cls, {option: value for option, value in given.items() if not option.section})
+        base, line = RunConfig(), by_sections(given)
         if options.config in RECIPES:
             base = recipe_config(options.config)
         elif options.config is not None:
@@ -193,9 +193,10 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
             if not file.exists():
                 hint = f"{did_you_mean(options.config, RECIPES)} Recipes: {', '.join(RECIPES)}"
                 raise UsageError(f"config {options.config!r} is neither a file nor a recipe{hint}")
-            base = load_config(file)
+            base = load_config(file, line)
         if options.minutes is not None:
-            base = left_out(base, ("epochs", "warmup_epochs"), options.config, by="--minutes")
+            lengths = {"epochs", "warmup_epochs"} - {*line.get("train", {})}
+            base = left_out(base, sorted(lengths), options.config, by="--minutes")
         return filled(cls, given, cls(**sections(base)))
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from commands.arguments import SeveralRuns, left_out, sections
 from commands.json_output import JsonOption, json_document
-from commands.parser import ManyOptions, UsageError, filled, read, takes_several
+from commands.parser import ManyOptions, UsageError, by_sections, filled, read, takes_several
 from common.errors import OptionError
 from common.options import (
     Arg,
@@ -125,17 +125,18 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
         """Fill all: defaults < `--config FILE` < command line. Refuse what finished runs leave without effect."""
-        options = filled(cls, given)
+        options = filled(cls, {option: value for option, value in given.items() if not option.section})
         heeded = {"--runs", "--output-dir", "--run-name", "--json"}
         if options.runs and (idle := [option.flag for option in given if option.flag not in heeded]):
             raise UsageError(f"runs that are there are compared as they are: leave out {', '.join(idle)}")
         if options.config is None:
-            return options
+            return filled(cls, given)
         if str(options.config) in RECIPES and not options.config.exists():
             raise UsageError(f"config {options.config}: a recipe is for `train`; compare reads a file")
-        base = load_config(options.config)
+        line = by_sections(given)
+        base = load_config(options.config, line)
         for by in ("minutes", "images_seen"):
-            if getattr(options, by):
+            if getattr(options, by) and "epochs" not in line.get("train", {}):
                 base = left_out(base, ["epochs"], options.config, by=f"--{by.replace('_', '-')}")
         return filled(cls, given, cls(**sections(base)))
 

@@ -116,9 +116,7 @@ def spare_inputs(given: Mapping[Option, Any]) -> None:
 
 def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -> Any:
     """Return the options that are given over those of `base`. Raises OptionError: a value that a class refuses."""
-    values: dict[str, dict[str, Any]] = {}
-    for option, value in given.items():
-        values.setdefault(option.section, {})[option.name] = value
+    values = by_sections(given)
     changes = values.pop("", {})
     for field in dataclasses.fields(options_class):
         if field.name == "given":  # of a class with the options of a run
@@ -127,6 +125,14 @@ def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -
             section = cast(Any, field.default_factory)() if base is None else getattr(base, field.name)
             changes[field.name] = dataclasses.replace(section, **values[field.name])
     return options_class(**changes) if base is None else dataclasses.replace(base, **changes)
+
+
+def by_sections(given: Mapping[Option, Any]) -> dict[str, dict[str, Any]]:
+    """Group values by the section of their options, as in a file; those of the command itself are in no section."""
+    values: dict[str, dict[str, Any]] = {}
+    for option, value in given.items():
+        values.setdefault(option.section, {})[option.name] = value
+    return values
 
 
 def given_in(options_class: type, argv: Sequence[str], *, prog: str) -> dict[Option, Any]:

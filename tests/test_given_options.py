@@ -13,7 +13,8 @@ from test_commands_plan import LOUD, MODES, as_words, named, same, values_of
 from test_trainers_plans import LITE0, VIT, Machine, priced
 
 from commands import compare, train
-from commands.parser import on_line
+from commands.arguments import TrainOptions
+from commands.parser import on_line, parse
 from comparison.plan import refuse_what_cannot_be_shared
 from datasets.opened import OpenedImages
 from trainers.budget.plan import Budget, best_in
@@ -400,3 +401,21 @@ def test_what_is_given_to_resume_is_in_config_json_or_refused(state, words, said
         if option.flag in said:
             assert str(option.of(config)) == str(said[option.flag]).format(folder=runs)
             assert not configs or str(option.of(configs[0])) == str(option.of(config))
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("fold = 1\n", "--folds 3"),
+        ("grow = true\n", "--split split.csv"),
+        ("val-fraction = 0.9\n", "--val-fraction 0.2"),
+    ],
+)
+def test_a_file_is_judged_with_what_the_line_lays_over_it(command, file, words, tmp_path):
+    if command == "compare" and "--folds" in words:
+        return  # it takes no folds
+    (tmp_path / "mine.toml").write_text(file)
+    options = {"train": TrainOptions, "compare": compare.Options}[command]
+    config = parse(options, ["--data", "photos", "--config", str(tmp_path / "mine.toml"), *words.split()], prog=command)
+    assert str(config.data.folds or config.data.split or config.data.val_fraction) == words.split()[1]

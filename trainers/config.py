@@ -254,11 +254,13 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
     return placed
 
 
-def load_config(path: Path) -> RunConfig:
+def load_config(path: Path, line: Mapping[str, Mapping[str, Any]] | None = None) -> RunConfig:
     """Read a file of options, which are given but for those left at None.
 
-    Raises OptionError: no readable file, an unknown key, or a wrong value."""
+    `line`: values by section that go over those of the file. Raises OptionError: no readable file, an unknown key, or a
+    wrong value."""
     values = read_options(path)
+    values |= {section: values.get(section, {}) | part for section, part in (line or {}).items() if section}
     try:
         config: RunConfig = from_dict(RunConfig, values)
     except OptionError as error:
