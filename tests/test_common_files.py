@@ -30,7 +30,7 @@ from trainers.reporting.figures.results import save
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import write_json, write_metrics_csv
 from trainers.system.process import leave_full_disks_to_writers
-from trainers.tools.lr_finder import draw
+from trainers.tools.lr_finder import draw_curve
 
 pytestmark = pytest.mark.drawn
 
@@ -56,7 +56,7 @@ def add_picture(path):
 WRITERS = {
     "a_step_7.png": add_picture,
     "figure.png": lambda path: save(a_figure(), path),
-    "lr_find.png": lambda path: draw([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2, path),
+    "lr_find.png": lambda path: draw_curve([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2, path),
     "metrics.csv": lambda path: write_metrics_csv(path, [{"epoch": epoch} for epoch in range(99)]),
     "split.csv": lambda path: write_split(path, a_split()),
     "summary.json": lambda path: write_json(path, {"numbers": list(range(99))}),
