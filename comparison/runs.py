@@ -77,7 +77,7 @@ def read_run(run_dir: Path) -> FinishedRun:
             f"{run} has no eval/test_predictions.csv: runs are compared on test images; where a set has none, "
             f"{command('compare', '--data', 'FOLDER')} holds some out"
         )
-    saved, rows = predictions_of(run, "test"), read_split(run.path / "split.csv")
+    saved, rows = predictions_of(run, "test"), read_split(run.split_file)
     images = scored_images(saved, {row.path: row.group for row in rows if row.split == "test" and row.group})
     known = (run.path, config.train.seed, to_dict(config), summary, run.meta, run.history, saved.class_names)
     return FinishedRun(*known, images)
@@ -90,7 +90,7 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     """
     allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
     said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
-    gone = frozenset(path for run in runs for path in left_out_of(run.run_dir))
+    gone = frozenset(path for run in runs for path in left_out_of(RunFolder(run.run_dir)))
     parts = [replace(run, predictions=without(gone, run.predictions), left_out=gone) for run in runs]
     lost = max(len(run.predictions) - len(part.predictions) for run, part in zip(runs, parts, strict=True))
     if not lost:
@@ -137,7 +137,7 @@ def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = 
 
 def split_rows(run: FinishedRun) -> Iterator[tuple[str, SplitRow]]:
     """Yield the images of a run by path, sorted, as its split.csv has them."""
-    rows = sorted(read_split(run.run_dir / "split.csv"))
+    rows = sorted(read_split(RunFolder(run.run_dir).split_file))
     return ((row.path, row) for row in rows if row.path not in run.left_out)
 
 

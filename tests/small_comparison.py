@@ -14,7 +14,7 @@ from small_run import CLASSES, META, SUMMARY, make_run
 from comparison.results import Comparison, compared, judge, rows_of, tables_of
 from comparison.runs import FinishedRun, read_run, scored_images
 from trainers.storage.predictions_file import SavedPredictions
-from trainers.storage.run_folder import read_json, write_json, write_metrics_csv
+from trainers.storage.run_folder import RunFolder, read_json, write_json
 
 
 def finished_run(
@@ -57,7 +57,7 @@ def finished_run(
          "seconds": 0.5 * epoch, "memory_mb": 300 + epoch}
         for epoch in range(3)
     ]  # fmt: skip
-    write_metrics_csv(folder / "metrics.csv", history)
+    RunFolder(folder).write_history(history)
     names = paths or [f"{classes[label]}/{row:04d}.png" for row, label in enumerate(labels)]
     rows = [
         (name, classes[label], "test" if split == "test" else "val", f"h{name}", group)

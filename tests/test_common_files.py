@@ -28,7 +28,7 @@ from datasets.config import DataConfig
 from datasets.split_csv import write_split
 from trainers.reporting.figures.results import save
 from trainers.reporting.tensorboard import RunLoggers
-from trainers.storage.run_folder import write_json, write_metrics_csv
+from trainers.storage.run_folder import RunFolder, write_json
 from trainers.system.process import leave_full_disks_to_writers
 from trainers.tools.lr_finder import draw_curve
 
@@ -57,7 +57,7 @@ WRITERS = {
     "a_step_7.png": add_picture,
     "figure.png": lambda path: save(a_figure(), path),
     "lr_find.png": lambda path: draw_curve([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2, path),
-    "metrics.csv": lambda path: write_metrics_csv(path, [{"epoch": epoch} for epoch in range(99)]),
+    "metrics.csv": lambda path: RunFolder(path.parent).write_history([{"epoch": epoch} for epoch in range(99)]),
     "split.csv": lambda path: write_split(path, a_split()),
     "summary.json": lambda path: write_json(path, {"numbers": list(range(99))}),
 }

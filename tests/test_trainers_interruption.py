@@ -70,7 +70,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
         "trainers.reporting.pictures.draw_attention",
         "trainers.engine.metrics.expected_calibration_error",
         "trainers.engine.engines.TrainStep.__call__",
-        "trainers.run_engines.write_metrics_csv",
+        "trainers.storage.run_folder.RunFolder.write_history",
         "trainers.run_engines.write_checkpoint",
         "trainers.run.load_best_weights",
         "trainers.run.score_split",

@@ -12,7 +12,7 @@ from trainers.config import RunConfig, require_run_config, run_options
 from trainers.reporting.console import say
 from trainers.run import train
 from trainers.run_start import images_of
-from trainers.storage.data_folder import data_folder
+from trainers.storage.data_folder import named_folder
 from trainers.storage.places import is_a_set, is_there
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
@@ -76,7 +76,7 @@ def begun_runs(config: RunConfig) -> list[RunFolder]:
     output = config.output
     folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
     if output.run_name is not None:  # which may lie deeper, in a comparison
-        folders.append(data_folder(output, config.data.source) / output.run_name)
+        folders.append(named_folder(config))
     runs = [*map(RunFolder, folders)]
     for path in (run.path / "meta.json" for run in runs if not run.about):
         if path.exists():

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,7 +101,7 @@ def resolve(
     asked: RunConfig,
     *,
     checkpoint: dict[str, Any] | None,
-    run_dir: Path | None,
+    run: RunFolder | None,
     given: UserObjects,
     images: OpenedImages,
 ) -> Resolved:
@@ -125,7 +124,7 @@ def resolve(
         train=dataclasses.replace(by_model.train, device=device.type),  # its number would name another one elsewhere
     )
     data, seen = distributed.main_process_first(
-        partial(read_data, fitted, spec, given, images, None if new else run_dir, device)
+        partial(read_data, fitted, spec, given, images, None if new else run, device)
     )
     distributed.require_equal(partial(fingerprint, data), f"the images of {fitted.data.source}")
     return Resolved(defaults.of_images(fitted, data), spec, data, device, blueprint, seen)
@@ -188,13 +187,13 @@ def read_data(
     spec: ImageSpec,
     given: UserObjects,
     images: OpenedImages,
-    begun: Path | None,
+    begun: RunFolder | None,
     device: torch.device,
 ) -> tuple[DataBundle, tuple[str, ...]]:
     """Build the loaders of this process for its device, with its share of every batch and split.
 
     Also return lines about images that are not scored, because the model started from weights that were trained on
-    them. `begun`: folder of a run that is taken up, which leaves out what it left out at first."""
+    them. `begun`: a run that is taken up, which leaves out what it left out at first."""
     processes, seed = distributed.world_size(), config.train.seed
     share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
@@ -221,9 +220,9 @@ def read_data(
     return data, seen
 
 
-def scored(samples: Samples, config: RunConfig, begun: Path | None) -> tuple[Samples, tuple[str, ...]]:
-    """Leave out what the starts of a new run were trained on, or what the run in `begun` left out when it began."""
+def scored(samples: Samples, config: RunConfig, begun: RunFolder | None) -> tuple[Samples, tuple[str, ...]]:
+    """Leave out what the starts of a new run were trained on, or what a run that has `begun` left out then."""
     if begun is None:
         return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
-    said = tuple(RunFolder(begun).seen)
+    said = tuple(begun.seen)
     return as_begun(samples, begun).note(*said), said

@@ -19,7 +19,7 @@ from trainers.run_start import changes_of_machine, images_of, require_same_image
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import read_checkpoint, seal_of
 from trainers.storage.places import is_a_set
-from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, read_result
 from trainers.system import distributed, process_state
 from trainers.system.signals import signals
@@ -104,7 +104,7 @@ def open_run(
     refuse_another_number_of_processes(run)
     if given.dataloaders is None:
         run.require_images(config)
-    setup = prepare(config, checkpoint=checkpoint, run_dir=run.path, given=given, images=images)
+    setup = prepare(config, checkpoint=checkpoint, run=run, given=given, images=images)
     distributed.broadcast(lambda: require_same_images(run, setup.data, config.data.source))
     if changes := changes_of_machine(run.meta, setup.device):
         # They change last bits, and with them in many steps the result.
@@ -178,7 +178,7 @@ def replan(setup: RunSetup, checkpoint: dict[str, Any], run: RunFolder) -> None:
         checkpoint["early_stopping"]["counter"] = 0
     if distributed.is_main_process():
         # In this order: a finished run with other epochs in config.json would pass for one that has done them.
-        write_json(run.path / "summary.json", run.progress | {"status": "running"})
+        run.write_summary(run.progress | {"status": "running"})
         run.write_config(setup.config)
 
 

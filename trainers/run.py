@@ -28,7 +28,7 @@ from trainers.run_status import track_status
 from trainers.setup import RunSetup, prepare
 from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import read_checkpoint
-from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, process_state
 from trainers.system.signals import signals
@@ -161,7 +161,7 @@ def make_head_ready(setup: RunSetup, folder: RunFolder, *, begins: bool) -> None
         for line in (*ranking(scores), shares_of(scores)):
             console.say(line, label="head")
         if distributed.is_main_process():
-            write_json(folder.path / "heads.json", scores)
+            folder.write_heads(scores)
 
 
 def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLoggers) -> None:

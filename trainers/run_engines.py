@@ -22,7 +22,7 @@ from trainers.reporting import screen, tensorboard
 from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.checkpoint_file import FORMAT_VERSION, write_checkpoint
-from trainers.storage.run_folder import RunFolder, write_metrics_csv
+from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
 from vit.low_rank import merged_state
 
@@ -128,8 +128,7 @@ def attach_handlers(run: Run) -> None:
             from trainers.reporting import pictures
 
             pictures.attach(trainer, setup, run.evaluated, run.loggers)
-        metrics = run.run_dir / "metrics.csv"
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: run.folder.write_history(trainer.state.history))
         images = setup.data.dataset_sizes["val"]
         screen.attach_epoch_lines(trainer, val_images=images)
         screen.attach_learning_note(trainer, setup)

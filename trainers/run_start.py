@@ -22,7 +22,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.seen import as_begun
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, plan_run_directory
-from trainers.storage.run_folder import RunFolder, command_line, now, working_directory, write_json
+from trainers.storage.run_folder import RunFolder, command_line, now, working_directory
 from trainers.system import distributed, folder_lock
 from vit import ImageSpec
 
@@ -91,8 +91,8 @@ def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
 def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
     """Write config.json, meta.json and split.csv, from which a run starts. `requested`: its options as given."""
     run.write_config(setup.config)
-    write_json(run.path / "meta.json", describe_start(setup, requested))
-    write_split(run.path / "split.csv", setup.data)
+    run.write_meta(describe_start(setup, requested))
+    write_split(run.split_file, setup.data)
 
 
 def images_of(
@@ -107,7 +107,7 @@ def images_of(
 
     Raises DataError: there are none where its options look for them, or not those that it started with."""
     run.require_images(config)
-    samples = as_begun((opened or OpenedImages()).split(config.data), run.path)
+    samples = as_begun((opened or OpenedImages()).split(config.data), run)
     data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
     require_same_images(run, data, config.data.source)
     return data
@@ -115,7 +115,7 @@ def images_of(
 
 def require_same_images(run: RunFolder, data: DataBundle, source: str) -> None:
     """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
-    table = run.path / "split.csv"
+    table = run.split_file
     try:
         changes = changes_since(table, data)
     except (DataError, FileNotFoundError) as error:

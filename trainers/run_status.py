@@ -14,7 +14,7 @@ from common.files import discard
 from common.shell import command
 from trainers.engine import handlers
 from trainers.setup import RunSetup
-from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from vit.parts import count_parameters
@@ -29,7 +29,7 @@ class RunStatus:
     """Keeps summary.json: how far the run is, and how it ended."""
 
     def __init__(self, setup: RunSetup, run: RunFolder) -> None:
-        self.setup, self.path = setup, run.path / "summary.json"
+        self.setup, self.run = setup, run
         self.history: list[dict[str, Any]] = []
         self.stopped = ""
         """Reason why the run ended before its last planned step."""
@@ -67,7 +67,7 @@ class RunStatus:
         }
         if not self.history:  # taken up, and nothing new yet
             values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}
-        write_json(self.path, values)
+        self.run.write_summary(values)
 
     @property
     def seconds(self) -> float:

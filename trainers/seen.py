@@ -18,6 +18,7 @@ from datasets.bundle import LEFT_OUT, Samples
 from datasets.identity import identified
 from datasets.split_csv import KINDS, NOT_SCORED, REASON
 from trainers.storage.places import is_a_name
+from trainers.storage.run_folder import RunFolder
 from vit import ModelConfig
 
 DISQUALIFYING = {"val": ("train", NOT_SCORED), "test": ("train", "val", NOT_SCORED)}
@@ -35,9 +36,9 @@ class Start(NamedTuple):
 def start_of(name: str) -> Start:
     """Find the run that a name refers to, or that contains a file of weights."""
     path = Path(name).expanduser().absolute()
-    run_dir = path if path.is_dir() else path.parent.parent
-    is_run = path.exists() and (run_dir / "config.json").is_file() and (run_dir / "split.csv").is_file()
-    return Start(name, run_dir / "split.csv" if is_run else None)
+    run = RunFolder(path if path.is_dir() else path.parent.parent)
+    is_run = path.exists() and run.is_there and run.split_file.is_file()
+    return Start(name, run.split_file if is_run else None)
 
 
 def starts_of(config: ModelConfig) -> list[Start]:
@@ -83,9 +84,9 @@ def without_seen(
     return (samples if allow else left).note(*said), said
 
 
-def as_begun(samples: Samples, run_dir: Path) -> Samples:
+def as_begun(samples: Samples, run: RunFolder) -> Samples:
     """Leave out again the images that a run left out at its start, by its split.csv."""
-    reasons = left_out_of(run_dir)
+    reasons = left_out_of(run)
     rows = {row: reasons[path] for row, path in enumerate(samples.paths) if path in reasons} if reasons else {}
     return leave_out(identified(samples), rows) if rows else samples
 
@@ -112,9 +113,9 @@ def hashes_in(table: Path) -> tuple[str, dict[str, set[str]]]:
     return kind, found
 
 
-def left_out_of(run_dir: Path) -> dict[str, str]:
+def left_out_of(run: RunFolder) -> dict[str, str]:
     """Read from the split.csv of a run which images it does not score: path -> reason."""
-    table = run_dir / "split.csv"
+    table = run.split_file
     if not table.is_file():
         return {}
     with opened(table) as rows:

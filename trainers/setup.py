@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from trainers.engine.optim import OPTIMIZERS, build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.options import defaults
 from trainers.resolve import NOTHING_GIVEN, Resolved, UserObjects, resolve
+from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
 from trainers.system.process_state import AMP_DTYPES
 from vit import ImageSpec
@@ -91,18 +91,18 @@ def prepare(
     config: RunConfig,
     *,
     checkpoint: dict[str, Any] | None = None,
-    run_dir: Path | None = None,
+    run: RunFolder | None = None,
     given: UserObjects = NOTHING_GIVEN,
     images: OpenedImages | None = None,
 ) -> RunSetup:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
-    With the checkpoint of the run in `run_dir`, that run's weights and preprocessing are used, and its images are split
+    With the checkpoint of a `run`, its weights and preprocessing are used, and its images are split
     as it split them; no initial weights are looked for. `images`: those that the command has opened already.
     Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
     opened = images or OpenedImages()
-    known = resolve(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=opened)
+    known = resolve(config, checkpoint=checkpoint, run=run, given=given, images=opened)
     train, data, device = known.config.train, known.data, known.device
     model = build(known, given)
     if checkpoint is not None:

@@ -32,9 +32,9 @@ from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.run import Handler
 from trainers.setup import RunSetup, prepare
-from trainers.storage.data_folder import data_folder
+from trainers.storage.data_folder import named_folder
 from trainers.storage.predictions_file import predictions_of
-from trainers.storage.run_folder import RunFolder, read_json
+from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system.process import launched
 from vit.config import Network, embedded_weights
@@ -155,7 +155,7 @@ def fitted(
 ) -> tuple[RunResult, PartScores]:
     """Fit one head to all of some networks; return the run, and the scores of its parts."""
     result = start(as_begun(part(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
-    return result, read_json(result.run_dir / "heads.json")
+    return result, RunFolder(result.run_dir).heads
 
 
 def compute_features(
@@ -319,10 +319,7 @@ def as_begun(config: RunConfig) -> RunConfig:
     output = config.output
     if not output.auto_resume:
         return config
-    if output.run_name is None:
-        run = find_same_options(config, planned=True)
-    else:
-        run = RunFolder(data_folder(output, config.data.source) / output.run_name)
+    run = find_same_options(config, planned=True) if output.run_name is None else RunFolder(named_folder(config))
     begun = run.requested if run is not None and run.is_of_this_command else None
     return config if begun is None else replace(begun, output=output)
 

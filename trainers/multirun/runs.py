@@ -18,7 +18,7 @@ from trainers.config import RunConfig
 from trainers.multirun.sharing import Sharing
 from trainers.multirun.slurm import runner
 from trainers.reporting.console import quiet, say
-from trainers.storage.data_folder import data_folder
+from trainers.storage.data_folder import named_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, read_result
 from trainers.system import process
@@ -51,10 +51,7 @@ class Planned:
     @property
     def run_dir(self) -> Path:
         """Return the directory of the run, which has a name or goes on; it may not exist yet."""
-        if self.earlier is not None:
-            return self.earlier
-        assert self.config.output.run_name is not None, "jobs find their runs again by name"
-        return data_folder(self.config.output, self.config.data.source) / self.config.output.run_name
+        return named_folder(self.config) if self.earlier is None else self.earlier
 
     def outcome(self) -> Outcome:
         """Read what a job of a queue has left; without a result it has diverged."""

@@ -66,6 +66,12 @@ def plan_run_directory(config: RunConfig) -> Path:
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}", going_on=going_on)
 
 
+def named_folder(config: RunConfig) -> Path:
+    """Return the folder of a run that has a name, whether it is there or not."""
+    assert config.output.run_name is not None, "a run without a name is found again by its options"
+    return data_folder(config.output, config.data.source) / config.output.run_name
+
+
 def tuning(output: OutputConfig) -> OutputConfig:
     """Return the options of runs that only try a learning rate, which TensorBoard does not show among the others."""
     return replace(output, output_dir=output.output_dir / "tuning")

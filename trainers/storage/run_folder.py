@@ -45,7 +45,8 @@ WHOLE = ("epoch", "step", "val_accuracy", "val_loss")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder of a run. Each file is read and judged when it is first asked for, and kept; a new object reads anew.
+    """Folder of a run. Each file is read and judged when it is first asked for, and kept; a new object reads anew, also
+    what this one has written.
 
     Raises FileNotFoundError: the run has no such file. CheckpointError: it is damaged.
     """
@@ -121,11 +122,13 @@ class RunFolder:
         A split that is gone gives way to the run's own split.csv."""
         if self.started_in is not None and str(self.started_in) != working_directory():
             config = from_directory(config, self.started_in)
-        own, split = self.path / "split.csv", config.data.split
+        own, split = self.split_file, config.data.split
         return config.changed(data={"split": own}) if split and not split.is_file() and own.is_file() else config
 
-    def write_config(self, config: RunConfig) -> None:
-        write_json(self.path / "config.json", to_dict(config))
+    @property
+    def split_file(self) -> Path:
+        """Table of the images and their splits, which need not be there."""
+        return self.path / "split.csv"
 
     @cached_property
     def meta(self) -> dict[str, Any]:
@@ -186,7 +189,7 @@ class RunFolder:
 
     def keep(self) -> None:
         """Let `latest` mean this run, the one that a command kept of several."""
-        write_json(self.path / "meta.json", self.meta | {"kept": now()})
+        self.write_meta(self.meta | {"kept": now()})
 
     def require_images(self, config: RunConfig) -> None:
         """Raise DataError where the images of the run are gone, with the command that says where they are now."""
@@ -260,6 +263,11 @@ class RunFolder:
             )
         return val
 
+    @cached_property
+    def heads(self) -> dict[str, Any]:
+        """Scores of the parts of a fitted head."""
+        return read_json(self.path / "heads.json")
+
     def checkpoints(self, kind: str) -> list[Path]:
         """List the checkpoints of a kind (`step` or `best`), newest first."""
         found = (self.path / "checkpoints").glob(f"{kind}*.safetensors")
@@ -272,6 +280,23 @@ class RunFolder:
         for path in self.checkpoints("best"):
             return path
         raise CheckpointError(f"{self}/checkpoints has no best.safetensors, the weights of the best epoch")
+
+    def write_config(self, config: RunConfig) -> None:
+        write_json(self.path / "config.json", to_dict(config))
+
+    def write_meta(self, values: dict[str, Any]) -> None:
+        write_json(self.path / "meta.json", values)
+
+    def write_summary(self, values: dict[str, Any]) -> None:
+        write_json(self.path / "summary.json", values)
+
+    def write_heads(self, scores: dict[str, Any]) -> None:
+        write_json(self.path / "heads.json", scores)
+
+    def write_history(self, rows: list[dict[str, Any]]) -> None:
+        """Write all rows of the history, each float in full precision."""
+        cells = ([row.get(name) for name in rows[0]] for row in rows)
+        write_text(self.path / "metrics.csv", csv_text(list(rows[0]), cells))
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
@@ -359,11 +384,6 @@ FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "test": lambda values: values.get("test") is None or are_scores(values["test"]),
 }
 """Entries that summary.json of a finished run has, too, and what they are."""
-
-
-def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
-    """Write all rows of the history, each float in full precision."""
-    write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
 
 
 def now() -> str:

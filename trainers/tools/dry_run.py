@@ -48,7 +48,7 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
         checkpoint = read_checkpoint(run.checkpoints("step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(
-            on_few_batches(prepare(config, checkpoint=checkpoint, run_dir=folder, images=images), epochs=2),
+            on_few_batches(prepare(config, checkpoint=checkpoint, run=run, images=images), epochs=2),
             run,
             checkpoint,
         )
