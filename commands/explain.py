@@ -99,7 +99,7 @@ def _draw_all(options: Options) -> int:
     from trainers.reporting.figures.results import save
 
     classifier = options.open()
-    folder, distances, code, worth = options.output or classifier.folder / "explain", [], 0, ""
+    folder, distances, code, faithful = options.output or classifier.folder / "explain", [], 0, ""
     for number, file in enumerate(islice(find_images(options.images), options.limit or 20)):
         explanation = explain(classifier, file, target=options.target, method=options.method)
         if isinstance(explanation, Unreadable):
@@ -107,12 +107,12 @@ def _draw_all(options: Options) -> int:
             code = 3
             continue
         shown = explanation.drawn(layer=options.layer, head=options.head)
-        worth = worth or str(faithfulness_of(classifier, explanation))
-        print(write_pictures(explanation, shown, folder, number, note=worth))
+        faithful = faithful or str(faithfulness_of(classifier, explanation))
+        print(write_pictures(explanation, shown, folder, number, note=faithful))
         if explanation.attention is not None:
             distances.append(explanation.attention.distance)
-    if worth:
-        print(wrapped(f"maps: {printable(worth)}"))
+    if faithful:
+        print(wrapped(f"maps: {printable(faithful)}"))
     if distances:
         figure = distance_figure(torch.stack(distances).mean(dim=0), title=pluralise(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")

@@ -31,28 +31,28 @@ def replacing(path: Path) -> Iterator[Path]:
     files of killed processes are removed once they are a day old.
     """
     place, special = path.resolve(), path.exists() and not path.is_file()
-    aside = path if special else temporary_path(place)
+    temporary = path if special else temporary_path(place)
     try:
         if not special:
             remove_leftovers(place.parent.glob(f".*.{MARK}*"))
-        yield aside
+        yield temporary
         if not special:
-            commit_file(aside, place)
+            commit_file(temporary, place)
     except BaseException as error:
         if not special:
             with suppress(OSError):
-                aside.unlink()
-        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(aside)):
+                temporary.unlink()
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
             raise OSError(
                 error.errno, error.strerror, str(path)
             ) from None  # rather than the name of the temporary file
         raise
 
 
-def commit_file(aside: Path, path: Path) -> None:
+def commit_file(temporary: Path, path: Path) -> None:
     """Flush a complete file to disk and rename it, durably where the file system supports that."""
-    flush(aside, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    os.replace(aside, path)
+    flush(temporary, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    os.replace(temporary, path)
     with suppress(OSError):  # many disks and platforms cannot flush folders
         flush(path.parent, os.O_RDONLY)
 
@@ -70,18 +70,18 @@ def flush(path: Path, flags: int) -> None:
 
 
 @contextmanager
-def folder_aside(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `folder`, to fill and rename; what is left of it is removed after the block."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(f".*.{MARK}*"))
-    aside = temporary_path(folder)
-    aside.mkdir()
+    temporary = temporary_path(folder)
+    temporary.mkdir()
     try:
-        (aside / MARK).touch()
-        (aside / "content").mkdir()
-        yield aside / "content"
+        (temporary / MARK).touch()
+        (temporary / "content").mkdir()
+        yield temporary / "content"
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -90,21 +90,21 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
     The caller holds the lock of `folder`, or no other process knows it.
     """
-    with folder_aside(folder) as aside:
-        yield aside
-        os.rename(aside, folder)
+    with temporary_folder(folder) as temporary:
+        yield temporary
+        os.rename(temporary, folder)
 
 
 def discard(folder: Path) -> None:
     """Remove a folder that this process created, in one step for all observers."""
-    with folder_aside(folder) as aside:
-        os.rename(folder, aside / folder.name)
+    with temporary_folder(folder) as temporary:
+        os.rename(folder, temporary / folder.name)
 
 
-def settle(aside: Path, folder: Path) -> None:
+def settle(temporary: Path, folder: Path) -> None:
     """Rename a filled folder to its final path, unless another process has created that meanwhile."""
     try:
-        aside.rename(folder)
+        temporary.rename(folder)
     except OSError:
         if not folder.is_dir():
             raise
@@ -125,16 +125,19 @@ def cut_name(name: str, room: int = 200) -> str:
     return name if len(os.fsencode(name)) <= room else os.fsencode(name)[:room].decode(errors="ignore")
 
 
-def remove_leftovers(asides: Iterable[Path], *, age: float = DAY) -> None:
+def remove_leftovers(paths: Iterable[Path], *, age: float = DAY) -> None:
     """Remove temporary files of killed processes of this program that are at least `age` seconds old."""
-    for aside in asides:
-        ours = re.fullmatch(rf"\..*\.[0-9a-f]{{16}}\.{MARK}(\..*)?", aside.name, re.DOTALL) and not aside.is_symlink()
+    for temporary in paths:
+        ours = (
+            re.fullmatch(rf"\..*\.[0-9a-f]{{16}}\.{MARK}(\..*)?", temporary.name, re.DOTALL)
+            and not temporary.is_symlink()
+        )
         with suppress(OSError):
-            if ours and time.time() - aside.stat().st_mtime >= age:
-                if (aside / MARK).is_file():
-                    shutil.rmtree(aside)
-                elif aside.is_file():
-                    aside.unlink()
+            if ours and time.time() - temporary.stat().st_mtime >= age:
+                if (temporary / MARK).is_file():
+                    shutil.rmtree(temporary)
+                elif temporary.is_file():
+                    temporary.unlink()
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
@@ -163,7 +166,7 @@ def text_file(path: Path, *, errors: str = "surrogateescape") -> Iterator[TextIO
 
     UTF-8, line ends as given; non-UTF-8 file names keep their bytes.
     """
-    with replacing(path) as aside, open(aside, "w", newline="", encoding="utf-8", errors=errors) as file:
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8", errors=errors) as file:
         yield file
 
 
@@ -173,8 +176,8 @@ def write_text(path: Path, text: str, *, errors: str = "surrogateescape") -> Non
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with replacing(path) as aside:
-        aside.write_bytes(content)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def require_writable_data_root(target: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from common.errors import DataError
-from common.files import flush, folder_aside
+from common.files import flush, temporary_folder
 from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.identity import file_sizes
 from datasets.images import picture_of
@@ -27,7 +27,7 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
         raise DataError(f"{folder} is there already: name a new folder")
     used: set[str] = set()
     try:
-        with folder_aside(folder) as aside, tqdm(total=len(samples), unit="image", disable=None) as progress:
+        with temporary_folder(folder) as aside, tqdm(total=len(samples), unit="image", disable=None) as progress:
             (aside / CLASS_NAMES).write_text("\n".join(samples.class_names), encoding="utf-8")
             for shard, rows in _shards(samples):
                 with tarfile.open(aside / shard, "x") as tar:

@@ -19,7 +19,7 @@ from small_comparison import arm_in_memory
 from small_run import labelled_photos, make_run, photo
 
 import main
-from common.files import folder_aside, matching, settle, temporary_path, write_bytes, write_text
+from common.files import matching, settle, temporary_folder, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
 from comparison.results import compared
 from comparison.tensorboard import write_events
@@ -115,7 +115,7 @@ def leave(place, kind):
     if kind == "file":
         aside.touch()
     else:
-        with folder_aside(place) as content:
+        with temporary_folder(place) as content:
             (content / "picture.png").touch()
             shutil.copytree(content.parent, aside)
     return aside
@@ -128,7 +128,7 @@ def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_
     if kind == "file":
         write_text(tmp_path / "table.csv", "whole\n")
     else:
-        with folder_aside(tmp_path / "table.csv") as aside:
+        with temporary_folder(tmp_path / "table.csv") as aside:
             settle(aside, tmp_path / "table.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", fresh.name}
 
@@ -136,7 +136,7 @@ def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_
 def test_equal_process_numbers_make_no_equal_names(tmp_path, monkeypatch):
     """Containers of one disk number their processes alike."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
-    with folder_aside(tmp_path / "set") as one, folder_aside(tmp_path / "set") as other:
+    with temporary_folder(tmp_path / "set") as one, temporary_folder(tmp_path / "set") as other:
         (one / "a").touch()
         (other / "b").touch()
         settle(one, tmp_path / "set")
@@ -148,7 +148,7 @@ def test_equal_process_numbers_make_no_equal_names(tmp_path, monkeypatch):
 def test_the_longest_names_that_a_disk_takes_are_written_to(tmp_path, length):
     table, folder = (tmp_path / f"{letter * (length - 4)}.csv" for letter in "ab")
     write_text(table, "whole\n")
-    with folder_aside(folder) as aside:
+    with temporary_folder(folder) as aside:
         settle(aside, folder)
     assert sorted(tmp_path.iterdir()) == [table, folder]
 
@@ -156,7 +156,7 @@ def test_the_longest_names_that_a_disk_takes_are_written_to(tmp_path, length):
 def test_a_folder_has_the_mode_that_the_umask_gives(tmp_path):
     umask = os.umask(0o027)
     try:
-        with folder_aside(tmp_path / "set") as aside:
+        with temporary_folder(tmp_path / "set") as aside:
             settle(aside, tmp_path / "set")
     finally:
         os.umask(umask)

@@ -142,7 +142,7 @@ def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: s
         return {name: tree[name] for name in names}
     tensors = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside, aside.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         write_tree(file, tensors)
     return tensors
 

@@ -1,4 +1,4 @@
-"""Train one model: options in, a run directory and its result out; read from top to bottom."""
+"""Train one model, from options to a run directory and its result; read from top to bottom."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -79,7 +79,7 @@ def train(
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
-    """Refuse handlers that are no functions of the trainer, such as those of Ignite, which such a function attaches."""
+    """Refuse handlers that are not functions of the trainer, such as Ignite's, which such a function attaches."""
     for handler in handlers:
         kind = handler if isinstance(handler, type) else type(handler)
         if not callable(handler) or kind.__module__.startswith("ignite."):
@@ -129,7 +129,7 @@ def execute(
 
 @contextmanager
 def opened_loggers(setup: RunSetup, folder: RunFolder, *, start_step: int) -> Iterator[tensorboard.RunLoggers | None]:
-    """Open TensorBoard's writers, and the tracker that was asked for, in the main process; None in the others."""
+    """Open TensorBoard's writers, and the tracker if asked for, in the main process; yield None in the others."""
     if not distributed.is_main_process():
         yield None
         return
@@ -144,7 +144,7 @@ def opened_loggers(setup: RunSetup, folder: RunFolder, *, start_step: int) -> It
 
 
 def make_head_ready(setup: RunSetup, folder: RunFolder, *, begins: bool) -> None:
-    """Give a run that begins its first head, and one that trains a head alone its features in place of images."""
+    """Fit the initial head, and switch to cached features for a frozen backbone."""
     start = setup.config.train.start_head if begins else None
     if start == "probe":
         from trainers.heads.fit import begin_as_probe
@@ -165,7 +165,7 @@ def make_head_ready(setup: RunSetup, folder: RunFolder, *, begins: bool) -> None
 
 
 def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLoggers) -> None:
-    """Write what TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
+    """Log what TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(setup.data)
     write_text(folder.path / "data_report.txt", report)
     tensorboard.write_start(loggers, page=overview.before(setup, folder), data=report)
@@ -174,7 +174,7 @@ def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLo
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
-    """Take all steps that are left, and save the run where a signal or the last step ends them."""
+    """Take all remaining steps, and save the run at a signal or after the last step."""
     try:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
@@ -191,11 +191,11 @@ def fit(run: Run, *, validate_first: bool) -> None:
 
 
 def take_steps(run: Run, *, validate_first: bool) -> None:
-    """Take all steps that are left; none when the run is done, as Ignite would start it over (its issue #3622)."""
+    """Take all remaining steps; none if the run is done, as Ignite would start it over (its issue #3622)."""
     setup, trainer = run.setup, run.trainer
     trainer.should_terminate = bool(run.over)
     if validate_first:
-        trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
+        trainer.fire_event(Events.EPOCH_COMPLETED)  # the interrupted validation, and its later handlers
     if not setup.total_steps and not trainer.state.history:
         measure_fitted(run)
     if trainer.state.iteration < setup.total_steps and not trainer.should_terminate:
@@ -237,7 +237,7 @@ def conclude(run: Run) -> RunResult:
 
 
 def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[str, Design]]:
-    """Measure what groups take from the images of each split that has some."""
+    """Yield the design effect of the groups in each split that has some."""
     for split, found in scores.items():
         correct, rows = found.outputs.correct, samples.indices(split)
         if len(rows) != len(correct):
@@ -248,7 +248,7 @@ def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[
 
 
 def load_best_weights(run: Run, epoch: int) -> None:
-    """Put the weights of the best epoch into the setup's model, in every process."""
+    """Load the weights of the best epoch into the setup's model, in every process."""
     from vit.low_rank import load_merged_state, merged_state
 
     def best_weights() -> dict[str, Any]:
@@ -259,12 +259,12 @@ def load_best_weights(run: Run, epoch: int) -> None:
     weights = distributed.broadcast(best_weights)
     try:
         load_merged_state(run.setup.network, weights)
-    except RuntimeError as error:  # another run's file lies there
+    except RuntimeError as error:  # the file of another run
         raise CheckpointError(f"{run.folder.best} is damaged: it does not fit the model of the run") from error
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:
-    """Score the best weights, or return the scores of their validation where the run still has them."""
+    """Score the best weights, or return the scores of their validation if the run still has them."""
     setup = run.setup
     if split == "val" and epoch in run.saver.best_scores:
         return run.saver.best_scores[epoch]
@@ -272,7 +272,7 @@ def score_best(run: Run, split: str, epoch: int) -> Scores:
 
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
-    """Write the results of the best weights: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
+    """Write the results of the best weights: predictions, HPARAMS, pictures; then remove older checkpoints."""
     setup, history = run.setup, run.trainer.state.history
     step = history[-1]["step"]
     for split, of_split in scores.items():

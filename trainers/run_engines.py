@@ -1,7 +1,7 @@
-"""A run put together: the two engines, and everything that hangs on them, in one stated order.
+"""A run with its two engines and all of their handlers, attached in one stated order.
 
-Ignite fires the handlers of an event in the order of their attachment. So an epoch ends in validation, history,
-pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
+Ignite calls the handlers of an event in the order of their attachment. So an epoch ends with validation, history,
+pictures, best weights, files, early stopping and, after all that it must contain, the checkpoint to resume from.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ from trainers.system import distributed
 from vit.low_rank import merged_state
 
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
-"""Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
-speed of a large model on a small machine."""
+"""Validation images for the model before its first step, and the size of a split above which it gets only these: a
+minute's work for a large model on a small machine."""
 
 
 class Run:
-    """A setup with its engines and all that watches, saves and ends it; handlers find it as `trainer.state.run`.
+    """A setup with its engines, and the objects that watch, save and end it; handlers find it as `trainer.state.run`.
 
-    `network` is the whole model that is saved and chosen: the trained one, or the average of its weights. `evaluated`
-    is the part of it that is validated: its head where features are cached.
-    `stopped` says why the plan of `--minutes` ended it early.
-    `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
+    `network` is the whole model that is saved and selected: the trained one, or the average of its weights. `evaluated`
+    is the part of it that is validated: its head if features are cached. `stopped` says why the plan of `--minutes`
+    ended it early. `states` is everything with a state, by its name in a checkpoint; `loggers` is None except in the
+    main process.
     """
 
     def __init__(self, setup: RunSetup, folder: RunFolder, *, loggers: Any, record: RunStatus) -> None:
@@ -62,7 +62,7 @@ class Run:
             "trainer": self.trainer,
         }
         attach_handlers(self)
-        # Last: a checkpoint holds what all others have done, and a signal waits for it.
+        # Last: a checkpoint contains the work of all other handlers, and a signal waits for it.
         self.saver = RunCheckpoints(self)
         record.attach(self.trainer)
         distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
@@ -78,14 +78,14 @@ class Run:
         return rows
 
     def lengthen(self, config: RunConfig) -> None:
-        """Go on with other epochs, on which no step so far depends."""
+        """Change the number of epochs; no step so far depends on it."""
         self.setup.config = config
         self.rate = schedule(self.setup)
         self.trainer.state.max_epochs = self.setup.last_epoch
 
     @property
     def over(self) -> str:
-        """Say that patience is over, perhaps before the run was resumed; empty where it is not."""
+        """Say that patience is exhausted, perhaps before the run was resumed; empty otherwise."""
         options, stopping = self.setup.config.train, self.states.get("early_stopping")
         if stopping is not None and stopping.counter >= stopping.patience:
             return f"no better validation {options.select} for {pluralise(options.patience, 'epoch')}: stopped early"
@@ -93,7 +93,7 @@ class Run:
 
 
 def ended_early(run: Run) -> str:
-    """Say why a run ends before its last planned step; empty where it does not."""
+    """Say why a run ends before its last planned step; empty otherwise."""
     setup, state = run.setup, run.trainer.state
     if state.iteration >= setup.total_steps:
         return ""
@@ -102,7 +102,7 @@ def ended_early(run: Run) -> str:
 
 
 def attach_handlers(run: Run) -> None:
-    """Attach all that happens between the steps of a run, in this order; only the main process writes."""
+    """Attach all handlers of a run in this order; only the main process writes."""
     setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes = distributed.is_main_process()
@@ -140,28 +140,29 @@ def attach_handlers(run: Run) -> None:
 
 
 def end_within_epoch(trainer: Engine, run: Run) -> None:
-    """End a run whose last epoch is a fraction; Ignite counts to whole epochs."""
+    """End a run whose last epoch is a fraction; Ignite counts whole epochs."""
     total = run.setup.total_steps
     if trainer.state.iteration == total and total % run.setup.steps_per_epoch:
         trainer.terminate()
 
 
 class RunCheckpoints:
-    """Saves a run at the end of each epoch, every `save_every` steps and when asked to, and restores it.
+    """Saves a run at the end of each epoch, every `save_every` steps and on request, and restores it.
 
-    On cached features, where an epoch takes less time than a file of the whole model, only the end is saved.
-    The newest two files stay. `epoch_open` in a file says that all steps of its epoch are done but its validation is
-    not: a run that goes on from it validates first. Ignite's own `Checkpoint` deletes the old file before it writes the
-    new one, so a full disk would leave none.
+    On cached features, where an epoch takes less time than a file of the whole model, only the end is saved. The newest
+    two files are kept. `epoch_open` in a file says that all steps of its epoch are done but not its validation: a run
+    resumed from it validates first. Ignite's own `Checkpoint` deletes the old file before it writes the new one, so a
+    full disk would leave none.
     """
 
     def __init__(self, run: Run) -> None:
-        """Attach to the trainer of `run`, after all that a checkpoint must hold; only the main process writes."""
+        """Attach to the trainer of `run`, after everything that a checkpoint must contain; only the main process
+        writes."""
         self.run, self.folder = run, run.run_dir / "checkpoints"
         self.saved_step = 0
-        self.best: dict[str, Any] = {}  # what is not written yet
+        self.best: dict[str, Any] = {}  # not written yet
         self.best_scores: dict[int, Scores] = {}
-        """Scores of the best validation by its epoch, which are in no file: a resumed run may have to repeat it."""
+        """Scores of the best validation by epoch, which are not saved: a resumed run may have to repeat it."""
         run.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
         if distributed.is_main_process() and (every := run.options.save_every):
             run.trainer.add_event_handler(Events.ITERATION_COMPLETED(every=every), self.save_within_epoch)
@@ -173,17 +174,19 @@ class RunCheckpoints:
             self.save()
 
     def save_within_epoch(self) -> None:
-        if self.run.trainer.state.iteration % self.run.setup.steps_per_epoch:  # else the epoch is saved in a moment
+        if (
+            self.run.trainer.state.iteration % self.run.setup.steps_per_epoch
+        ):  # otherwise the epoch is saved in a moment
             self.save()
 
     def save_last(self) -> None:
-        """Save where training has ended or was interrupted, if that has not been done."""
+        """Save the state at the end or interruption of training, if that is not saved yet."""
         if distributed.is_main_process() and self.saved_step != self.run.trainer.state.iteration:
             self.save()
 
     def save(self) -> None:
-        """Write the newest state, and the best weights before it; two files of states stay."""
-        self.run.loggers.flush()  # event files must hold what the checkpoint knows
+        """Write the newest state, after the best weights; keep two files of states."""
+        self.run.loggers.flush()  # event files must contain everything up to the checkpoint
         if self.best:  # before the checkpoint that counts its epoch as done
             write_checkpoint(self.folder / "best.safetensors", self.best | self.describe())
             self.best = {}
@@ -198,7 +201,7 @@ class RunCheckpoints:
         self.saved_step = step
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes a checkpoint self-describing."""
+        """Return the entries that make a checkpoint self-describing."""
         setup = self.run.setup
         return {
             "format_version": FORMAT_VERSION,
@@ -209,7 +212,7 @@ class RunCheckpoints:
         }
 
     def keep_if_best(self) -> None:
-        """Keep the weights of this epoch, if it is the best, until the run is saved, and its scores until its end.
+        """Keep the weights of this epoch if it is the best until the run is saved, and its scores until its end.
 
         Ignite's own comparison of scores knows no ties, and keeps a NaN for ever.
         """
@@ -218,15 +221,15 @@ class RunCheckpoints:
         if best is None or best["epoch"] != state.epoch:
             return
         weights = merged_state(self.run.network)
-        if setup.on_features:  # the next epochs may come before the file
+        if setup.on_features:  # the next epochs may come before the file is written
             trained = [name for name, parameter in setup.network.named_parameters() if parameter.requires_grad]
             weights |= {name: weights[name].clone() for name in trained}
         self.best = {"model": weights, "epoch": state.epoch}
         self.best_scores = {state.epoch: scores_of(self.run.evaluator.state)}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Load all states but the model's, which `prepare` has loaded, as features are cached from it."""
-        # JSON has made strings of these numbers, in the file and again on the way to another process.
+        """Load all states but the model's, which `prepare` has loaded, since features are cached with it."""
+        # JSON has turned these numbers into strings, in the file and again between processes.
         slots = {int(place): slot for place, slot in checkpoint["optimizer"]["state"].items()}
         states = {**checkpoint, "optimizer": checkpoint["optimizer"] | {"state": slots}}
         for name, part in self.run.states.items():

@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from common.errors import DataError, system_reason
-from common.files import cut_name, folder_aside, require_writable_data_root, settle
+from common.files import cut_name, require_writable_data_root, settle, temporary_folder
 
 MAX_RATIO = 100
 """Size of the contents over the size of the archive, at most: photographs hardly compress, raw pixels 5 to 1."""
@@ -32,7 +32,7 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
             members = _judged(opened, archive, target)
             if isinstance(opened, tarfile.TarFile):
                 opened.extraction_filter = tarfile.data_filter
-            with folder_aside(target) as aside:
+            with temporary_folder(target) as aside:
                 opened.extractall(aside, members)  # no more of a member than the size it claims
                 entries = [entry for entry in aside.iterdir() if entry.name != "__MACOSX"]
                 wrapped = unwrap and len(entries) == 1 and entries[0].is_dir()

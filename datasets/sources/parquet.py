@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import DataError, import_optional, system_reason
-from common.files import cut_name, folder_aside, require_writable_data_root, settle
+from common.files import cut_name, require_writable_data_root, settle, temporary_folder
 from common.shell import EXTRAS
 from common.text import normal
 from datasets.config import Columns, by_column, column_of
@@ -45,7 +45,7 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
     pyarrow = import_optional("pyarrow", f"{files[0]} needs pyarrow: {EXTRAS}")
     place = folder
     try:
-        with folder_aside(folder) as aside:
+        with temporary_folder(folder) as aside:
             for place in files:
                 shard = aside / f"{place.stem}-{place.parent.name}.tar"
                 with _opened(place) as (schema, read), tarfile.open(shard, "x") as tar:

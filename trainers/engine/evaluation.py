@@ -61,7 +61,7 @@ def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, cla
             file.writelines(csv_lines(("path", "label", "predicted", "probabilities"), rows))
     else:
         columns = {name: column.numpy() for name, column in outputs._asdict().items()}
-        with replacing(path) as aside:
-            np.savez_compressed(aside, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
+        with replacing(path) as temporary:
+            np.savez_compressed(temporary, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
     other.unlink(missing_ok=True)  # left by an evaluation with other limits
     return path

@@ -104,7 +104,7 @@ def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
     state = merged_state(model)
     weights = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     path.parent.mkdir(exist_ok=True)
-    with replacing(path) as aside, open(aside, "wb") as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         write_tree(file, {"model": weights, "epoch": epoch})
 
 
