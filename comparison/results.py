@@ -184,15 +184,15 @@ class Column(NamedTuple):
     """Columns of table.csv that are computed together, and how the report shows them."""
 
     names: str
-    of: Callable[[pd.DataFrame, pd.DataFrame], Any]
-    """Value of an arm from its rows of `runs` and of `predictions`; of several names a tuple."""
+    of: Callable[..., Any]
+    """Value of an arm from its rows of `runs`, and for a score those of `predictions`; of several names a tuple."""
     heading: str = ""
     """What stands above it in the report, which leaves out those without."""
     text: str | Callable[[Any], str] = ""
     """Cell of the report for a row of the table, or the format of its value."""
 
-    def values(self, runs: pd.DataFrame, scored: pd.DataFrame) -> dict[str, Any]:
-        names, values = self.names.split(), self.of(runs, scored)
+    def values(self, *arm: pd.DataFrame) -> dict[str, Any]:
+        names, values = self.names.split(), self.of(*arm)
         return dict(zip(names, values if len(names) > 1 else [values], strict=True))
 
     def cell(self, row: Any) -> str:
@@ -213,7 +213,7 @@ def table_of(
                 row |= column.values(arm, images)
             row |= {name: getattr(pair, known, None) for name, known in DIFFERENCE.items()}
             for column in COSTS:
-                row |= column.values(arm, images)
+                row |= column.values(arm)
             rows.append(row | {"runs": " ".join(map(str, arm["run_dir"]))})
     return numeric(rows)
 
@@ -239,11 +239,11 @@ def each_run(score: Callable[[pd.DataFrame], float]) -> Callable[[pd.DataFrame, 
     return lambda _, scored: float(np.mean([score(part) for _, part in scored.groupby("run")]))
 
 
-def accuracy(runs: pd.DataFrame, _: Any = None) -> float:
+def accuracy(runs: pd.DataFrame) -> float:
     return float(runs["accuracy"].to_numpy().mean())
 
 
-def spread(runs: pd.DataFrame, _: pd.DataFrame) -> float | None:
+def spread(runs: pd.DataFrame) -> float | None:
     """Return the standard deviation of the accuracy over runs."""
     return float(runs["accuracy"].to_numpy().std(ddof=1)) if len(runs) > 1 else None
 
@@ -298,21 +298,21 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
     return mean if mean > max(LEAST, 2 * noise) and np.mean(on_training) < FITTED else None
 
 
-def images_seen(runs: pd.DataFrame, _: Any = None) -> int:
+def median_of(runs: pd.DataFrame, name: str) -> float:
+    return float(np.median([summary[name] for summary in runs["summary"]]))
+
+
+def images_seen(runs: pd.DataFrame) -> int:
     """Count the training images of all steps, each as often as it was seen: the median over seeds."""
-    return int(np.median([summary["images_seen"] for summary in runs["summary"]]))
+    return int(median_of(runs, "images_seen"))
 
 
-def seconds(runs: pd.DataFrame, _: pd.DataFrame) -> float:
-    return float(np.median([summary["seconds"] for summary in runs["summary"]]))
-
-
-def memory(runs: pd.DataFrame, _: pd.DataFrame) -> float | None:
+def memory(runs: pd.DataFrame) -> float | None:
     known = [value for history in runs["history"] if (value := history[-1].get("memory_mb")) is not None]
     return float(np.median(known)) if known else None
 
 
-def best_epochs(runs: pd.DataFrame, _: pd.DataFrame) -> str:
+def best_epochs(runs: pd.DataFrame) -> str:
     epochs = sorted(summary["best"]["epoch"] for summary in runs["summary"])
     return f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}"
 
@@ -335,8 +335,8 @@ SCORES = (
     Column("groups", lambda _, scored: design(scored).groups),  # an image that stands alone is one
     Column("effective_images", lambda _, scored: design(scored).effective),
     Column("seeds", lambda runs, _: len(runs)),
-    Column("accuracy", accuracy),
-    Column("accuracy_sd", spread),
+    Column("accuracy", lambda runs, _: accuracy(runs)),
+    Column("accuracy_sd", lambda runs, _: spread(runs)),
     Column("wilson_low wilson_high", wilson_ends, "95% interval", interval_text),
     Column("macro_f1", each_run(macro_f1), "macro F1", ".3f"),
     Column("ece", each_run(calibration_error), "ECE", ".3f"),
@@ -350,12 +350,12 @@ DIFFERENCE = {
 }  # fmt: skip
 """Columns of table.csv that are those of `pairs` for the first arm and this one."""
 COSTS = (
-    Column("parameters", lambda runs, _: first_of(runs).summary["parameters"], "parameters", ","),
-    Column("trainable", lambda runs, _: first_of(runs).summary["trainable"], "trainable", ","),
+    Column("parameters", lambda runs: first_of(runs).summary["parameters"], "parameters", ","),
+    Column("trainable", lambda runs: first_of(runs).summary["trainable"], "trainable", ","),
     Column("images_seen", images_seen, "images seen", images_seen_text),
-    Column("seconds", seconds, "time", lambda row: duration(row.seconds)),
+    Column("seconds", lambda runs: median_of(runs, "seconds"), "time", lambda row: duration(row.seconds)),
     Column("memory_mb", memory, "memory MB", lambda row: "-" if pd.isna(row.memory_mb) else f"{row.memory_mb:,.0f}"),
-    Column("lr", lambda runs, _: first_of(runs).config["train"]["lr"], "lr", ".3g"),
+    Column("lr", lambda runs: first_of(runs).config["train"]["lr"], "lr", ".3g"),
     Column("best_epoch", best_epochs, "best epoch"),
 )
 """With SCORES the one list of what is known of an arm: another score or cost is a row here."""

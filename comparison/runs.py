@@ -91,8 +91,9 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
     said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
     gone = frozenset(path for run in runs for path in left_out_of(RunFolder(run.run_dir)))
-    parts = [replace(run, predictions=without(gone, run.predictions), left_out=gone) for run in runs]
-    lost = max(len(run.predictions) - len(part.predictions) for run, part in zip(runs, parts, strict=True))
+    kept = [run.predictions[~run.predictions["path"].isin(gone)].reset_index(drop=True) for run in runs]
+    parts = [replace(run, predictions=images, left_out=gone) for run, images in zip(runs, kept, strict=True)]
+    lost = max(len(run.predictions) - len(images) for run, images in zip(runs, kept, strict=True))
     if not lost:
         return parts, said
     most = max(len(run.predictions) for run in runs)
@@ -100,10 +101,6 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
     if 2 * (most - lost) < most:
         raise DataError(f"{line}: too few are left to compare on; train them from one start, or with one --split")
     return parts, [f"{line}: left out for all of them", *said]
-
-
-def without(gone: frozenset[str], images: pd.DataFrame) -> pd.DataFrame:
-    return images[~images["path"].isin(gone)].reset_index(drop=True)
 
 
 def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:
