@@ -1,5 +1,6 @@
 """The command line as a person meets it: exit codes, one line per mistake, nothing left behind."""
 
+import errno
 import os
 import re
 import subprocess
@@ -12,8 +13,12 @@ from scipy.stats import binomtest
 from small_images import image_folder
 from small_run import call
 
+from commands import train
 from commands.scores import verdict
 from common.shell import PROGRAM, TENSORBOARD
+from datasets.opened import OpenedImages
+from trainers.config import RunConfig, TrainConfig
+from trainers.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -174,6 +179,27 @@ def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, wo
     assert process.returncode == 141
     assert "Traceback" not in err
     assert "error" not in err
+
+
+def test_a_pipe_to_another_program_that_breaks_is_an_error_while_somebody_reads_the_output(capsys, monkeypatch):
+    def fail(_options):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("commands.summary.main", fail)
+    monkeypatch.setattr("main.reader_has_left", lambda: False)
+    assert call(capsys, "summary", "--model", "vit_micro_2") == (4, "", "error: [Errno 32] Broken pipe\n")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_no_copy_is_compiled_to_say_how_long_a_run_takes(compiled, tmp_path, monkeypatch):
+    run = SimpleNamespace(setup=SimpleNamespace(config=RunConfig(train=TrainConfig(compile=compiled))))
+    run.folder, measured = RunFolder(tmp_path), []
+    trainer = SimpleNamespace(state=SimpleNamespace(run=run))
+    monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, handlers, images: handlers[0](trainer))
+    monkeypatch.setattr("trainers.budget.pace.say_forecast", measured.append)
+    monkeypatch.setattr(train, "report", lambda _: None)
+    train.train(run.setup.config, OpenedImages())
+    assert bool(measured) is not compiled
 
 
 @pytest.mark.parametrize(("right", "images"), [(54, 60), (0, 3), (1_999, 2_000)])

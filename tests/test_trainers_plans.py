@@ -441,12 +441,12 @@ def test_minutes_and_epochs_contradict_each_other(monkeypatch):
         best_in(Budget(5, 0.0), RunConfig(), lambda *run: None)
 
 
-def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6, handlers=()):
+def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6, handlers=(), warmup=0.5):
     """A run planned for 6 epochs of 4 steps and 24 seconds, on a clock by which step i takes `seconds_of(i)`."""
     config = RunConfig(
         model=ModelConfig(name="vit_micro_2"),
         data=DataConfig(labels_per_class=4, batch_size=10, workers=0),
-        train=TrainConfig(epochs=epochs, schedule=schedule, warmup_epochs=0.5, device="cpu"),
+        train=TrainConfig(epochs=epochs, schedule=schedule, warmup_epochs=warmup, device="cpu"),
         output=OutputConfig(output_dir=folder, run_name="planned", tb="scalars"),
     )
     clock = [0.0]
@@ -551,6 +551,18 @@ def test_a_planned_run_that_was_stopped_ends_in_time_when_it_goes_on(tmp_path, m
     result = resume(tmp_path / "digits" / "planned", handlers=[end_in_time, tick])
     assert clock[0] <= 12.0
     assert result.epochs[-1]["step"] < 24
+
+
+def test_a_planned_run_without_a_warm_up_ends_in_time_and_says_no_end_that_moves(tmp_path, capsys):
+    result, clock = run_with_deadline(tmp_path, "cosine", lambda step: 3.0, warmup=0.0)
+    assert clock[0] <= 27.0
+    assert result.epochs[-1]["step"] in (8, 9)
+    capsys.readouterr()
+    run_with_deadline(tmp_path / "cooling", "cooldown", lambda step: 1.0)
+    lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    ends = [line.partition("/")[2] for line in lines]
+    assert ends[0] == ""
+    assert len({*filter(None, ends)}) == 1
 
 
 def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):

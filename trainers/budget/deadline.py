@@ -30,6 +30,7 @@ class DeadlineHandler:
         self.run, self.until, self.most = run, until, most
         self.planned, self.per_epoch = run.setup.total_steps, run.setup.steps_per_epoch
         self.warmup_steps = run.setup.warmup_steps
+        self.warm = max(1, self.warmup_steps)
         self.cooldown = run.setup.config.train.schedule == "cooldown"
         self.fixed = False
         self.began = self.marked = time.monotonic()
@@ -41,7 +42,8 @@ class DeadlineHandler:
     def start(self, engine: Engine) -> None:
         """Find out whether the rate depends on the end already, in a run that is resumed."""
         done = engine.state.iteration
-        self.fixed = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else max(1, self.warmup_steps))
+        self.fixed = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else self.warm)
+        engine.state.end_moves = not self.fixed
         if self.cooldown and not self.fixed:
             self.run.rate = schedule(self.run.setup, shape="constant")
 
@@ -62,7 +64,7 @@ class DeadlineHandler:
         latest = min((1 - COOLDOWN) * total, self.planned - 1)  # after its planned end it is too late
         if self.cooldown and step >= latest:
             self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
-        elif not self.cooldown and step == self.warmup_steps:
+        elif not self.cooldown and step == self.warm:
             self.fix(max(total, step + 1))
 
     @property
@@ -80,6 +82,7 @@ class DeadlineHandler:
     def fix(self, total: int) -> None:
         """Set the end of the run."""
         run, self.fixed = self.run, True
+        run.trainer.state.end_moves = False
         whole, rest = divmod(total, self.per_epoch)
         epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
         run.lengthen(run.setup.config.changed(train={"epochs": epochs}))

@@ -140,7 +140,7 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
     """Print a line per epoch of a short run, about 25 lines of a long one, and always the last.
 
     Each line ends in the remaining time at the pace of its epoch, the last one in its seconds. The number of epochs may
-    change during the run.
+    change during the run: while `engine.state.end_moves`, a line has neither.
     """
     started = [time.monotonic()]
 
@@ -152,10 +152,10 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
     def line(engine: Engine) -> None:
         epoch, epochs = engine.state.epoch, engine.state.max_epochs or 1
         if epoch % -(-epochs // 25) == 0 or epoch in (1, epochs):
-            words = epoch_line(engine.state.history[-1], epochs, val_images=val_images)
-            taken = time.monotonic() - started[0]
+            moves, taken = getattr(engine.state, "end_moves", False), time.monotonic() - started[0]
+            words = epoch_line(engine.state.history[-1], None if moves else epochs, val_images=val_images)
             minutes, seconds = divmod(math.ceil(taken * (epochs - epoch)), 60)
-            say(f"{words}  {f'{minutes}:{seconds:02} left' if epoch < epochs else f'{taken:.1f} s'}")
+            say(f"{words}  {f'{minutes}:{seconds:02} left' if epoch < epochs and not moves else f'{taken:.1f} s'}")
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
@@ -189,13 +189,14 @@ def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
         say(f"not learning after {when} of {epochs:g} epochs: {reached}, {always}; {hint}", label="note")
 
 
-def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
-    """Format the scores of an epoch in about 70 columns; metrics.csv has more scores and digits."""
+def epoch_line(row: dict[str, Any], epochs: int | None, *, val_images: int) -> str:
+    """Format the scores of an epoch in about 70 columns; metrics.csv has more scores and digits. `epochs` None: how
+    many there will be is open."""
     right = percent(row["val_accuracy"])
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"
     val = f"val loss {row['val_loss']:.3f} acc {right}"
     if row["train_loss"] is None:
         return f"head fitted  {val}"
-    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
+    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}" if epochs else f"epoch {row['epoch']}"
     return f"{number}  train loss {row['train_loss']:.3f} acc {percent(row['train_accuracy'])}  {val}"
