@@ -193,7 +193,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     from comparison.verdict import headline, pair_sentence
 
     arms, pairs = (own_objects(table).to_dict("records") for table in (comparison.table, comparison.pairs))
-    runs = [of_arm["run_dir"].tolist() for of_arm in by_arm(comparison.runs)]
+    runs = [[folder.path for folder in of_arm["folder"]] for of_arm in by_arm(comparison.runs)]
     shown = ("labels_per_class", "first", "second", "low", "difference", "high", "p", "p_holm", "verdict")
     sentences = map(pair_sentence, rows_of(comparison.pairs))
     return {

@@ -105,12 +105,12 @@ def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
     mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
     richest = max(runs, key=lambda run: run.labels_per_class or math.inf).labels_per_class
     by_arm = groupby((run for run in runs if run.labels_per_class == richest), key=lambda run: run.arm)
-    arms = [[read_result(RunFolder(run.run_dir)) for run in of_arm] for _, of_arm in by_arm]
+    arms = [[read_result(run.folder) for run in of_arm] for _, of_arm in by_arm]
     means = [{name: mean(run.val[name] for run in runs) for name in (select, "loss")} for runs in arms]
     best = arms[max(range(len(arms)), key=lambda place: rank_key(select)(means[place]))]
-    kept = best_of_several(best, select=select).run_dir
-    RunFolder(kept).keep()
-    return kept
+    kept = best_of_several(best, select=select).folder
+    kept.keep()
+    return kept.path
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool = False) -> Comparison:
@@ -153,8 +153,8 @@ def show(comparison: Comparison) -> None:
     from comparison.report import write_report
 
     write_report(comparison)
-    folder, runs = comparison.folder, comparison.runs["run_dir"]
-    shown = folder if runs.iloc[0].is_relative_to(folder) else folder.parent  # the finished runs are in it, too
+    folder, runs = comparison.folder, comparison.runs["folder"]
+    shown = folder if runs.iloc[0].path.is_relative_to(folder) else folder.parent  # the finished runs are in it, too
     console.say("\n" + "\n".join(last_screen(comparison)) + "\n")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(watch(shown), label="watch")

@@ -156,7 +156,7 @@ def disagreement(condition: Comparison) -> dict[str, Any]:
     run, pictures, problem = first_of(condition.runs), dict[str, Image.Image](), ""
     try:
         if paths := arms[0]["path"].iloc[[*of_both[0], *of_both[1]]].tolist():
-            pictures = open_images(run.run_dir, paths)
+            pictures = open_images(run.folder, paths)
     except (DataError, OSError, ValueError) as error:
         problem = f"The images are not shown: {error}"
 
@@ -190,9 +190,9 @@ def usual_prediction(arm: pd.DataFrame, row: int) -> tuple[int, int]:
     return int(votes.argmax()), int(votes.max())
 
 
-def open_images(run_dir: Path, paths: Sequence[str]) -> dict[str, Image.Image]:
+def open_images(run: RunFolder, paths: Sequence[str]) -> dict[str, Image.Image]:
     """Open scored images of a run. Raises DataError: its data set no longer has them."""
-    config = RunFolder(run_dir).config.data
+    config = run.config.data
     with untrusted_run():
         samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}

@@ -214,7 +214,7 @@ def table_of(
             row |= {name: getattr(pair, known, None) for name, known in DIFFERENCE.items()}
             for column in COSTS:
                 row |= column.values(arm)
-            rows.append(row | {"runs": " ".join(map(str, arm["run_dir"]))})
+            rows.append(row | {"runs": " ".join(map(str, arm["folder"]))})
     return numeric(rows)
 
 

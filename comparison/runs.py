@@ -26,7 +26,7 @@ from trainers.storage.run_folder import RunFolder
 class FinishedRun:
     """A finished run directory: its options, its results, its place in a comparison, and its test images."""
 
-    run_dir: Path
+    folder: RunFolder
     seed: int
     config: dict[str, Any]
     summary: dict[str, Any]
@@ -79,7 +79,7 @@ def read_run(run_dir: Path) -> FinishedRun:
         )
     saved, rows = predictions_of(run, "test"), read_split(run.split_file)
     images = scored_images(saved, {row.path: row.group for row in rows if row.split == "test" and row.group})
-    known = (run.path, config.train.seed, to_dict(config), summary, run.meta, run.history, saved.class_names)
+    known = (run, config.train.seed, to_dict(config), summary, run.meta, run.history, saved.class_names)
     return FinishedRun(*known, images)
 
 
@@ -88,9 +88,9 @@ def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]
 
     A run with `--allow-seen` left nothing out: its own lines are returned. Raises DataError: less than half is left.
     """
-    allowed = [run.run_dir for run in runs if run.config["data"].get("allow_seen")]
-    said = [f"{run_dir}: {line}" for run_dir in allowed for line in RunFolder(run_dir).seen]
-    gone = frozenset(path for run in runs for path in left_out_of(RunFolder(run.run_dir)))
+    allowed = [run.folder for run in runs if run.config["data"].get("allow_seen")]
+    said = [f"{folder}: {line}" for folder in allowed for line in folder.seen]
+    gone = frozenset(path for run in runs for path in left_out_of(run.folder))
     kept = [run.predictions[~run.predictions["path"].isin(gone)].reset_index(drop=True) for run in runs]
     parts = [replace(run, predictions=images, left_out=gone) for run, images in zip(runs, kept, strict=True)]
     lost = max(len(run.predictions) - len(images) for run, images in zip(runs, kept, strict=True))
@@ -108,7 +108,7 @@ def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SP
     first, *others = runs
     for other in others:
         if reasons := differences(first, other, splits):
-            raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
+            raise DataError(f"{first.folder} and {other.folder} cannot be compared: {'; '.join(reasons)}")
 
 
 def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = SPLITS) -> list[str]:
@@ -134,7 +134,7 @@ def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = 
 
 def split_rows(run: FinishedRun) -> Iterator[tuple[str, SplitRow]]:
     """Yield the images of a run by path, sorted, as its split.csv has them."""
-    rows = sorted(read_split(RunFolder(run.run_dir).split_file))
+    rows = sorted(read_split(run.folder.split_file))
     return ((row.path, row) for row in rows if row.path not in run.left_out)
 
 

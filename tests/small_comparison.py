@@ -108,7 +108,7 @@ def arm_in_memory(name: str, correct: np.ndarray, labels: np.ndarray | None = No
     for seed, row in enumerate(correct):
         saved = (tuple(map(str, range(images))), labels, (labels + ~row) % 3, np.full((images, 3), 1 / 3), classes)
         table = scored_images(SavedPredictions(*saved), {})
-        runs.append(FinishedRun(Path(), seed, **known, class_names=classes, predictions=table, arm=name))
+        runs.append(FinishedRun(RunFolder(Path()), seed, **known, class_names=classes, predictions=table, arm=name))
     return runs
 
 

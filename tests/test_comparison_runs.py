@@ -95,7 +95,7 @@ def test_runs_on_other_data_are_refused_saying_how_they_differ(tmp_path, change,
     first, other = read_run(run_in(tmp_path / "a")), read_run(run_in(tmp_path / "b", **change))
     with pytest.raises(DataError) as caught:
         require_same_data([first, first, other])
-    assert all(part in str(caught.value) for part in (str(first.run_dir), str(other.run_dir), expected))
+    assert all(part in str(caught.value) for part in (str(first.folder), str(other.folder), expected))
 
 
 def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
