@@ -107,7 +107,7 @@ def show(options: Options, evaluation: Evaluation) -> None:
 
 
 def fitted_to_terminal(line: str) -> str:
-    """Wrap a line at the width of the terminal, below its text if it starts with a name."""
+    """Wrap a line at the width of the terminal, its text in a column right of its name."""
     named = line[NAMES - 1 : NAMES].strip() and line[NAMES : NAMES + 2] == "  "
     return wrapped(line, indent=NAMES + 2 if named else 0)
 

@@ -62,7 +62,7 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Read the labels of the last choice, choose new pictures once all of these are decided, and open the page."""
+    """Take over the last labels, choose new pictures once all are decided, and open the page."""
     from inference.labels import picks as table
     from inference.labels.features import extract_features, pretrained
 

@@ -100,7 +100,7 @@ def temperature_of(classifier: Classifier) -> float:
 
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
-    """Print a note to standard error if there are too few validation images for a set or a threshold."""
+    """Print a note to standard error on sets or thresholds that lack validation images."""
     lack = None
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
@@ -120,7 +120,7 @@ def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
 
 
 def say(tally: Tally, files: Sequence[Path] = ()) -> None:
-    """Print to standard error what was written, how many images are right, and how many files could not be read."""
+    """Print a summary to standard error: what was written, how many are right, unreadable files."""
     if files:
         unknown = f", {tally.unknown:,} of {tally.judged:,} unknown" if tally.judged else ""
         print(

@@ -127,7 +127,7 @@ def first_line(error: Exception) -> str:
 
 
 def system_reason(error: OSError, option: str = "--output-dir") -> str:
-    """Describe an error of the system by place and fault, with the option that chooses another place to write to."""
+    """Describe an error of the system by place, fault, and the option that avoids it."""
     if error.filename is None or error.strerror is None:
         return first_line(error)
     place = os.path.abspath(error.filename)

@@ -86,7 +86,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends without an error, whole or not at all.
+    """Yield a temporary folder, which becomes `folder` if the block ends without an error.
 
     The caller holds the lock of `folder`, or no other process knows it.
     """

@@ -1,4 +1,4 @@
-"""The program's name and version, and its commands as a person types them, quoted for a POSIX shell. No torch here."""
+"""Name and version of the program, and its commands quoted for a POSIX shell. No torch here."""
 
 import os
 import shlex

@@ -77,7 +77,7 @@ def cache_features(setup: RunSetup) -> str:
 def features_of(
     setup: RunSetup, split: str, *, keep: bool = False, networks: Collection[Network] | None = None
 ) -> Tensor:
-    """Return the inputs of the head of a setup's model for each image of a split, in table order.
+    """Return the inputs of the model's head for each image of a split, in table order.
 
     (N, D), or (N, ...) for some models. They are read from the folder of features of these images if it has them, and
     saved there if it exists or `keep` is set. A mixture has the features of its networks, or of some `networks`, next
@@ -176,7 +176,7 @@ def compute_features(
 
 
 def require_memory(batch: Tensor, images: int) -> None:
-    """Raise OptionError if the features of all images, estimated from one batch, need most of the free memory."""
+    """Raise OptionError if the features of all images need most of the free memory."""
     need, free = batch[0].numel() * batch.element_size() * images, available_memory()
     if need > 0.8 * free:
         raise OptionError(

@@ -147,7 +147,7 @@ def end_within_epoch(trainer: Engine, run: Run) -> None:
 
 
 class RunCheckpoints:
-    """Saves a run at the end of each epoch, every `save_every` steps and on request, and restores it.
+    """Saves a run at epoch ends, every `save_every` steps and on request, and restores it.
 
     On cached features, where an epoch takes less time than a file of the whole model, only the end is saved. The newest
     two files are kept. `epoch_open` in a file says that all steps of its epoch are done but not its validation: a run
@@ -212,9 +212,10 @@ class RunCheckpoints:
         }
 
     def keep_if_best(self) -> None:
-        """Keep the weights of this epoch if it is the best until the run is saved, and its scores until its end.
+        """Keep the weights and scores of this epoch if it is the best.
 
-        Ignite's own comparison of scores knows no ties, and keeps a NaN for ever.
+        The weights are kept until the run is saved, the scores until its end. Ignite's own comparison of scores knows
+        no ties, and keeps a NaN for ever.
         """
         state, setup = self.run.trainer.state, self.run.setup
         best = handlers.best_row(state.history, setup.config.train.select)

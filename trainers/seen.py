@@ -1,4 +1,4 @@
-"""Leave images that a model was trained on before out of its scores, by the split.csv of the run that it starts from.
+"""Leave images that the initial model was trained on out of the scores, by its split.csv.
 
 A validation image is left out if the initial model was trained on it; a test image also if it selected the epoch of the
 initial model. Images are the same if the hashes of their contents are. What a run leaves out is recorded in its own

@@ -183,16 +183,16 @@ class PairedDifference:
 
 
 def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) -> Estimate:
-    """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
+    """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms.
 
-    The variance of the mean is that of a bootstrap over images and, if K > 1, over seeds, in closed form. Plain
-    resampling is wrong in two ways. Drawing whole rows and columns counts the variance of a single seed and image three
-    times (Owen 2007, "The pigeonhole bootstrap"), so the spread between seeds counts only as far as it exceeds that of
-    the images. And few seeds underestimate their spread: by (K - 1) / K on average, and 2 or 3 may agree by chance
-    (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by K - 1, and the quantiles are
-    Student's, with K - 1 degrees of freedom for the seeds' share of the variance and N - 1 for the rest (Cochran and
-    Cox 1950). Two more images, one that only the first arm gets right and one for the second, keep unanimous results
-    from looking certain (Bonett and Price 2012).
+    They share seeds and images. The variance of the mean is that of a bootstrap over images and, if K > 1, over seeds,
+    in closed form. Plain resampling is wrong in two ways. Drawing whole rows and columns counts the variance of a
+    single seed and image three times (Owen 2007, "The pigeonhole bootstrap"), so the spread between seeds counts only
+    as far as it exceeds that of the images. And few seeds underestimate their spread: by (K - 1) / K on average, and 2
+    or 3 may agree by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by K - 1, and
+    the quantiles are Student's, with K - 1 degrees of freedom for the seeds' share of the variance and N - 1 for the
+    rest (Cochran and Cox 1950). Two more images, one that only the first arm gets right and one for the second, keep
+    unanimous results from looking certain (Bonett and Price 2012).
 
     If images come in G groups, groups are drawn in place of images: both variances of images, with and without the
     runs, are multiplied by their design effects, the two more images are two effective ones, and Student's degrees of
@@ -230,10 +230,10 @@ def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> N
 
 
 def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | None = None) -> PairedDifference:
-    """Compare two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p value.
+    """Compare two arms (K, N) with a 95 % interval and a p value.
 
-    The p value is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then
-    contains 0. How often equal arms are called different: docs/results.md.
+    They share images and seeds. The p value is at least that of the sign-flip test over images, which for K = 1 is
+    McNemar's; the interval then contains 0. How often equal arms are called different: docs/results.md.
     """
     differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
     mean, found = float(differences.mean()), estimate(differences, clusters)
@@ -247,10 +247,11 @@ def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | N
 
 
 def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -> float:
-    """Return the exact two-sided p value of differences (K, N) if the sum of each group may have either sign.
+    """Compute the exact two-sided p value of differences (K, N) by the sign-flip test.
 
-    A single image is a group; for K = 1 without groups this is the exact McNemar test. Groups of one absolute sum m add
-    m * (2 * Binomial(count, 1/2) - count); the sums of all m are added by convolution.
+    The sum of each group may have either sign. A single image is a group; for K = 1 without groups this is the exact
+    McNemar test. Groups of one absolute sum m add m * (2 * Binomial(count, 1/2) - count); the sums of all m are added
+    by convolution.
     """
     from scipy.stats import binom
 
@@ -269,7 +270,7 @@ def sign_flip(differences: NDArray[np.int8], clusters: Clusters | None = None) -
 
 
 def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:
-    """Return whether the difference is significant at the 5 % level, by Holm's p value if there is one."""
+    """Return whether the difference is significant at 5 %, by Holm's p value if given."""
     return (difference.p if adjusted_p is None else adjusted_p) <= LEVEL and difference.mean != 0
 
 

@@ -125,7 +125,7 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
 
 
 def attach_progress(trainer: Engine) -> None:
-    """Show a progress bar over the steps of an epoch on a terminal, but not in a log file."""
+    """Show a progress bar over the steps of an epoch, on a terminal only."""
     if sys.stderr.isatty():
         bar = ProgressBar(persist=False, desc="epoch")
         bar.attach(trainer, event_name=Events.ITERATION_COMPLETED(every=5))

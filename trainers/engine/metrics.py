@@ -1,4 +1,4 @@
-"""Metrics of an evaluation pass, computed over all images at once, whatever the sizes of batches and shares."""
+"""Metrics of an evaluation pass over all images at once, independent of batches and processes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

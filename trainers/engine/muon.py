@@ -63,9 +63,9 @@ class Muon(AdamW):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Approximate the orthogonal factors U V^T of matrices (n, rows, columns), with singular values of 0.7 to 1.2.
+    """Approximate the orthogonal factors U V^T of matrices (n, rows, columns).
 
-    Five steps of a Newton-Schulz iteration in bf16, which needs only products.
+    Five steps of a Newton-Schulz iteration in bf16, which needs only products. Singular values become 0.7 to 1.2.
     """
     x = matrices.bfloat16()
     if wide := x.size(1) > x.size(2):

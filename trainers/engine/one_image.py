@@ -26,7 +26,7 @@ def first_image(data: DataBundle, device: torch.device, split: str = "train") ->
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode, without gradients, in the block, and restore the mode of every module."""
+    """Evaluate a model in the block, without gradients; restore the mode of every module."""
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad():
@@ -39,7 +39,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[None]:
-    """Set a model to training mode, without gradients, in the block, and restore modes and running statistics."""
+    """Set a model to training mode in the block, without gradients; restore modes and running statistics."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with evaluating(model):
@@ -82,7 +82,7 @@ def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, na
 
 
 def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
-    """Look for weights or images that are not finite before a training step, which the rate cannot explain.
+    """Look for weights or images that are not finite before a training step.
 
     Raises WeightsError: a weight. DataError: an image of the step's batch, or one with values far beyond any scale.
     """
@@ -101,7 +101,7 @@ def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
 
 
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:
-    """Refuse a run with a step, or a part of one, of a single image if the model cannot be trained on that."""
+    """Refuse batches, or parts of them, of one image if the model cannot train on that."""
     sampler = batch_sampler(data.dataloaders["train"])
     n, size, slices = sampler.length, sampler.batch_size, accumulate * sampler.share.world_size
 

@@ -60,7 +60,7 @@ def leave_out_the_compiler() -> None:
 def learning_rate(
     *, peak: float, schedule: str, total_steps: int, warmup_steps: int, steps_per_epoch: int
 ) -> Callable[[int], float]:
-    """Return the learning rate of step 0, 1, ..., total_steps - 1 as a function of the step alone.
+    """Return the learning rate of step 0, 1, ... as a function of the step alone.
 
     Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is wrong for most of them under
     torch 2.14, and torch's own have state.

@@ -1,4 +1,4 @@
-"""Randomness as a function of position, so that a killed run can be resumed without a generator's state.
+"""Randomness as a function of position, so that resuming needs no generator's state.
 
 The random numbers of a training step (dropout, stochastic depth, MixUp) depend only on (seed, iteration, slice), where
 the slice is the rank of the process or the index of the micro-batch. Evaluation may use random numbers freely: the next

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class StepSums:
-    """Totals of the training steps over the epoch and since the last log point, and the seconds of all steps.
+    """Totals of the training steps over the epoch and since the last log point.
 
     They are saved with the trainer, so a run resumed in mid-epoch continues them; Ignite's own metrics start anew with
     the trainer. Seconds include waiting for data, but neither validation nor logging.
@@ -67,7 +67,7 @@ class StepSums:
         return self.failed.masked_fill_(~step.measured.isfinite().all(), 1.0)
 
     def read(self) -> dict[str, Any]:
-        """Add the steps since the last call to the totals, and return the output of the last one.
+        """Add unread steps to the totals, and return the output of the last one.
 
         Synchronises with the device. Raises Diverged: a step was not finite.
         """
@@ -119,7 +119,7 @@ class StepSums:
 
 
 def means(totals: Mapping[str, float]) -> dict[str, float]:
-    """Return means over images or steps, seconds, images per second, and the share of the time without data."""
+    """Return means over images or steps, seconds, images per second, and the share of waiting."""
     total = defaultdict(float, totals)
     n, seconds = max(total["n"], 1), max(total["seconds"], 1e-9)
     return {

@@ -1,4 +1,4 @@
-"""Fit the head of a run at once instead of training it (`--start-head fit`), or before training (`probe`).
+"""Fit the head of a run at once (`--start-head fit`), or before training (`probe`).
 
 If a network of a mixture was trained on the same images before, its own head is mixed with the fitted head of the other
 networks, with weights fitted to the validation images: neither head has learnt from those.

@@ -239,7 +239,7 @@ def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
 
 
 def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats, pull: float = PULL) -> Floats:
-    """Return the weights (M,) of classifiers in a weighted sum of their calibrated logits (n, K) for n images.
+    """Fit the weights (M,) of a weighted sum of classifiers' calibrated logits (n, K).
 
     This is the logarithmic opinion pool (Genest and Zidek 1986). Its fit is convex, and regularised towards `start`
     (M,), so that few images cannot move it far.

@@ -1,4 +1,4 @@
-"""Print lines on the terminal, or send them to the log of a program that has set it up. Imports nothing heavy."""
+"""Print lines on the terminal, or log them if a program set up the log. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ first have a `label`, such as "note" or "plan", or None."""
 
 
 def say(line: str = "", *, label: str | None = None) -> None:
-    """Log a line (a note as a warning), or print it if no program has set up the log."""
+    """Log a line (a note as a warning), or print it if the log is not set up."""
     if is_unset(LOG):
         show(line, label)
     else:
@@ -36,7 +36,7 @@ def is_unset(log: logging.Logger) -> bool:
 
 
 def show(line: str, label: str | None) -> None:
-    """Print a line in the main process, its label in a column of its own, without breaking a progress bar."""
+    """Print a line in the main process, its label in a column, above a progress bar."""
     if label is not None:
         line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
     if process.is_main_process():

@@ -1,4 +1,4 @@
-"""Write the *start here* page of TensorBoard's text tab, in markdown, and the row of a run in its HPARAMS tab."""
+"""Write TensorBoard's *start here* page, in markdown, and the row of a run in HPARAMS."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def page(config: RunConfig, run: RunFolder, text: str, *commands: str) -> str:
 
 
 def as_given(flag: str, value: Any) -> str:
-    """Format an option as on the command line, or as a line of a file if it can be given only there."""
+    """Format an option as on the command line, or as a line of a file."""
     if option := next((option for option in run_options(InFiles) if option.flag == flag), None):
         return f"{option.name} = {json.dumps(value, default=str)}, in a file"
     return flag if value is True else f"{flag} {value}"

@@ -67,13 +67,13 @@ BATCH = 16  # images of the first training batch
 
 
 def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Draw the first batch and the untrained model, and keep weights of a small Vision Transformer during training."""
+    """Draw the first batch and the untrained model; keep weights of a small Vision Transformer."""
     if setup.on_features:  # no pixels and no attention
         return
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def draw_batch(engine: Engine) -> None:
-        """Draw training images next to what the model sees of them, which shows a wrong augmentation at a glance."""
+        """Draw training images next to what the model sees, which shows a wrong augmentation."""
         with attempted():
             images, loader = engine.state.batch[0][:BATCH].cpu(), setup.data.dataloaders["train"]
             sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
@@ -109,7 +109,7 @@ def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
 
 
 def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, title: str) -> None:
-    """Draw heat maps of the same validation images each time, and the attention distances of a Vision Transformer.
+    """Draw heat maps of the same validation images each time, and a ViT's attention distances.
 
     Draws nothing for a model without heat maps.
     """
@@ -123,9 +123,10 @@ def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, st
 
 
 def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str]:
-    """Return the shown images with heat maps, the mean attention distance (L, H) in pixels, and the title of the maps.
+    """Return shown images with heat maps, the mean attention distance (L, H), and a title.
 
-    The distance is None for models other than Vision Transformers. Raises NoMap: the model has no heat maps.
+    The distance is in pixels, and None for models other than Vision Transformers. Raises NoMap: the model has no heat
+    maps.
     """
     dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
@@ -279,7 +280,7 @@ def predictions_on(
 
 @contextmanager
 def attempted() -> Iterator[None]:
-    """Print a note instead of ending the run if a picture cannot be drawn, for lack of memory or a bad image."""
+    """Print a note instead of ending the run if a picture cannot be drawn."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, MemoryError) as error:

@@ -48,7 +48,7 @@ def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
 
 
 def model_line(setup: RunSetup) -> str:
-    """Name the model, its image size, its trained parameters, and the kind of network if the name does not tell."""
+    """Name the model, its image size, its trained parameters, and the kind of network."""
     model, (total, trainable) = setup.config.model, count_parameters(setup.model)
     trains = "all trained" if trainable == total else f"{trainable:,} trained"
     start = ", random weights" if model.weights == "none" else ""
@@ -92,7 +92,10 @@ def notes_on(setup: RunSetup) -> Iterator[str]:
 
 
 def needed_to_tell(share: float) -> int:
-    """Return the images needed to tell an error rate of `share` from half of it, by two standard errors."""
+    """Return the images needed to tell half of an error rate from all of it.
+
+    By two standard errors of the rate `share`.
+    """
     return max(LEAST, math.ceil(round(16 * share / (1 - share), 6)))
 
 
@@ -137,7 +140,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
 
 
 def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
-    """Print a line per epoch of a short run, about 25 lines of a long one, and always the last.
+    """Print a line per epoch, at most about 25 of them and always the last.
 
     Each line ends in the remaining time at the pace of its epoch, the last one in its seconds. The number of epochs may
     change during the run: while `engine.state.end_moves`, a line has neither.
@@ -159,11 +162,10 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
-    """Print a note after the warm-up and a fifth of the epochs if validation is not better than the most frequent
-    class.
+    """Note after the warm-up if validation does not beat the most frequent class.
 
-    Better means: by more than one standard error, in the score that selects the epoch. Runs of fewer than three epochs,
-    or with too few validation images, get no note.
+    It comes after at least a fifth of the epochs. To beat it means by more than one standard error, in the score that
+    selects the epoch. Runs of fewer than three epochs, or with too few validation images, get no note.
     """
     data, train, names = setup.config.data, setup.config.train, setup.data.class_names
     labels, epochs = image_set(setup.data.dataloaders["val"]).labels, train.epochs or 0

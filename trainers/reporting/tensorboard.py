@@ -93,8 +93,7 @@ class RunLoggers(ExitStack):
 
 
 def keep_in_order(folder: Path) -> None:
-    """Rename event files to earlier seconds if one has the current second or a later one, as after a clock was set
-    back."""
+    """Rename event files that have the current second, or a later one, to earlier seconds."""
     files = sorted(folder.rglob("events.out.tfevents.*"))
     seconds = [int(path.name.split(".")[3]) for path in files]
     ahead = max(seconds, default=0) + 1 - int(time.time())
@@ -156,7 +155,7 @@ def training_scores(trainer: Trainer) -> dict[str, float]:
 
 
 def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
-    """Return the recall of each class with images, or with many classes the mean of the worst tenth."""
+    """Return the recall of each class, or with many classes of the worst tenth."""
     of_class = {index: share for index, share in enumerate(shares.tolist()) if not math.isnan(share)}
     if len(class_names) <= SHOWN_CLASSES:
         return {tag_of(class_names, index): share for index, share in of_class.items()}
@@ -181,7 +180,7 @@ def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
 
 
 def start_hparams(loggers: RunLoggers, values: Mapping[str, Any]) -> None:
-    """Start this run's row in the HPARAMS tab, named by its path below the folder that TensorBoard shows.
+    """Start this run's row in the HPARAMS tab, named by its path in the folder.
 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary that it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.

@@ -131,7 +131,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system between two runs, so that the second does not report that of the first."""
+    """Return freed memory to the system, so that peaks of two runs stay apart."""
     gc.collect(1)  # the engines of the last run, which refer to each other, but no objects of imports
     malloc_trim = of_glibc("malloc_trim")
     if malloc_trim is not None:
@@ -145,7 +145,7 @@ def of_glibc(name: str) -> Any:
 
 @contextmanager
 def usable_streams() -> Iterator[None]:
-    """Replace missing or closed output streams, and those with only `write`, such as a Tee, inside the block."""
+    """Replace missing, closed or write-only output streams, such as a Tee, inside the block."""
     with ExitStack() as held:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)

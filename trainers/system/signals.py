@@ -49,7 +49,10 @@ class Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defer signals to `check`, called when weights, sums and counters agree, or to the end of the block."""
+        """Defer signals to `check`, or to the end of the block.
+
+        `check` is called when weights, sums and counters agree.
+        """
         self.waiting = True
         try:
             yield
@@ -68,7 +71,7 @@ class Signals:
 
     @contextmanager
     def left_to_the_system(self) -> Iterator[None]:
-        """Let a signal end the process, during a call into C that waits and runs no handler of Python."""
+        """Let a signal end the process, during a call into C that blocks Python's handlers."""
         ours = self._ours()
         for signum in ours:
             signal.signal(signum, signal.SIG_DFL)

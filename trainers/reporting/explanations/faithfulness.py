@@ -133,7 +133,7 @@ def paired(leads: Tensor) -> float:
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Measure how far the probability of each image's class falls without its brightest fifth and without a random one.
+    """Measure the fall of each image's class probability without its brightest and without a random fifth.
 
     Both are (B,); the second is a mean over DRAWS.
     """

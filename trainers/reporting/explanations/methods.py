@@ -159,9 +159,10 @@ def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
-    """Return the last activations (B, K, h, w) of the coarsest resolution with FEWEST cells per side, and the logits.
+    """Return the last activations (B, K, h, w) of the coarsest sufficient resolution, and the logits.
 
-    If no resolution has that many cells, the finest one is used. Raises NoMap: the model has no feature maps.
+    A resolution is sufficient with FEWEST cells per side. If there is none, the finest one is used. Raises NoMap: the
+    model has no feature maps.
     """
     height, width = subject.images.shape[2:]
     taken: dict[int, Tensor] = {}
@@ -184,10 +185,10 @@ def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
 
 
 def occlusion(subject: Subject) -> Tensor:
-    """Measure how far the log odds of the class fall without each cell (Zeiler and Fergus 2014, section 4.2).
+    """Measure how far the log odds of the class fall without each cell.
 
-    Windows of 2 x 2 cells are covered; the value of a cell is the mean over its windows. It needs no gradients, so it
-    works for programs (ONNX), too, and takes a forward pass per window.
+    After Zeiler and Fergus 2014, section 4.2. Windows of 2 x 2 cells are covered; the value of a cell is the mean over
+    its windows. It needs no gradients, so it works for programs (ONNX), too, and takes a forward pass per window.
     """
     side = cells(subject.images.size(-1))
     instead, corners = blurred(subject.images), torch.eye((side - 1) ** 2).view(-1, 1, side - 1, side - 1)
@@ -292,7 +293,7 @@ def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
 
 
 def maps_of_mixture(subject: Subject, method: str) -> tuple[str, Tensor]:
-    """Average the maps of a mixture's networks, each weighted by what its network adds to the logit of the class.
+    """Average the maps of a mixture's networks, weighted by their contributions to the class's logit.
 
     The logits are a sum over the networks, `W_1 f_1 + W_2 f_2 + ... + b`. The weight is a network's term for the class
     minus its mean over all classes, at least 0.

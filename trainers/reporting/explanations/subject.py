@@ -50,7 +50,7 @@ class Subject:
 
 
 def cells(side: int) -> int:
-    """Return the cells per side of a map without a grid of its own, for images of `side` pixels."""
+    """Return the cells per side of a map for images of `side` pixels."""
     return min(max(MIN_CELLS, min(MAX_CELLS, side // CELL)), max(2, side // 2))
 
 
@@ -76,10 +76,10 @@ def shares(values: Tensor) -> Tensor:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Blur images (B, C, S, S) by a Gaussian of an eighth of the side, as a stand-in for covered parts.
+    """Blur images (B, C, S, S) strongly, as a stand-in for covered parts.
 
-    A grey square would be an object of its own, with sharp edges that no training image had; a blurred part has the
-    colours of its neighbourhood and no detail.
+    A Gaussian of an eighth of the side. A grey square would be an object of its own, with sharp edges that no training
+    image had; a blurred part has the colours of its neighbourhood and no detail.
     """
     side = images.size(-1)
     sigma = side / 8
@@ -108,7 +108,7 @@ def along_path(subject: Subject, start: Tensor) -> Iterator[Subject]:
 
 
 def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
-    """Replace the cells of images (B, C, S, S) that the masks `removed` (B, N, N) mark by those of `instead`."""
+    """Replace the cells of images (B, C, S, S) that masks (B, N, N) mark by those of `instead`."""
     mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
     return torch.where(mask, instead, images)  # one image and many masks, or as many of both
 

@@ -12,7 +12,7 @@ from trainers.reporting.figures.results import BLUE, GREY, tidy
 
 
 def heads_figure(maps: Tensor, *, asking: str) -> Figure:
-    """Draw the attention maps (L, H, G, G) of the tokens `asking`, a row per layer, each scaled to its maximum."""
+    """Draw attention maps (L, H, G, G) of the tokens `asking`, a row per layer."""
     layers, heads = maps.shape[:2]
     figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
     axes = figure.subplots(layers, heads, squeeze=False)
@@ -46,7 +46,7 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
 
 
 def position_similarity_figure(positions: Tensor) -> Figure:
-    """Draw the cosine similarity of each patch's position embedding (1 + G*G, D) to all others, one map per patch.
+    """Draw the cosine similarity of each position embedding (1 + G*G, D) to all others.
 
     Figure 7 of Dosovitskiy et al. 2020: neighbours, rows and columns become similar.
     """

@@ -27,7 +27,7 @@ MOST_CLASSES = 9
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:
-    """Draw counts (classes, classes), rows true, shaded by the share of the row so that small classes show.
+    """Draw counts (classes, classes), rows true, shaded by the share of the row.
 
     With few classes it is as wide as a card of TensorBoard, which would shrink a wider one.
     """

@@ -46,7 +46,7 @@ png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
-    """Scale uint8 (C, h, w) to a square (t, t, 3) with t near `side`, padded with white.
+    """Scale uint8 (C, h, w) to a white square (t, t, 3) with t near `side`.
 
     Pixels of small images stay sharp squares; large images are shrunk smoothly.
     """
@@ -173,8 +173,7 @@ def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, ti
 def batch_sheet(
     originals: Sequence[np.ndarray], images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str
 ) -> Figure:
-    """Draw pictures, uint8 (C, h, w) each, and right of each its normalised image (B, C, S, S) with normalisation
-    undone."""
+    """Draw pictures, uint8 (C, h, w), next to their normalised images (B, C, S, S), normalisation undone."""
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
