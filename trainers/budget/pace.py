@@ -224,8 +224,9 @@ def say_forecast(setup: RunSetup) -> None:
     if distributed.world_size() > 1 or setup.on_features:
         return
     if 3 * seconds_of_forward(setup, setup.total_steps * (setup.config.data.batch_size or 1)) > SHORT / 2:
-        for line in forecast(measure(setup), setup.total_steps / setup.steps_per_epoch, device=setup.device.type):
-            console.say(line)
+        lines = forecast(measure(setup), setup.total_steps / setup.steps_per_epoch, device=setup.device.type)
+        if text := "\n  ".join(lines):
+            console.say(text, label="time")
         reset_peak_memory(setup.device)  # the measurement took steps with a copy of the model
 
 
@@ -233,6 +234,6 @@ def forecast(pace: Pace, epochs: float, *, device: str) -> Iterator[str]:
     seconds = pace.seconds(epochs)
     if seconds >= SHORT:
         parts = f"a step takes {pace.step:.3g} s, an epoch {console.duration(pace.epoch)} with its validation"
-        yield f"{'time':>9}  about {console.duration(seconds)}: {parts}"
+        yield f"about {console.duration(seconds)}: {parts}"
     if seconds >= LONG and device == "cpu":
-        yield f"{'':>9}  for a result sooner: the same command with --minutes 5, or 30, in place of --epochs"
+        yield "for a result sooner: the same command with --minutes 5, or 30, in place of --epochs"
