@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +35,8 @@ PERHAPS: dict[str, Any] = {"kept": str, "processes": int, "git": (dict, NoneType
 """Entries of meta.json that it may lack."""
 SUMMARY: dict[str, Any] = {"status": str, "epochs": int, "seconds": (int, float)}
 """Entries of summary.json."""
+FINISHED: dict[str, Any] = {"best": dict, "parameters": int, "images_seen": (int, float), "images": dict}
+"""Entries that summary.json of a finished run has, too."""
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 """Scores that every split of a run has."""
 CHECKPOINT = re.compile(r"step_\d+|best")
@@ -135,10 +137,9 @@ class RunFolder:
         """Table that meta.json holds, about the start of the run."""
         path = self.path / "meta.json"
         values = read_json(path, **META)
-        wrong = [name for name, kind in PERHAPS.items() if name in values and not isinstance(values[name], kind)]
+        require_kinds(path, values, {name: kind for name, kind in PERHAPS.items() if name in values})
         names = values["class_names"]
-        wrong += ["class_names"] * (not names or not all(isinstance(name, str) for name in names))
-        refuse_damage(path, values, wrong)
+        refuse_damage(path, values, ["class_names"] * (not names or not all(isinstance(name, str) for name in names)))
         return values
 
     @cached_property
@@ -214,7 +215,14 @@ class RunFolder:
         path = self.path / "summary.json"
         values = read_json(path, **SUMMARY)
         if values["status"] == "finished":
-            refuse_damage(path, values, [name for name, judge in FINISHED.items() if not judge(values)])
+            require_kinds(path, values, FINISHED)
+            test, images = values.get("test"), values["images"]
+            holds = {
+                "best": isinstance(values["best"].get("epoch"), int),
+                "test": test is None or are_scores(test),
+                "images": all(isinstance(images.get(split), int) for split in ("val", *["test"] * bool(test))),
+            }
+            refuse_damage(path, values, [name for name, right in holds.items() if not right])
         return values
 
     @cached_property
@@ -341,7 +349,7 @@ def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it is not readable JSON ({str(error)[:100]})") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is damaged: it holds no table of values")
-    refuse_damage(path, values, [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)])
+    require_kinds(path, values, kinds)
     return values
 
 
@@ -350,6 +358,10 @@ def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
     with suppress(FileNotFoundError, CheckpointError):
         return read_json(path, **kinds)
     return None
+
+
+def require_kinds(path: Path, values: dict[str, Any], kinds: dict[str, Any]) -> None:
+    refuse_damage(path, values, [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)])
 
 
 def refuse_damage(path: Path, values: dict[str, Any], wrong: list[str]) -> None:
@@ -368,22 +380,6 @@ def are_scores(values: Any) -> bool:
     if not isinstance(values, dict) or not {*SCORES} <= values.keys():
         return False
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values.values())
-
-
-def counts_images(values: dict[str, Any]) -> bool:
-    """Return whether the images of each split that has scores are counted."""
-    counts, scored = values.get("images"), ["val", *["test"] * bool(values.get("test"))]
-    return isinstance(counts, dict) and all(isinstance(counts.get(split), int) for split in scored)
-
-
-FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "best": lambda values: isinstance(values.get("best"), dict) and isinstance(values["best"].get("epoch"), int),
-    "parameters": lambda values: isinstance(values.get("parameters"), int),
-    "images_seen": lambda values: isinstance(values.get("images_seen"), int | float),
-    "images": counts_images,
-    "test": lambda values: values.get("test") is None or are_scores(values["test"]),
-}
-"""Entries that summary.json of a finished run has, too, and what they are."""
 
 
 def now() -> str:
