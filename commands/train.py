@@ -93,7 +93,7 @@ def how_to_train(options: TrainOptions) -> list[str]:
         if option.name in own.get(option.section, {}):
             continue  # the recipe is named itself
         value = option.of(options)
-        is_open = value == option.of(RunConfig()) and value in (None, "auto")
+        is_open = value == option.default and value in (None, "auto")
         says_how = option.section in ("model", "train") and option not in run_options(InPlans)
         if option.flag in options.given and says_how and not is_open:
             found.append(option.said)
