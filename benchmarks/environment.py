@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainers.run_start import processor_name
+from trainers.run_record import processor_name
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

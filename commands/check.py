@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from commands import arguments
-from commands.json_output import JsonOption, json_document
+from commands.output import JsonOption, json_document
 from commands.parser import UsageError
 from common.options import Output, operand
 from common.shell import command

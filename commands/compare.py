@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from commands.arguments import SeveralRuns, left_out, sections
-from commands.json_output import JsonOption, json_document
+from commands.output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, by_sections, filled, read, takes_several
 from common.errors import OptionError
 from common.options import (

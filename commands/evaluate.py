@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from commands.arguments import ModelOptions
-from commands.json_output import JsonOption, json_document
+from commands.output import JsonOption, json_document, score_lines
 from commands.parser import UsageError
-from commands.scores import score_lines
 from common.options import Arg, OutputFolder
 from common.text import pluralise, wrapped
 from datasets.config import DataConfig, Group, Name

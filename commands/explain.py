@@ -95,8 +95,8 @@ def _draw_all(options: Options) -> int:
 
     from inference.explain import explain, faithfulness_of, write_pictures
     from inference.images import Unreadable, find_images
-    from trainers.reporting.figures.attention import distance_figure
     from trainers.reporting.figures.results import save
+    from trainers.reporting.figures.sheets import distance_figure
 
     classifier = options.open()
     folder, distances, code, faithful = options.output or classifier.folder / "explain", [], 0, ""

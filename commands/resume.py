@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.arguments import RunName, refuse_place
-from commands.scores import report
+from commands.output import report
 from datasets.config import Name
 from trainers.config import Device
 

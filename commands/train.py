@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions
+from commands.output import report, say_what_next, say_what_was_seen
 from commands.parser import UsageError
-from commands.scores import report, say_what_next, say_what_was_seen
 from common.options import InFits, InPlans
 from datasets.config import DATASETS
 from trainers.config import RunConfig, run_options
@@ -164,7 +164,7 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
 def rehearse_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
     """Try every run of a plan on two batches, in a folder that is removed again, with their features."""
     from trainers.budget.plan import best_in
-    from trainers.tools.dry_run import dry_run
+    from trainers.rehearsal import dry_run
 
     say_untracked(config)
     numbers = itertools.count(1)
@@ -206,16 +206,16 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
 def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run."""
+    from trainers import rehearsal
     from trainers.system import distributed
-    from trainers.tools import dry_run, lr_finder
 
     if not distributed.is_main_process():  # one process is enough
         return 0
     say_untracked(config)
     if find_lr:
-        lr_finder.find_lr(config)
+        rehearsal.find_lr(config)
     else:
-        dry_run.dry_run(config, images=images)
+        rehearsal.dry_run(config, images=images)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from common.errors import OptionError
-from comparison.names import arm_names, slugs
+from comparison.runs import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages

@@ -15,10 +15,9 @@ from common.files import write_bytes, write_text
 from common.shell import command_given
 from common.tables import frame_text
 from common.text import printable
-from comparison.drawing import TITLES, ReportFigure, colour, draw
-from comparison.names import settings_that_differ
+from comparison.drawing import TITLES, ReportFigure, colour, draw, write_events
 from comparison.results import COSTS, SCORES, Comparison, by_arm, first_of, of_runs, right_of, rows_of
-from comparison.tensorboard import write_events
+from comparison.runs import settings_that_differ
 from comparison.verdict import VERDICTS, card, headline, not_converged, notes, pair_sentence
 from datasets.images import picture_of
 from datasets.loaders import read_samples

@@ -12,9 +12,9 @@ import pandas as pd
 
 from common.shell import command
 from common.text import ellipsis, format_table, pluralise, printable
-from comparison.names import short_names
 from comparison.plan import ComparisonPlan
 from comparison.results import CONVERGENCE, Comparison, by_arm, design, first_of, labels_text, of_runs, rows_of
+from comparison.runs import short_names
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen

@@ -20,9 +20,9 @@ from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
-from trainers.engine.evaluation import score_split
+from trainers.engine.engines import score_split
 from trainers.options.defaults import resolve_device
-from trainers.run_start import changes_of_machine, images_of
+from trainers.run_record import changes_of_machine, images_of
 from trainers.seen import start_of, without_seen
 from trainers.storage.checkpoint_file import open_best
 from trainers.storage.run_folder import RunFolder, untrusted_run

@@ -16,7 +16,7 @@ from common.text import format_table, printable
 from datasets.copies import units_of
 from inference.certainty.report import report
 from trainers.calibration import sharpness
-from trainers.engine.evaluation import Scores, write_predictions
+from trainers.engine.engines import Scores, write_predictions
 from trainers.engine.metrics import (
     ClassRow,
     confidence_bins,

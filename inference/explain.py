@@ -22,7 +22,7 @@ from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, measure_run, read_faithfulness
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
-from trainers.run_start import images_of
+from trainers.run_record import images_of
 from trainers.storage.run_folder import untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 from vit.tensor_files import require_finite
@@ -163,9 +163,12 @@ def write_pictures(
 ) -> str:
     """Write the pictures of one image, whose number begins their names, with the maps `shown` and a `note`; return a
     line that says what it was taken for."""
-    from trainers.reporting.figures.attention import heads_figure  # matplotlib takes a second to import
     from trainers.reporting.figures.results import save
-    from trainers.reporting.figures.sheets import DPI, heat_sheet
+    from trainers.reporting.figures.sheets import (
+        DPI,
+        heads_figure,  # matplotlib takes a second to import
+        heat_sheet,
+    )
 
     image, attention = explanation.image, explanation.attention
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)

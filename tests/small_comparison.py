@@ -13,8 +13,8 @@ from small_run import CLASSES, META, SUMMARY, make_run
 
 from comparison.results import Comparison, compared, judge, rows_of, tables_of
 from comparison.runs import FinishedRun, read_run, scored_images
-from trainers.storage.predictions_file import SavedPredictions
 from trainers.storage.run_folder import RunFolder, read_json, write_json
+from trainers.storage.run_result import SavedPredictions
 
 
 def finished_run(

@@ -49,7 +49,7 @@ def test_no_files_import_each_other_in_a_circle():
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
-@pytest.mark.parametrize("name", ["options.defaults", "resolve", "setup", "run", "run_engines", "run_start"])
+@pytest.mark.parametrize("name", ["options.defaults", "resolve", "setup", "run", "run_engines", "run_record"])
 def test_options_of_a_run_are_resolved_once_and_nobody_binds_them_anew(name):
     tree = ast.parse(FILES[f"trainers.{name}"].read_text(encoding="utf-8"))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):

@@ -14,7 +14,7 @@ from small_images import image_folder
 from small_run import call
 
 from commands import train
-from commands.scores import verdict
+from commands.output import verdict
 from common.shell import PROGRAM, TENSORBOARD
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, TrainConfig

@@ -18,7 +18,7 @@ from inference.explain import Explanation, explain
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.reporting.explanations.methods import heat_maps
-from trainers.reporting.figures.attention import heads_figure
+from trainers.reporting.figures.sheets import heads_figure
 from vit.export import describe
 
 pytestmark = pytest.mark.drawn

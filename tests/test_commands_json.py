@@ -15,7 +15,7 @@ from fake_sets import class_folders
 from small_comparison import finished_run
 from small_run import CLASSES, call, labelled_photos, make_run
 
-from commands.json_output import JsonOption, json_document
+from commands.output import JsonOption, json_document
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "use-the-result.md").read_text(encoding="utf-8").partition("## From a script")[2]

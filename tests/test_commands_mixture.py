@@ -13,7 +13,8 @@ import main
 from inference.classifier import open_classifier
 from trainers import setup as prepared_runs
 from trainers.budget import networks as networks_module
-from trainers.budget import plan, ways
+from trainers.budget import networks as ways
+from trainers.budget import plan
 from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import RunFolder

@@ -8,8 +8,8 @@ import pytest
 from fake_sets import class_folders
 from small_run import call
 
+from trainers import rehearsal as dry_run
 from trainers.budget import plan
-from trainers.tools import dry_run
 
 
 def planned(*options):

@@ -21,16 +21,16 @@ from small_run import labelled_photos, make_run, photo
 import main
 from common.files import matching, settle, temporary_folder, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
+from comparison.drawing import write_events
 from comparison.results import compared
-from comparison.tensorboard import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.split_csv import write_split
+from trainers.rehearsal import draw_curve
 from trainers.reporting.figures.results import save
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import RunFolder, write_json
 from trainers.system.process import leave_full_disks_to_writers
-from trainers.tools.lr_finder import draw_curve
 
 pytestmark = pytest.mark.drawn
 

@@ -8,7 +8,7 @@ from small_comparison import arm_of, comparison_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from comparison.tensorboard import write_events
+from comparison.drawing import write_events
 
 TAG, ENDS = "0_val_accuracy/10_labels", "9_val_accuracy_spread/10_labels"
 

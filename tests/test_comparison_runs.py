@@ -9,16 +9,15 @@ from small_comparison import finished_run
 
 from common.errors import CheckpointError, DataError
 from comparison.compare import compare_runs
-from comparison.names import arm_names, slugs
 from comparison.results import compared, rows_of
-from comparison.runs import cautions, group_into_arms, read_run, require_same_data
+from comparison.runs import arm_names, cautions, group_into_arms, read_run, require_same_data, slugs
 from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
-from trainers.engine.evaluation import Scores, write_predictions
+from trainers.engine.engines import Scores, write_predictions
 from trainers.engine.predictions import predictions_from
 from trainers.storage.data_folder import MARKER
-from trainers.storage.predictions_file import predictions_of
 from trainers.storage.run_folder import RunFolder
+from trainers.storage.run_result import predictions_of
 from vit.config import Network
 
 LABELS = [0, 1, 2, 0, 1, 2]

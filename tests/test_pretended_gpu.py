@@ -14,7 +14,8 @@ from small_run import call
 from datasets import build_dataloaders
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
-from trainers.budget import plan, ways
+from trainers.budget import networks as ways
+from trainers.budget import plan
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.optim import build_optimizer

@@ -13,7 +13,7 @@ from ignite.engine import Engine, Events
 from small_run import call, tiny_run
 
 import vit
-from commands.scores import score_lines
+from commands.output import score_lines
 from datasets.opened import OpenedImages
 from trainers.reporting import console, screen
 from trainers.run import train

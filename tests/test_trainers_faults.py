@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from common import errors
 from common.errors import TrainingError
 from trainers.run import train
-from trainers.run_status import diagnose_failure
+from trainers.run_record import diagnose_failure
 
 OUT_OF_MEMORY = (
     MemoryError(),

@@ -18,7 +18,7 @@ from trainers.engine.handlers import (
     attach_validation,
     best_row,
 )
-from trainers.engine.step_sums import Step, StepSums
+from trainers.engine.metrics import Step, StepSums
 from trainers.options import defaults
 from trainers.reporting import screen
 

@@ -15,10 +15,10 @@ from small_images import image_folder
 import main
 from common.errors import Interrupted
 from trainers.engine import engines
+from trainers.rehearsal import dry_run
 from trainers.run import train
 from trainers.storage.run_folder import RunFolder, read_json
 from trainers.system.signals import signals
-from trainers.tools.dry_run import dry_run
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]

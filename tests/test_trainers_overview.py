@@ -12,7 +12,7 @@ from small_run import META, few_digits
 from commands.arguments import TrainOptions
 from commands.parser import parse
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.reporting.overview import after, asked_for, hparams, page
+from trainers.reporting.tensorboard import after, asked_for, hparams, page
 from trainers.setup import prepare
 from trainers.storage.run_folder import RunFolder
 from vit.config import ModelConfig

@@ -22,7 +22,7 @@ from common.errors import Interrupted
 from datasets.config import DataConfig
 from datasets.fitting import view_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engine.evaluation import Scores
+from trainers.engine.engines import Scores
 from trainers.engine.predictions import predictions_from
 from trainers.reporting import pictures
 from trainers.reporting.figures.results import confusion_figure, reliability_figure

@@ -22,10 +22,9 @@ from datasets.opened import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget import deadline, pace, plan
 from trainers.budget.deadline import DeadlineHandler
-from trainers.budget.networks import Price, Priced
+from trainers.budget.networks import Price, Priced, Way, shares, ways
 from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
 from trainers.budget.plan import Budget, best_in, without_luck
-from trainers.budget.ways import Way, shares, ways
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config, to_dict
 from trainers.heads.fit import FROZEN
 from trainers.options import defaults

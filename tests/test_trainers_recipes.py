@@ -10,8 +10,8 @@ from commands.arguments import TrainOptions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, filled_in
+from trainers.rehearsal import dry_run
 from trainers.reporting.figures import results
-from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
 
 FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")

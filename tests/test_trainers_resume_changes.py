@@ -57,7 +57,7 @@ def test_another_processor_and_instruction_set_are_announced_in_one_line_and_the
     open_again(crashed)
     assert "note: " not in capsys.readouterr().out
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "SSE")
-    monkeypatch.setattr("trainers.run_start.processor_name", lambda: "a slow one")
+    monkeypatch.setattr("trainers.run_record.processor_name", lambda: "a slow one")
     then = read_json(crashed / "meta.json")
     open_again(crashed)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))

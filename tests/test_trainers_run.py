@@ -17,7 +17,7 @@ from inference.evaluate import evaluate_run
 from trainers import run, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.engine import handlers
-from trainers.engine.evaluation import score_split
+from trainers.engine.engines import score_split
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.checkpoint_file import load, read_checkpoint

@@ -13,10 +13,10 @@ from comparison.compare import compare_arms
 from comparison.plan import Request
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import runs, seeds_and_folds
+from trainers.rehearsal import dry_run
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import distributed
-from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
 
 TRACKERS = ("mlflow", "wandb", "clearml")

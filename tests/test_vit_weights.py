@@ -12,7 +12,7 @@ from common.errors import WeightsError
 from datasets import DataConfig, build_dataloaders
 from datasets.loaders import sample_of
 from trainers.config import RunConfig
-from trainers.engine.evaluation import score_split
+from trainers.engine.engines import score_split
 from trainers.setup import prepare
 from vit import build_model, image_spec
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig

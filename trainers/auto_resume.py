@@ -11,9 +11,8 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig, require_run_config, run_options
 from trainers.reporting.console import say
 from trainers.run import train
-from trainers.run_start import images_of
-from trainers.storage.data_folder import named_folder
-from trainers.storage.places import is_a_set, is_there
+from trainers.run_record import images_of
+from trainers.storage.data_folder import is_a_set, is_there, named_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed

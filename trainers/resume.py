@@ -15,10 +15,10 @@ from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
-from trainers.run_start import changes_of_machine, images_of, require_same_images, write_inputs
+from trainers.run_record import changes_of_machine, images_of, require_same_images, write_inputs
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import read_checkpoint, seal_of
-from trainers.storage.places import is_a_set
+from trainers.storage.data_folder import is_a_set
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, read_result
 from trainers.system import distributed, process_state

@@ -17,14 +17,13 @@ from datasets.description import data_report
 from datasets.loaders import stop_workers
 from datasets.opened import OpenedImages
 from trainers.config import RunConfig, metric_of, require_run_config
-from trainers.engine.evaluation import Scores, score_split, write_predictions
+from trainers.engine.engines import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.one_image import require_finite
-from trainers.reporting import console, overview, screen, tensorboard
+from trainers.reporting import console, screen, tensorboard
 from trainers.resolve import UserObjects
 from trainers.run_engines import Run, ended_early
-from trainers.run_start import new_run_directory
-from trainers.run_status import track_status
+from trainers.run_record import new_run_directory, track_status
 from trainers.setup import RunSetup, prepare
 from trainers.statistics import Design, design_of
 from trainers.storage.checkpoint_file import read_checkpoint
@@ -168,9 +167,9 @@ def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLo
     """Log what TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(setup.data)
     write_text(folder.path / "data_report.txt", report)
-    tensorboard.write_start(loggers, page=overview.before(setup, folder), data=report)
+    tensorboard.write_start(loggers, page=tensorboard.before(setup, folder), data=report)
     sizes = {"parameters": count_parameters(setup.model)[0]}
-    tensorboard.start_hparams(loggers, overview.hparams(setup.config, folder) | sizes)
+    tensorboard.start_hparams(loggers, tensorboard.hparams(setup.config, folder) | sizes)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -289,7 +288,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         from trainers.reporting import pictures
 
         pictures.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
-    page = overview.after(setup, run.folder, epoch=best["epoch"], scores=scores)
+    page = tensorboard.after(setup, run.folder, epoch=best["epoch"], scores=scores)
     run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
     for stale in run.folder.checkpoints("step")[1:]:
         stale.unlink()

@@ -15,11 +15,10 @@ from common.text import pluralise
 from datasets.loaders import sample_of
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
-from trainers.engine.engines import create_evaluator
-from trainers.engine.evaluation import Scores, scores_of
+from trainers.engine.engines import Scores, create_evaluator, scores_of
 from trainers.engine.optim import build_average
 from trainers.reporting import screen, tensorboard
-from trainers.run_status import RunStatus
+from trainers.run_record import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.checkpoint_file import FORMAT_VERSION, write_checkpoint
 from trainers.storage.run_folder import RunFolder

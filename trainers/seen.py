@@ -17,7 +17,7 @@ from common.tables import unguarded
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.identity import identified
 from datasets.split_csv import KINDS, NOT_SCORED, REASON
-from trainers.storage.places import is_a_name
+from trainers.storage.data_folder import is_a_name
 from trainers.storage.run_folder import RunFolder
 from vit import ModelConfig
 

@@ -22,9 +22,21 @@ from common.text import pluralise
 from datasets.opened import OpenedImages
 from trainers.auto_resume import find_same_options
 from trainers.budget.deadline import DeadlineHandler
-from trainers.budget.networks import ON_FEATURES, Priced, asked_for, frozen, local_networks, priced
+from trainers.budget.networks import (
+    FILES,
+    ON_FEATURES,
+    STEP,
+    Priced,
+    Way,
+    asked_for,
+    frozen,
+    frozen_accuracy,
+    local_networks,
+    priced,
+    shares,
+    ways,
+)
 from trainers.budget.pace import seconds_of_forward
-from trainers.budget.ways import FILES, STEP, Way, frozen_accuracy, shares, ways
 from trainers.calibration import losses, sharpness
 from trainers.config import RunConfig, run_options
 from trainers.heads.fit import PartScores, ranking, shares_of
@@ -33,9 +45,8 @@ from trainers.reporting import console
 from trainers.run import Handler
 from trainers.setup import RunSetup, prepare
 from trainers.storage.data_folder import named_folder
-from trainers.storage.predictions_file import predictions_of
 from trainers.storage.run_folder import RunFolder
-from trainers.storage.run_result import RunResult
+from trainers.storage.run_result import RunResult, predictions_of
 from trainers.system.process import launched
 from vit.config import Network, embedded_weights
 from vit.factory import image_spec

@@ -25,8 +25,7 @@ from common.text import pluralise, printable
 from datasets.bundle import BatchKey, ImageSet, evenly
 from datasets.fitting import view_of
 from datasets.sampling import batch_sampler
-from trainers.engine.engines import autocast
-from trainers.engine.evaluation import Scores
+from trainers.engine.engines import Scores, autocast
 from trainers.engine.handlers import UNTRAINED
 from trainers.engine.metrics import confidence_bins, most_confused, per_class
 from trainers.engine.one_image import evaluating
@@ -35,12 +34,13 @@ from trainers.reporting import console, screen
 from trainers.reporting.explanations.faithfulness import measure_run
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.explanations.subject import NoMap
-from trainers.reporting.figures.attention import distance_figure, position_similarity_figure
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
 from trainers.reporting.figures.results import confusion_figure, coverage_picture, reliability_figure
 from trainers.reporting.figures.sheets import (
     batch_sheet,
+    distance_figure,
     png,
+    position_similarity_figure,
     prediction_sheet,
     tile_picture,
 )

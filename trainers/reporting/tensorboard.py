@@ -8,11 +8,13 @@ How TensorBoard 2.21 behaves, and what follows here:
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
 - Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`.
 
-The step is always the optimizer step. Pictures are drawn in `trainers/reporting/pictures.py`.
+The *start here* page of the text tab says what a run is. The step is always the optimizer step. Pictures are drawn in
+`trainers/reporting/pictures.py`.
 """
 
 import html
 import io
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -27,10 +29,20 @@ from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.summary import hparams as hparams_summary
 
 from common.files import write_bytes
-from trainers.engine.engines import Trainer
+from common.options import Hparam, Incidental, InFiles
+from common.shell import command
+from common.text import pluralise, printable
+from datasets.config import named_set
+from trainers.config import RunConfig, run_options
+from trainers.engine.engines import Scores, Trainer
+from trainers.engine.metrics import per_class
+from trainers.reporting.explanations.faithfulness import read_faithfulness
+from trainers.reporting.screen import weights_taken
+from trainers.setup import RunSetup
+from trainers.storage.run_folder import RunFolder
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
 SHOWN_CLASSES = 20  # with more classes, one curve for the worst tenth
@@ -187,7 +199,7 @@ def start_hparams(loggers: RunLoggers, values: Mapping[str, Any]) -> None:
     """
     # Only numbers stay numbers: TensorBoard sorts text 10 before 9, and shows True as 1.
     plain = {name: value if type(value) in (int, float) else utf8(str(value)) for name, value in values.items()}
-    _experiment, start, _end = hparams(plain, {})
+    _experiment, start, _end = hparams_summary(plain, {})
     loggers.val.file_writer.add_summary(start)
 
 
@@ -195,5 +207,65 @@ def finish_hparams(loggers: RunLoggers, metrics: Mapping[str, float], step: int)
     """End the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
     for name, value in metrics.items():
         loggers.val.add_scalar(f"hparam/{name}", value, step)
-    _experiment, _start, end = hparams({}, {})
+    _experiment, _start, end = hparams_summary({}, {})
     loggers.val.file_writer.add_summary(end)
+
+
+def before(setup: RunSetup, run: RunFolder) -> str:
+    """Write the page of a run that starts."""
+    config = setup.config
+    sentence = f"{literal(config.model.in_words)} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
+    commands = (command("check", *named_set(config.data)), command("resume", run.path))
+    return page(config, run, f"{sentence}; the result will stand here.", *commands)
+
+
+def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, Scores]) -> str:
+    """Write the page of a finished run: its accuracy on the last split, and its weakest class there."""
+    config, (split, last) = setup.config, list(scores.items())[-1]
+    classes = per_class(last.outputs, setup.data.class_names)
+    recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
+    sentences = [
+        f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
+        f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
+        f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
+        *map(str, read_faithfulness(run.path).values()),
+    ]
+    after_it = [command(do, run.path, "path/to/images") for do in ("predict", "explain")]
+    return page(config, run, "\n\n".join(sentences), command("evaluate", run.path), *after_it)
+
+
+def page(config: RunConfig, run: RunFolder, text: str, *commands: str) -> str:
+    """Join a text, the given options, and commands as a block of code."""
+    words = ", ".join(literal(as_given(flag, value)) for flag, value in asked_for(config, run).items())
+    given = f"Its options, where they differ from the defaults: {words}." if words else "Every option has its default."
+    return "\n\n".join([text, given, "\n".join(f"    {line}" for line in commands)])
+
+
+def as_given(flag: str, value: Any) -> str:
+    """Format an option as on the command line, or as a line of a file."""
+    if option := next((option for option in run_options(InFiles) if option.flag == flag), None):
+        return f"{option.name} = {json.dumps(value, default=str)}, in a file"
+    return flag if value is True else f"{flag} {value}"
+
+
+def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
+    """Return the given options by flag, without a mixture's networks, which its name contains.
+
+    If meta.json is damaged, all options that differ from the defaults are returned.
+    """
+    usual, config = RunConfig(), run.requested or config
+    unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
+    shown = [option for option in run_options() if option not in unsaid and option.name != "networks"]
+    return {option.flag: option.of(config) for option in shown if option.of(config) != option.of(usual)}
+
+
+def hparams(config: RunConfig, run: RunFolder) -> dict[str, Any]:
+    """Return the columns of a run in the HPARAMS tab: the given options, and those that every run shows."""
+    columns = asked_for(config, run) | {option.flag: option.of(config) for option in run_options(Hparam)}
+    columns["--model"] = config.model.in_words
+    return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
+
+
+def literal(value: object) -> str:
+    """Quote a value so that markdown shows it as it is."""
+    return f"`{printable(str(value)).replace('`', chr(39))}`"

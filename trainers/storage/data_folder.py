@@ -1,6 +1,7 @@
 """Folder of everything that belongs to one set of images, `runs/<name>`, and names that are free in it. No torch here.
 
-A file in it names the set, so that another set of that name gets a folder of its own.
+A file in it names the set, so that another set of that name gets a folder of its own. Relative paths among the options
+of a run count from the directory in which it started.
 """
 
 import hashlib
@@ -9,10 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from common.errors import OptionError
 from common.files import cut_name, write_text
-from datasets.config import data_name, data_place
+from datasets.config import DATASETS, HUB_PREFIX, data_name, data_place
 from trainers.config import OutputConfig, RunConfig
 from trainers.system.folder_lock import is_held, refuse_held
 
@@ -101,3 +103,35 @@ def free_in(parent: Path, output: OutputConfig, name: str, *others: Path, going_
     # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
     free = (name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
     return next(folder for folder in map(parent.joinpath, free) if not is_held(folder))
+
+
+def from_directory(config: RunConfig, directory: Path) -> RunConfig:
+    """Resolve the relative paths of options against a directory, where something is there."""
+
+    def place(value: Any) -> Any:
+        named = value is None or not is_there(directory / value)
+        return value if named else type(value)(directory / value)
+
+    def of_weights(value: str | None) -> str | None:
+        return value if is_a_name(value) else place(value)
+
+    data = {name: place(getattr(config.data, name)) for name in ("root", "split", "exclude")}
+    source = config.data.source if is_a_set(config.data.source) else place(config.data.source)
+    networks = tuple(replace(network, weights=of_weights(network.weights)) for network in config.model.networks)
+    model = {"weights": of_weights(config.model.weights), "networks": networks}
+    return config.changed(model=model, data=data | {"source": source})
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file or a folder, or a file that a pattern such as FOLDER/*.tar means."""
+    return path.exists() or ("*" in path.name and any(path.parent.glob(path.name)))
+
+
+def is_a_set(source: str) -> bool:
+    """Return whether this names a built-in set or one of the hub, and no path."""
+    return source in DATASETS or source.startswith(HUB_PREFIX)
+
+
+def is_a_name(value: str | None) -> bool:
+    """Return whether weights are named as a model's are, not by a path."""
+    return value is None or not (set(value) & {"/", os.sep} or Path(value).suffix)

@@ -20,7 +20,7 @@ from common.shell import command
 from common.tables import csv_text, read_rows
 from common.text import shorten_list
 from trainers.config import RunConfig, from_dict, to_dict
-from trainers.storage.places import from_directory, is_a_set, is_there
+from trainers.storage.data_folder import from_directory, is_a_set, is_there
 from trainers.system import folder_lock
 from vit.config import HUB_OFFLINE
 
