@@ -121,7 +121,7 @@ def arm_of(word: str) -> str:
     if word in EMBEDDED_WEIGHTS:
         return arm_text({"name": EMBEDDED_WEIGHTS[word], "weights": word})
     run = RunFolder(Path(word))
-    if run.is_there and (run.path / "checkpoints").is_dir():
+    if run.is_run and (run.path / "checkpoints").is_dir():
         return arm_text(to_dict(run.given.model) | {"weights": word})
     return word
 

@@ -53,13 +53,13 @@ def planned(plan: ComparisonPlan, run: ArmRun) -> Planned:
     )
     found = Planned(key, config)
     known = settled if holds(settled, lr) else found.run_dir
-    return replace(found, earlier=known) if RunFolder(known).is_there else found
+    return replace(found, earlier=known) if RunFolder(known).is_run else found
 
 
 def holds(folder: Path, lr: float | None) -> bool:
     """Return whether a run with this learning rate has its place in the comparison already."""
     run = RunFolder(folder)
-    return run.is_there and run.given.train.lr == lr
+    return run.is_run and run.given.train.lr == lr
 
 
 def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, Any]]]:

@@ -37,7 +37,7 @@ def start_of(name: str) -> Start:
     """Find the run that a name refers to, or that contains a file of weights."""
     path = Path(name).expanduser().absolute()
     run = RunFolder(path if path.is_dir() else path.parent.parent)
-    is_run = path.exists() and run.is_there and run.split_file.is_file()
+    is_run = path.exists() and run.is_run and run.split_file.is_file()
     return Start(name, run.split_file if is_run else None)
 
 

@@ -74,7 +74,7 @@ class RunFolder:
                 raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
             return max(map(cls, runs), key=lambda run: run.moment)
         run = cls(Path(name))
-        if not run.is_there:
+        if not run.is_run:
             folder = run.path
             what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
             held = sorted(run.name for run in runs_below(folder)) if folder.is_dir() else []
@@ -84,7 +84,7 @@ class RunFolder:
         return run
 
     @property
-    def is_there(self) -> bool:
+    def is_run(self) -> bool:
         return (self.path / "config.json").is_file()
 
     def held(self) -> AbstractContextManager[None]:
@@ -235,7 +235,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        return self.is_there and self.progress["status"] == "finished"
+        return self.is_run and self.progress["status"] == "finished"
 
     @property
     def unfinished(self) -> str:

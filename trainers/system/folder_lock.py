@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from common.errors import OptionError
 from common.files import hidden
 
@@ -21,6 +19,8 @@ from common.files import hidden
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Lock the folder, which need not exist yet, inside the block. Raises OptionError: another process holds it."""
+    from filelock import FileLock, Timeout  # its import takes as long as a tenth of --help
+
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
