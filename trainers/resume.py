@@ -68,8 +68,9 @@ def resume(
             if moved:
                 images_of(run, config, ImageSpec())
                 distributed.broadcast(lambda: run.write_config(config))
+                run = RunFolder(run.path)
             say(f"run {run} is finished: nothing to do; --epochs N trains it further")
-            return read_result(RunFolder(run.path))
+            return read_result(run)
         distributed.broadcast(lambda: holding.enter_context(run.held()))
         distributed.broadcast(lambda: remove_begun(run))
         run = RunFolder(run.path)  # as its last holder left it
