@@ -82,6 +82,8 @@ def read_run(run_dir: Path) -> FinishedRun:
             f"{command('compare', '--data', 'FOLDER')} holds some out"
         )
     saved, rows = predictions_of(run, "test"), read_split(run.split_file)
+    if {*saved.paths} != {row.path for row in rows if row.split == "test"}:
+        raise DataError(f"{run}/eval has predictions of other images than its test images: evaluate it again")
     images = scored_images(saved, {row.path: row.group for row in rows if row.split == "test" and row.group})
     known = (run, config.train.seed, to_dict(config), summary, run.meta, run.history, saved.class_names)
     return FinishedRun(*known, images)

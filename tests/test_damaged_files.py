@@ -199,33 +199,19 @@ def test_any_file_of_a_run_may_be_damaged_for_any_command_that_opens_it(family, 
 
 
 SWAPS = [
-    ("config.json", "evaluate", True), ("config.json", "resume --epochs 5", True), ("meta.json", "evaluate", True),
-    ("meta.json", "resume --epochs 5", True), ("summary.json", "resume", True), ("split.csv", "evaluate", True),
-    ("split.csv", "resume --epochs 5", True), ("eval/answers.json", "predict PICTURE --calibrated", True),
-    ("checkpoints/best.safetensors", "evaluate", True),
-    ("checkpoints/best.safetensors", "evaluate --split test", False),
-    ("checkpoints/best.safetensors", "predict PICTURE", False), ("checkpoints/best.safetensors", "export", False),
-    ("checkpoints/best.safetensors", "resume --epochs 5", False), ("config.json", "resume", False),
-    ("metrics.csv", "evaluate", False), ("metrics.csv", "resume", False),
-    ("eval/test_predictions.csv", "compare RUN", False),
+    ("config.json", "evaluate"), ("config.json", "resume --epochs 5"), ("meta.json", "evaluate"),
+    ("meta.json", "resume --epochs 5"), ("summary.json", "resume"), ("split.csv", "evaluate"),
+    ("split.csv", "resume --epochs 5"), ("eval/answers.json", "predict PICTURE --calibrated"),
+    ("checkpoints/best.safetensors", "evaluate"), ("checkpoints/best.safetensors", "evaluate --split test"),
+    ("checkpoints/best.safetensors", "predict PICTURE"), ("checkpoints/best.safetensors", "export"),
+    ("checkpoints/best.safetensors", "resume --epochs 5"), ("metrics.csv", "evaluate"), ("metrics.csv", "resume"),
+    ("eval/test_predictions.csv", "compare RUN"),
 ]  # fmt: skip
-"""Files of a run of the same model and images, on another split and with another rate; whether that is known today."""
+"""Files of a run of the same model and images, on another split and with another rate, and who refuses them."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        pytest.param(
-            file,
-            line,
-            marks=pytest.mark.xfail(
-                not known, strict=True, reason="issue 70: nothing asks whether the files of a run belong together"
-            ),
-        )
-        for file, line, known in SWAPS
-    ],
-)
+@pytest.mark.parametrize(("file", "line"), SWAPS)
 def test_a_file_of_a_run_that_is_much_alike_is_refused_in_one_line(file, line, family, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = shutil.copytree(family["run"], tmp_path / "runs" / "photos" / "r")

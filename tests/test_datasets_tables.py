@@ -63,7 +63,7 @@ def test_lines_of_a_persons_table_are_counted_as_an_editor_does(tmp_path):
 
 
 def test_predictions_of_odd_names_are_a_frame(tmp_path):
-    run = arm_of(tmp_path, "a", np.array([[True, False]]), [0, 1])[0].run_dir
+    run = arm_of(tmp_path, "a", np.array([[True, False]]), [0, 1])[0].folder.path
     meta = read_json(run / "meta.json")
     write_json(run / "meta.json", meta | {"class_names": ["zebra", f"ant{ODD}", "bee"]})
     table = run / "eval" / "test_predictions.csv"

@@ -68,6 +68,7 @@ def test_a_model_is_compiled_only_where_there_is_a_compiler(monkeypatch, device,
 def test_deterministic_algorithms_are_asked_for_before_cuda_starts(monkeypatch, tmp_path):
     asked = []
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr("torch.are_deterministic_algorithms_enabled", lambda: False)  # whatever another test left
     monkeypatch.setattr("torch.use_deterministic_algorithms", lambda mode, **_: asked.append(mode))
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.setattr(

@@ -7,9 +7,8 @@ from typing import Any
 
 from common.errors import CheckpointError, OptionError
 from common.files import MARK, remove_leftovers
-from common.options import Movable
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig, from_dict, run_options, to_dict
+from trainers.config import RunConfig
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
@@ -17,7 +16,7 @@ from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
 from trainers.run_record import changes_of_machine, images_of, require_same_images, write_inputs
 from trainers.setup import RunSetup, prepare
-from trainers.storage.checkpoint_file import read_checkpoint, seal_of
+from trainers.storage.checkpoint_file import read_best, read_checkpoint
 from trainers.storage.data_folder import is_a_set
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, read_result
@@ -129,7 +128,7 @@ def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
         try:
             checkpoint = read_checkpoint(path)
             if best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"]) is not None:
-                seal_of(run.best)  # without the weights of its best epoch it would end without a result
+                read_best(run)  # without the weights of its best epoch it would end without a result
             return checkpoint
         except CheckpointError as error:
             fault = str(error)
@@ -143,15 +142,7 @@ def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
 
 def refuse_an_edited_config(run: RunFolder, config: RunConfig, checkpoint: dict[str, Any]) -> None:
     """Raise OptionError where an option on which the run's bits depend is another one than in a checkpoint."""
-    begun = run.at_present(from_dict(RunConfig, checkpoint["config"]))
-    now, then = (
-        {f"{section}.{name}": value for section, values in plain.items() for name, value in values.items()}
-        for plain in (to_dict(config), to_dict(begun))
-    )
-    movable = {f"{option.section}.{option.name}" for option in run_options(Movable)}
-    changed = [key for key in now if key not in movable and now[key] != then[key]]
-    if changed:
-        changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
+    if changes := run.changed_since(config, checkpoint["config"]):
         raise OptionError(f"{run}/config.json was changed since the run started: {changes}; undo it or train anew")
 
 

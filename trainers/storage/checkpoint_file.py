@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.errors import CheckpointError, WeightsError, report_damage
+from common.errors import CheckpointError, OptionError, WeightsError, report_damage
 from common.files import replacing
 from trainers.config import from_dict
 from trainers.storage.run_folder import RunFolder, untrusted_run
@@ -60,6 +61,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return data
 
 
+def read_best(run: RunFolder) -> dict[str, Any]:
+    """Read the checkpoint of a run's best epoch. Raises CheckpointError: there is none, or it is of another run."""
+    checkpoint, changes = read_checkpoint(run.best), ""
+    with suppress(OptionError, CheckpointError, FileNotFoundError):  # options that nobody can read tell nothing
+        changes = run.changed_since(run.config, checkpoint["config"])
+    if changes:
+        raise CheckpointError(f"{run.best} is of another run: {changes}")
+    return checkpoint
+
+
 def seal_of(path: Path) -> str:
     """Return the SHA-256 of a checkpoint's bytes, under which results on its weights are kept.
 
@@ -99,8 +110,8 @@ class BestModel(NamedTuple):
 
 def open_best(run_dir: Path | str) -> BestModel:
     """Build the best model of a run. Raises CheckpointError as `load` does."""
-    path = best_of(Path(run_dir))
-    checkpoint = read_checkpoint(path)
+    path = best_of(run_dir)
+    checkpoint = read_best(RunFolder(Path(run_dir)))
     with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])

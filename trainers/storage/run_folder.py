@@ -16,10 +16,11 @@ from typing import Any, Self
 
 from common.errors import CheckpointError, DataError, OptionError
 from common.files import NO_DOWNLOADS, write_text
+from common.options import Movable
 from common.shell import command
 from common.tables import csv_text, read_rows
 from common.text import shorten_list
-from trainers.config import RunConfig, from_dict, to_dict
+from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.storage.data_folder import from_directory, is_a_set, is_there
 from trainers.system import folder_lock
 from vit.config import HUB_OFFLINE
@@ -269,6 +270,9 @@ class RunFolder:
             raise CheckpointError(
                 f"{self}/metrics.csv has no row of scores for epoch {epoch}, which is the best: it was cut short"
             )
+        best = self.progress.get("best") or {}
+        if any(best.get(name, val[name]) != val[name] for name in ("accuracy", "loss")):
+            raise CheckpointError(f"{self}/metrics.csv is of another run: its best epoch is none of summary.json's")
         return val
 
     @cached_property
@@ -288,6 +292,14 @@ class RunFolder:
         for path in self.checkpoints("best"):
             return path
         raise CheckpointError(f"{self}/checkpoints has no best.safetensors, the weights of the best epoch")
+
+    def changed_since(self, config: RunConfig, plain: dict[str, Any]) -> str:
+        """List the options on which the bits of the run depend that are others in a checkpoint, whose are `plain`."""
+        begun = self.at_present(from_dict(RunConfig, plain))
+        fixed = (option for option in run_options() if Movable not in option.marks)
+        pairs = ((option, option.of(begun), option.of(config)) for option in fixed)
+        changes = [f"{o.section}.{o.name} from {then!r} to {now!r}" for o, then, now in pairs if then != now]
+        return ", ".join(changes[:3]) + f" and {len(changes) - 3} more" * (len(changes) > 3)
 
     def write_config(self, config: RunConfig) -> None:
         write_json(self.path / "config.json", to_dict(config))
