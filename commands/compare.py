@@ -152,14 +152,14 @@ def names_images(word: str) -> bool:
 def main(options: Options) -> int:
     with json_document(options) as document:
         if options.plan_only:
-            document.update(planned(options))
+            document.update(write_plan(options))
         else:
             comparison = compared(options)
             document.update(as_json(comparison) if options.json else {})
     return 0
 
 
-def planned(options: Options) -> dict[str, Any]:
+def write_plan(options: Options) -> dict[str, Any]:
     """Write the commands of a comparison, and say how to go on."""
     from comparison.compare import plan_arms
 

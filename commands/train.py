@@ -52,8 +52,8 @@ def main(options: TrainOptions) -> int:
         )
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
-    images = OpenedImages()
-    config = with_weights(options.run, images)
+    opened = OpenedImages()
+    config = with_weights(options.run, opened)
     if options.config in RECIPES:
         console.say(f"{card(options.config)}\n")
     if minutes is not None and config.train.start_head == "fit":
@@ -63,14 +63,14 @@ def main(options: TrainOptions) -> int:
         from trainers.budget.plan import Budget
 
         budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run)
-        return (rehearse_planned if options.dry_run else train_planned)(config, budget, images, options.with_)
+        return (rehearse_planned if options.dry_run else train_planned)(config, budget, opened, options.with_)
     fitted = options.train.start_head == "fit"
     say_what_trains(config, how, idle_in_a_fit(options) if fitted else [])
     if options.dry_run or options.find_lr:
-        return rehearse(config, images, find_lr=options.find_lr)
+        return rehearse(config, opened, find_lr=options.find_lr)
     if several_runs(options):
         return train_several(config, options.seeds, **options.placed)
-    return train(config, images)
+    return train(config, opened)
 
 
 def several_runs(options: TrainOptions) -> bool:
@@ -144,7 +144,7 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
         raise UsageError(f"--find-lr is for one model, and a plan has its own rates: {how}")
 
 
-def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
+def train_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more: Sequence[str]) -> int:
     """Train the best model for the time and report it. `more`: networks to use, as `--with` names them."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import best_in
@@ -152,16 +152,16 @@ def train_planned(config: RunConfig, budget: Budget, images: OpenedImages, more:
 
     def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult:
         with nullcontext() if handlers else console.quiet():  # the plan says what a fitted head gave
-            return train_or_resume(config, handlers=handlers, images=images)
+            return train_or_resume(config, handlers=handlers, opened=opened)
 
     with signals.hinting("the same command with --auto-resume goes on with the plan"):
-        kept = best_in(budget, config, start, images=images, more=more)
+        kept = best_in(budget, config, start, opened=opened, more=more)
     kept.folder.keep()
     report(kept)
     return 0
 
 
-def rehearse_planned(config: RunConfig, budget: Budget, images: OpenedImages, more: Sequence[str]) -> int:
+def rehearse_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more: Sequence[str]) -> int:
     """Try every run of a plan on two batches, in a folder that is removed again, with their features."""
     from trainers.budget.plan import best_in
     from trainers.rehearsal import dry_run
@@ -172,22 +172,22 @@ def rehearse_planned(config: RunConfig, budget: Budget, images: OpenedImages, mo
         config = config.changed(output={"output_dir": Path(folder)})
 
         def start(config: RunConfig, handlers: Sequence[Handler]) -> RunResult:
-            return dry_run(config, images=images, number=next(numbers))
+            return dry_run(config, opened=opened, number=next(numbers))
 
-        best_in(budget, config, start, images=images, more=more)
+        best_in(budget, config, start, opened=opened, more=more)
     return 0
 
 
-def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
+def with_weights(config: RunConfig, opened: OpenedImages) -> RunConfig:
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
     from trainers.budget.networks import all_local
 
-    return all_local(config, images)
+    return all_local(config, opened)
 
 
-def train(config: RunConfig, images: OpenedImages) -> int:
+def train(config: RunConfig, opened: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
     from trainers.system.distributed import is_main_process
@@ -198,13 +198,13 @@ def train(config: RunConfig, images: OpenedImages) -> int:
         if not resumed and not run.setup.config.train.compile:  # else a copy would be compiled first
             say_forecast(run.setup)
 
-    result = train_or_resume(config, handlers=[forecast], images=images)
+    result = train_or_resume(config, handlers=[forecast], opened=opened)
     if is_main_process():
         report(result)
     return 0
 
 
-def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
+def rehearse(config: RunConfig, opened: OpenedImages, *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run."""
     from trainers import rehearsal
     from trainers.system import distributed
@@ -215,7 +215,7 @@ def rehearse(config: RunConfig, images: OpenedImages, *, find_lr: bool) -> int:
     if find_lr:
         rehearsal.find_lr(config)
     else:
-        rehearsal.dry_run(config, images=images)
+        rehearsal.dry_run(config, opened=opened)
     return 0
 
 

@@ -103,7 +103,7 @@ class ComparisonPlan:
     """A request with everything decided: split, arms, budgets, rates, folder."""
 
     request: Request
-    images: OpenedImages
+    opened: OpenedImages
     split: SharedSplit
     arms: tuple[PlannedArm, ...]
     train_images: tuple[int, ...]
@@ -179,20 +179,20 @@ def plan_comparison(
     machines nothing is known here. Raises OptionError, DataError, WeightsError: before anything is written."""
     refuse_what_cannot_be_shared(request, queued=slurm is not None)
     until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
-    data, train, images = request.base.data, request.base.train, OpenedImages()
-    split = shared_split(replace(data, labels_per_class=None, fraction=None), images)
+    data, train, opened = request.base.data, request.base.train, OpenedImages()
+    split = shared_split(replace(data, labels_per_class=None, fraction=None), opened)
     labels = split.samples.labels[(split.samples.splits == TRAIN) | (split.samples.splits == VAL)]
     folder, continued = find_folder(request)
     shared = sharing(train.device, fewest_runs(request), jobs=jobs, threads=train.threads, slurm=slurm)
     measured_with = None if continued or slurm is not None else shared.threads or torch.get_num_threads()
-    arms = build_arms(request.arms, images, measured_with=measured_with, queued=slurm is not None)
+    arms = build_arms(request.arms, opened, measured_with=measured_with, queued=slurm is not None)
     starts = dict.fromkeys(start for arm in arms for start in starts_of(arm.resolved.model))
     unseen, seen = without_seen(split.samples, starts, allow=data.allow_seen)
     subsets = [subset_training(split.samples, with_labels(data, count)) for count in request.labels]
     train_images = tuple(len(subset.indices("train")) for subset in subsets)
     plan = ComparisonPlan(
         request=request,
-        images=images,
+        opened=opened,
         split=replace(split, samples=unseen),
         arms=arms,
         train_images=train_images,
@@ -270,7 +270,7 @@ def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
 
 
 def build_arms(
-    configs: Sequence[RunConfig], images: OpenedImages, *, measured_with: int | None, queued: bool
+    configs: Sequence[RunConfig], opened: OpenedImages, *, measured_with: int | None, queued: bool
 ) -> tuple[PlannedArm, ...]:
     """Build every arm once, so that faults show before any of them trains.
 
@@ -280,7 +280,7 @@ def build_arms(
     for config in configs:
         train = {"device": "cpu", "compile": False} if queued else {"threads": measured_with or config.train.threads}
         # Which images are scored is decided for all arms together.
-        setup = prepare(config.changed(data={"allow_seen": True}, train=train), images=images)
+        setup = prepare(config.changed(data={"allow_seen": True}, train=train), opened=opened)
         found.append((setup.config, count_parameters(setup.model)[0], measure(setup) if measured_with else None))
         del setup
     names = arm_names([to_dict(resolved) for resolved, *_ in found])

@@ -35,7 +35,7 @@ def folder_of(plan: ComparisonPlan, cell: Cell, seed: int) -> Path:
     return plan.folder / plan.arms[cell[1]].slug / str(plan.request.labels[cell[0]] or "all") / f"s{seed}"
 
 
-def planned(plan: ComparisonPlan, run: ArmRun) -> Planned:
+def planned_run(plan: ComparisonPlan, run: ArmRun) -> Planned:
     """Return a run with its options, and the name by which it is found again."""
     cell, seed, lr = run
     labels, arm = plan.request.labels[cell[0]], plan.arms[cell[1]]
@@ -68,7 +68,7 @@ def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
     with training(
-        plan.sharing, slurm=slurm, folder=folder, images=plan.images, tracker=tracker, may_diverge=True
+        plan.sharing, slurm=slurm, folder=folder, opened=plan.opened, tracker=tracker, may_diverge=True
     ) as train:
         tried = train_all(plan, train)
     return [run for place in range(len(plan.request.labels)) for run in finished_runs(plan, place)], tried
@@ -120,7 +120,7 @@ def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
     progress, rows = Progress(plan), []
 
     def trained(runs: Iterable[ArmRun]) -> Iterator[tuple[ArmRun, RunResult | None]]:
-        plans = {run: planned(plan, run) for run in runs}
+        plans = {run: planned_run(plan, run) for run in runs}
         by_name = {each.name: run for run, each in plans.items()}
         for each, outcome in train([*plans.values()]):
             run = by_name[each.name]
@@ -143,7 +143,8 @@ def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
     left = [(cell, seed) for seed in (first, *others) for cell in plan.cells if seed != first or cell not in searched]
     for run, result in trained(ArmRun(cell, seed, chosen[cell]) for cell, seed in left):
         if result is None:
-            raise TrainingError(f"{planned(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its arm")
+            rates = "choose other rates by --tune-lr, or lr=R of its arm"
+            raise TrainingError(f"{planned_run(plan, run)} diverged: {rates}")
     return rows
 
 

@@ -37,12 +37,12 @@ class SharedSplit:
         return len(self.samples.indices(split))
 
 
-def shared_split(config: DataConfig, images: OpenedImages | None = None) -> SharedSplit:
+def shared_split(config: DataConfig, opened: OpenedImages | None = None) -> SharedSplit:
     """Return the split that a single run would draw, with a test split in any case.
 
     `labels_per_class` and `fraction` are left to the runs, which take them out of the same training images.
     """
-    samples = require_complete((images or OpenedImages()).split(config))
+    samples = require_complete((opened or OpenedImages()).split(config))
     if len(samples.indices("test")):
         return SharedSplit(samples, halved=False)
     return SharedSplit(hold_out_half_of_val(samples, config.split_seed), halved=True)

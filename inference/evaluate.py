@@ -22,7 +22,7 @@ from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from trainers.engine.engines import score_split
 from trainers.options.defaults import resolve_device
-from trainers.run_record import changes_of_machine, images_of
+from trainers.run_record import changes_of_machine, open_images
 from trainers.seen import start_of, without_seen
 from trainers.storage.checkpoint_file import open_best
 from trainers.storage.run_folder import RunFolder, untrusted_run
@@ -45,7 +45,7 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = run.meta
     with untrusted_run() if data_root is None else nullcontext():
-        data = images_of(run, config, spec, place)
+        data = open_images(run, config, spec, place)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     loader = data.dataloaders[split]

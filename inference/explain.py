@@ -22,7 +22,7 @@ from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, measure_run, read_faithfulness
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
-from trainers.run_record import images_of
+from trainers.run_record import open_images
 from trainers.storage.run_folder import untrusted_run
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 from vit.tensor_files import require_finite
@@ -149,7 +149,7 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
         return found
     try:
         with untrusted_run():
-            data = images_of(run, run.config, classifier.spec)
+            data = open_images(run, run.config, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")

@@ -41,23 +41,23 @@ def counted(monkeypatch):
     ],
 )
 def test_it_gives_what_opening_anew_gives(folder, tmp_path, changed):
-    images, config = OpenedImages(), DataConfig(source=str(folder), root=tmp_path)
-    images.split(config)
+    opened, config = OpenedImages(), DataConfig(source=str(folder), root=tmp_path)
+    opened.split(config)
     config = DataConfig(source=str(folder), root=tmp_path, **changed)
-    expected, found = split_samples(config), images.split(config)
+    expected, found = split_samples(config), opened.split(config)
     np.testing.assert_array_equal(found.splits, expected.splits)
     assert list(found.paths) == list(expected.paths)
 
 
 def test_what_only_feeds_opens_nothing_anew_and_another_split_lists_nothing_anew(folder, tmp_path, monkeypatch):
-    calls, images = counted(monkeypatch), OpenedImages()
+    calls, opened = counted(monkeypatch), OpenedImages()
     config = {"source": str(folder), "root": tmp_path}
-    first = images.split(DataConfig(**config))
+    first = opened.split(DataConfig(**config))
     feeding = {"labels_per_class": 3, "balance": "loss", "augment": "none", "mirror": "no", "cache": "off"}
     feeding |= {"batch_size": 4, "workers": 0, "allow_seen": True}
-    assert images.split(DataConfig(**config, **feeding)) is first
+    assert opened.split(DataConfig(**config, **feeding)) is first
     assert calls == ["open_samples", "split_set"]
-    images.split(DataConfig(**config, split_seed=1))
+    opened.split(DataConfig(**config, split_seed=1))
     assert calls == ["open_samples", "split_set", "split_set"]
 
 

@@ -182,8 +182,8 @@ def test_a_part_of_a_plan_is_taken_up_by_the_same_words_alone(then, now, same, n
     begun(tmp_path / "runs", to_dict(before), ["main.py", "train", *then.split()])
     monkeypatch.setattr("sys.argv", ["main.py", "train", *now.split()])
     wanted = RunConfig(output=OutputConfig(run_name=name, auto_resume=True))
-    assert (plan.as_begun(wanted).train.epochs == 9) is same
-    assert plan.as_begun(wanted.changed(output={"auto_resume": False})).train.epochs is None
+    assert (plan.options_begun(wanted).train.epochs == 9) is same
+    assert plan.options_begun(wanted.changed(output={"auto_resume": False})).train.epochs is None
 
 
 def test_answers_of_other_weights_are_not_read(tmp_path):

@@ -133,7 +133,7 @@ def planned(monkeypatch, accuracy):
     """A plan of ten minutes with these options of training, for networks of which some are that good frozen."""
     machine = Machine(monkeypatch, priced([VIT, LITE0], train=2_000), seconds=600, accuracy=accuracy)
     config = RunConfig(given=frozenset(GIVEN_TO_A_PLAN)).changed(**OF_TRAINING)
-    best_in(machine.budget, config, machine.start, images=OpenedImages())
+    best_in(machine.budget, config, machine.start, opened=OpenedImages())
     return machine, config
 
 

@@ -84,11 +84,11 @@ def test_of_several_processes_the_first_alone_prints(
 
 
 def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(capsys: pytest.CaptureFixture[str]):
-    log, images = logging.getLogger(vit.__name__), OpenedImages()
-    with console.quiet(), console.model_log(images):
+    log, opened = logging.getLogger(vit.__name__), OpenedImages()
+    with console.quiet(), console.model_log(opened):
         log.getChild("factory").info("loaded")
     for line in ("loaded", "loaded", "loaded otherwise"):  # each once for all runs that share their images
-        with console.model_log(images), console.model_log():
+        with console.model_log(opened), console.model_log():
             log.getChild("factory").info(line)
     assert capsys.readouterr().out == "  weights  loaded\n  weights  loaded otherwise\n"
     assert (log.level, log.handlers, log.propagate) == (logging.NOTSET, [], True)
@@ -103,15 +103,15 @@ def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(ca
 
 
 def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_images(tmp_path, log, capsys):
-    images = OpenedImages()
-    train(tiny_run(tmp_path, run_name="a"), images=images)
+    opened = OpenedImages()
+    train(tiny_run(tmp_path, run_name="a"), opened=opened)
     printed = capsys.readouterr().out
     assert printed.startswith("     data  digits: ")
     lines = [line for line in printed.splitlines() if line.startswith("epoch ")]
     assert [bool(re.search(r"  \d+:\d\d left$", line)) for line in lines] == [True, False]
     log.addHandler(kept := Kept())
     log.setLevel(logging.INFO)
-    train(tiny_run(tmp_path, run_name="b"), images=images)
+    train(tiny_run(tmp_path, run_name="b"), opened=opened)
     assert capsys.readouterr().out == ""
     assert [message for _, label, message in kept.records if label == "data"] == []
     said = [message[:9] for level, label, message in kept.records if message and (level, label) == ("INFO", None)]

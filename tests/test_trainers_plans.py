@@ -181,7 +181,7 @@ class Machine:
         return SimpleNamespace(run_dir=OutputConfig().output_dir, val={"accuracy": 0.8, "loss": 0.5}, images=images)
 
     def plan(self, **output):
-        return best_in(self.budget, RunConfig().changed(output=output), self.start, images=OpenedImages())
+        return best_in(self.budget, RunConfig().changed(output=output), self.start, opened=OpenedImages())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig, require_run_config, run_options
 from trainers.reporting.console import say
 from trainers.run import train
-from trainers.run_record import images_of
+from trainers.run_record import open_images
 from trainers.storage.data_folder import is_a_set, is_there, named_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
@@ -61,7 +61,7 @@ def find_earlier(configs: Sequence[RunConfig], opened: OpenedImages) -> list[Run
     found = [max(runs, key=lambda run: run.started, default=None) for runs in alive]
     for run in filter(None, found):
         try:
-            images_of(run, run.config, ImageSpec(), opened=opened)
+            open_images(run, run.config, ImageSpec(), opened=opened)
         except (CheckpointError, DataError, OptionError, FileNotFoundError) as error:
             say(f"every run starts anew, and {run} is left as it is: {error}", label="note")
             return [None] * len(found)

@@ -39,16 +39,16 @@ from trainers.storage.run_result import RunResult
 
 
 @console.model_log()
-def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: int | None = None) -> RunResult:
+def dry_run(config: RunConfig, *, opened: OpenedImages | None = None, number: int | None = None) -> RunResult:
     """Train, validate, save, load and resume on two batches each, in a temporary folder.
 
     `number`: that of a run of a plan, whose later runs need it; its folder in `config.output.output_dir` stays.
     """
-    images = images or OpenedImages()
+    opened = opened or OpenedImages()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run" if number is None else config.output.output_dir / f"run_{number}"
         config = config.changed(output={"output_dir": folder.parent, "tracker": None})
-        setup = prepare(config, images=images)
+        setup = prepare(config, opened=opened)
         screen.announce(setup, None)
         pace, epochs = measure(setup), setup.config.train.epochs or 0
         first = on_few_batches(setup, epochs=1)
@@ -60,7 +60,7 @@ def dry_run(config: RunConfig, *, images: OpenedImages | None = None, number: in
         checkpoint = read_checkpoint(run.checkpoints("step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(
-            on_few_batches(prepare(config, checkpoint=checkpoint, run=run, images=images), epochs=2),
+            on_few_batches(prepare(config, checkpoint=checkpoint, run=run, opened=opened), epochs=2),
             run,
             checkpoint,
         )

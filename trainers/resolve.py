@@ -103,7 +103,7 @@ def resolve(
     checkpoint: dict[str, Any] | None,
     run: RunFolder | None,
     given: UserObjects,
-    images: OpenedImages,
+    opened: OpenedImages,
 ) -> Resolved:
     """Turn each open option into a value, and open the weights and the images that it depends on.
 
@@ -117,14 +117,14 @@ def resolve(
         named = by_model.model if new else dataclasses.replace(by_model.model, weights="none")
         blueprint = Blueprint(named)  # reads a file of weights once
     model = blueprint.resolved if blueprint and new else by_model.model
-    spec = preprocessing(by_model, blueprint, checkpoint, given, images)
+    spec = preprocessing(by_model, blueprint, checkpoint, given, opened)
     fitted = dataclasses.replace(
         by_model,
         model=dataclasses.replace(model, fit=spec.fit, decoding=spec.decoding),
         train=dataclasses.replace(by_model.train, device=device.type),  # its number would name another one elsewhere
     )
     data, seen = distributed.main_process_first(
-        partial(read_data, fitted, spec, given, images, None if new else run, device)
+        partial(read_data, fitted, spec, given, opened, None if new else run, device)
     )
     distributed.require_equal(partial(fingerprint, data), f"the images of {fitted.data.source}")
     return Resolved(defaults.of_images(fitted, data), spec, data, device, blueprint, seen)
@@ -146,7 +146,7 @@ def preprocessing(
     blueprint: Blueprint | None,
     checkpoint: dict[str, Any] | None,
     given: UserObjects,
-    images: OpenedImages,
+    opened: OpenedImages,
 ) -> ImageSpec:
     """Return how images are prepared: as a checkpoint has it, as a program says, or as model and images need it."""
     if checkpoint is not None and blueprint is not None:
@@ -159,7 +159,7 @@ def preprocessing(
     own = blueprint.image_spec if blueprint else given.spec_of_module(config)
     if checkpoint is not None:
         return own
-    return distributed.main_process_first(partial(resolve_fit, own, config, given, images))
+    return distributed.main_process_first(partial(resolve_fit, own, config, given, opened))
 
 
 def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
@@ -170,7 +170,7 @@ def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
             raise OptionError(f"spec says {name}={said}, and the model's images have {name}={fits}: give both the same")
 
 
-def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
+def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, opened: OpenedImages) -> ImageSpec:
     """Return the preprocessing of a new run: `auto` is resolved by its images, or as its own loaders have it."""
     if given.dataloaders is not None:
         loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
@@ -178,7 +178,7 @@ def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: 
         made = sets[0].pipeline.spec if sets else spec
         return dataclasses.replace(spec, fit=made.fit, decoding=made.decoding)
     model = config.model
-    fit = chosen_fit(images.split(config.data)) if model.fit == "auto" else model.fit
+    fit = chosen_fit(opened.split(config.data)) if model.fit == "auto" else model.fit
     return dataclasses.replace(spec, fit=fit, decoding="scaled" if model.decoding == "auto" else model.decoding)
 
 
@@ -186,7 +186,7 @@ def read_data(
     config: RunConfig,
     spec: ImageSpec,
     given: UserObjects,
-    images: OpenedImages,
+    opened: OpenedImages,
     begun: RunFolder | None,
     device: torch.device,
 ) -> tuple[DataBundle, tuple[str, ...]]:
@@ -197,7 +197,7 @@ def read_data(
     processes, seed = distributed.world_size(), config.train.seed
     share = Share(distributed.rank(), processes)
     if given.dataloaders is None:
-        samples, seen = scored(images.split(config.data), config, begun)
+        samples, seen = scored(opened.split(config.data), config, begun)
         data = dataloaders_of(samples, config.data, spec, seed=seed, share=share, device=device)
     else:
         if isinstance(given.dataloaders, DataBundle):

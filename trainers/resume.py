@@ -14,7 +14,7 @@ from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
-from trainers.run_record import changes_of_machine, images_of, require_same_images, write_inputs
+from trainers.run_record import changes_of_machine, open_images, require_same_images, write_inputs
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import read_best, read_checkpoint
 from trainers.storage.data_folder import is_a_set
@@ -35,7 +35,7 @@ def resume(
     data: str | None = None,
     data_root: Path | str | None = None,
     handlers: Sequence[Handler] = (),
-    images: OpenedImages | None = None,
+    opened: OpenedImages | None = None,
     **given: Any,
 ) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
@@ -45,7 +45,7 @@ def resume(
         device: where it goes on; None: as it began, or on the best device where that is not there.
         data, data_root: where the images of the run, and built-in sets and unpacked archives, are now, if they moved;
             config.json names these places from then on.
-        handlers, images: as for `train`.
+        handlers, opened: as for `train`.
         given: the `model`, `dataloaders` and `spec` that a program gave `train`.
 
     Raises:
@@ -65,7 +65,7 @@ def resume(
     with distributed.joined(config.train.device), ExitStack() as holding:
         if run.is_finished and epochs in (None, config.train.epochs):
             if moved:
-                images_of(run, config, ImageSpec())
+                open_images(run, config, ImageSpec())
                 distributed.broadcast(lambda: run.write_config(config))
                 run = RunFolder(run.path)
             say(f"run {run} is finished: nothing to do; --epochs N trains it further")
@@ -73,10 +73,10 @@ def resume(
         distributed.broadcast(lambda: holding.enter_context(run.held()))
         distributed.broadcast(lambda: remove_begun(run))
         run = RunFolder(run.path)  # as its last holder left it
-        setup, checkpoint = open_run(run, config, epochs, objects, images)
+        setup, checkpoint = open_run(run, config, epochs, objects, opened)
         if moved:
             distributed.broadcast(lambda: run.write_config(setup.config))
-        return execute(setup, run, checkpoint, handlers=handlers, images=images)
+        return execute(setup, run, checkpoint, handlers=handlers, opened=opened)
 
 
 def remove_begun(run: RunFolder) -> None:
@@ -86,7 +86,7 @@ def remove_begun(run: RunFolder) -> None:
 
 
 def open_run(
-    run: RunFolder, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
+    run: RunFolder, config: RunConfig, epochs: int | float | None, given: UserObjects, opened: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
     """Build the setup of a run that goes on, and read its checkpoint; None: it has none and starts over."""
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run))
@@ -104,7 +104,7 @@ def open_run(
     refuse_another_number_of_processes(run)
     if given.dataloaders is None:
         run.require_images(config)
-    setup = prepare(config, checkpoint=checkpoint, run=run, given=given, images=images)
+    setup = prepare(config, checkpoint=checkpoint, run=run, given=given, opened=opened)
     distributed.broadcast(lambda: require_same_images(run, setup.data, config.data.source))
     if changes := changes_of_machine(run.meta, setup.device):
         # They change last bits, and with them in many steps the result.

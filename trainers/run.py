@@ -46,7 +46,7 @@ def train(
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
     handlers: Sequence[Handler] = (),
-    images: OpenedImages | None = None,
+    opened: OpenedImages | None = None,
 ) -> RunResult:
     """Train one model and leave everything it found in a run directory.
 
@@ -58,7 +58,7 @@ def train(
         handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
             `add_event_handler`; it then comes after the run's own handlers. `trainer.state.run` has all the rest:
             evaluator, optimizer, history, setup.
-        images: those that the program has opened already; other runs may share them.
+        opened: images that the program has opened already; other runs may share them.
 
     Raises:
         OptionError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
@@ -71,10 +71,10 @@ def train(
         from trainers.reporting import trackers
 
         trackers.require(config.output.tracker)  # before the images are read
-    with console.model_log(images), distributed.joined(config.train.device):
-        setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
+    with console.model_log(opened), distributed.joined(config.train.device):
+        setup = prepare(config, given=UserObjects(model, dataloaders, spec), opened=opened)
         with new_run_directory(setup, requested=config) as folder:
-            return execute(setup, folder, created=True, handlers=handlers, images=images)
+            return execute(setup, folder, created=True, handlers=handlers, opened=opened)
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
@@ -95,7 +95,7 @@ def execute(
     *,
     created: bool = False,
     handlers: Sequence[Handler] = (),
-    images: OpenedImages | None = None,
+    opened: OpenedImages | None = None,
 ) -> RunResult:
     """Train to the end, from the start or from a checkpoint, and conclude.
 
@@ -105,7 +105,7 @@ def execute(
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     with ExitStack() as held:
         status = held.enter_context(track_status(setup, folder, created=created))
-        screen.announce(setup, folder.path, images=images, resumed=checkpoint is not None)
+        screen.announce(setup, folder.path, opened=opened, resumed=checkpoint is not None)
         loggers = held.enter_context(opened_loggers(setup, folder, start_step=start_step))
         make_head_ready(setup, folder, begins=checkpoint is None)
         run = Run(setup, folder, loggers=loggers, record=status)

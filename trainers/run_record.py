@@ -106,7 +106,7 @@ def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
     write_split(run.split_file, setup.data)
 
 
-def images_of(
+def open_images(
     run: RunFolder,
     config: RunConfig,
     spec: ImageSpec,

@@ -93,16 +93,16 @@ def prepare(
     checkpoint: dict[str, Any] | None = None,
     run: RunFolder | None = None,
     given: UserObjects = NOTHING_GIVEN,
-    images: OpenedImages | None = None,
+    opened: OpenedImages | None = None,
 ) -> RunSetup:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of a `run`, its weights and preprocessing are used, and its images are split
-    as it split them; no initial weights are looked for. `images`: those that the command has opened already.
+    as it split them; no initial weights are looked for. `opened`: images that the command has opened already.
     Raises OptionError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
-    opened = images or OpenedImages()
-    known = resolve(config, checkpoint=checkpoint, run=run, given=given, images=opened)
+    opened = opened or OpenedImages()
+    known = resolve(config, checkpoint=checkpoint, run=run, given=given, opened=opened)
     train, data, device = known.config.train, known.data, known.device
     model = build(known, given)
     if checkpoint is not None:

@@ -146,9 +146,9 @@ def asked_for(words: Sequence[str]) -> list[Network]:
     return found
 
 
-def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages, *, rehearsed: bool = False) -> Priced:
+def priced(config: RunConfig, networks: Sequence[Network], opened: OpenedImages, *, rehearsed: bool = False) -> Priced:
     """Measure what an image costs with each of the networks that suit the size of the images."""
-    samples = images.split(config.data)
+    samples = opened.split(config.data)
     shown = native_sizes(ImageDataset(samples, "train", Pipeline(ImageSpec())))
     side = float(np.median(shown.min(axis=1)))
     networks = [
@@ -160,9 +160,9 @@ def priced(config: RunConfig, networks: Sequence[Network], images: OpenedImages,
     largest = int((shown.min(axis=1) if fit == "crop" else shown.max(axis=1)).max())
     canvas = min(image_spec(frozen(config, networks).model).image_size, largest)
     with console.quiet():
-        setup = prepare(frozen(config, networks, canvas), images=images)
+        setup = prepare(frozen(config, networks, canvas), opened=opened)
     assert isinstance(setup.model, SideBySide)
-    screen.announce_data(setup, images=images)
+    screen.announce_data(setup, opened=opened)
     if not any(network.name in PACKAGED_MODELS for network in networks):
         console.say(HINT, label="note")
     elif config.model.weights != "auto" and not any(
@@ -201,12 +201,12 @@ def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = 
     return config.changed(model=model | {"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
 
 
-def all_local(config: RunConfig, images: OpenedImages) -> RunConfig:
+def all_local(config: RunConfig, opened: OpenedImages) -> RunConfig:
     """Return the options of `--weights auto`: all networks on this machine, frozen. Raises OptionError: a model is
     named, too."""
     if config.model.name != "auto":
         raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
-    networks = priced(config, local_networks(), images)
+    networks = priced(config, local_networks(), opened)
     return frozen(config, [*networks.prices], networks.canvas)
 
 

@@ -93,20 +93,20 @@ class Budget:
 
 
 def best_in(
-    budget: Budget, config: RunConfig, start: Start, *, images: OpenedImages | None = None, more: Sequence[str] = ()
+    budget: Budget, config: RunConfig, start: Start, *, opened: OpenedImages | None = None, more: Sequence[str] = ()
 ) -> RunResult:
     """Train what makes the most of the time; return the run to keep.
 
     `more`: networks to use besides those on this machine, as `--with` names them. Raises OptionError: epochs are given
     too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises."""
     require_one_run(config)
-    images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
+    opened, config = opened or OpenedImages(), without_luck(with_embedded_weights(config))
     console.say(f"the best model in {console.duration(60 * budget.minutes)}", label="plan")
     if config.model.name == "auto" and config.model.weights is None:
-        return mixture(config, start, budget, images, asked_for(more))
+        return mixture(config, start, budget, opened, asked_for(more))
     if config.model.name == "auto":
         config = filled_in(config, cooling("scratch-small"))
-    return one_model(filled_in(config, {"train": {"schedule": "cooldown"}}), start, budget, images)
+    return one_model(filled_in(config, {"train": {"schedule": "cooldown"}}), start, budget, opened)
 
 
 def cooling(recipe: str) -> dict[str, dict[str, Any]]:
@@ -116,10 +116,10 @@ def cooling(recipe: str) -> dict[str, dict[str, Any]]:
 
 
 def mixture(
-    config: RunConfig, start: Start, budget: Budget, images: OpenedImages, more: Sequence[Network]
+    config: RunConfig, start: Start, budget: Budget, opened: OpenedImages, more: Sequence[Network]
 ) -> RunResult:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
-    networks = priced(config, [*local_networks(), *more], images, rehearsed=budget.rehearsed)
+    networks = priced(config, [*local_networks(), *more], opened, rehearsed=budget.rehearsed)
     networks = replace(networks, drawn=config.output.tb != "scalars")
     useful = networks.quick()[:1]
     alone, mixing = networks.cost(useful), to_mix(networks, useful, 2 * ANSWER, 1.0)
@@ -130,7 +130,7 @@ def mixture(
         first, slower = compute_features(networks, networks.quick(), budget)
     if not first:
         console.say("no frozen networks: their features of all images would take the whole time", label="plan")
-        return one_model(filled_in(config, cooling("finetune-small")), start, budget, images)
+        return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
     expected = slower * ANSWER
     mixing = to_mix(networks, first, expected, slower)
     if budget.left - expected * networks.features(first) - mixing < SHORT:
@@ -165,7 +165,7 @@ def fitted(
     config: RunConfig, start: Start, networks: Priced, used: Sequence[Network], kind: str = "", *, pictures: bool = True
 ) -> tuple[RunResult, PartScores]:
     """Fit one head to all of some networks; return the run, and the scores of its parts."""
-    result = start(as_begun(part(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
+    result = start(options_begun(part_of_plan(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
     return result, RunFolder(result.run_dir).heads
 
 
@@ -211,7 +211,7 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
         if training.left < IDLE:
             console.say(f"{way.name} is not trained: less than {console.duration(IDLE)} are left for it", label="plan")
             continue
-        options = part(filled_in(config, way.options), way.name, pictures=False)
+        options = part_of_plan(filled_in(config, way.options), way.name, pictures=False)
         passes = min(way.most, way.passes(own.left))
         result = start(*with_deadline(options, passes, training.until, most=way.most))
         say_result("trained", result)
@@ -222,12 +222,12 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
     return results
 
 
-def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedImages) -> RunResult:
+def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedImages) -> RunResult:
     """Judge a model with weights frozen, if that takes a moment; then train it, and keep the better.
 
     Where there is no time for a pass over the images, it stays frozen; without weights it has part of a pass."""
     with console.quiet():
-        setup = prepare(config.changed(train={"epochs": 1}), images=images)
+        setup = prepare(config.changed(train={"epochs": 1}), opened=opened)
     sizes = setup.data.dataset_sizes
     features = seconds_of_forward(setup, sum(sizes.values()))
     a_pass = STEP * features * sizes["train"] / sum(sizes.values())
@@ -238,7 +238,7 @@ def one_model(config: RunConfig, start: Start, budget: Budget, images: OpenedIma
         and features < budget.left * (FIRST if in_time else 1.0)
     ):
         probe = config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
-        answer = start(part(probe, "frozen"), ())
+        answer = start(part_of_plan(probe, "frozen"), ())
         say_result("frozen", answer)
         if not in_time:
             console.say(f"{setup.config.model.name} stays frozen: a pass over the images takes too long", label="plan")
@@ -265,7 +265,7 @@ def with_deadline(
     config: RunConfig, passes: float, until: float, *, most: float = math.inf
 ) -> tuple[RunConfig, list[Handler]]:
     """Return the options of about so many passes and the handler that ends them in time."""
-    config = as_begun(config.changed(train={"epochs": rounded(passes)}))
+    config = options_begun(config.changed(train={"epochs": rounded(passes)}))
     return config, [lambda trainer: DeadlineHandler(trainer.state.run, until, most=most)]
 
 
@@ -314,7 +314,7 @@ def has_a_probe(setup: RunSetup) -> bool:
     return len(linears) == 1
 
 
-def part(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
+def part_of_plan(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
     """Return the options of one of several runs: with a name of its own where one was given, and without pictures
     where another run has them."""
     output: dict[str, Any] = {} if pictures or config.output.tb != "standard" else {"tb": "scalars"}
@@ -323,7 +323,7 @@ def part(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
     return config.changed(output=output)
 
 
-def as_begun(config: RunConfig) -> RunConfig:
+def options_begun(config: RunConfig) -> RunConfig:
     """Return the options with which this very command began this run before it was stopped, else these.
 
     It is found by its name, or by its options but for the epochs."""

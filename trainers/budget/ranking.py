@@ -61,15 +61,15 @@ def rank(config: RunConfig, models: Mapping[ModelConfig, str], *, most: int = li
 
 def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[ModelConfig, RunSetup]]:
     """Yield the linear probe of each model that can be had, on up to `MOST_IMAGES` images; say which cannot."""
-    images = OpenedImages()
-    images.split(config.data)  # where there are none, that is no fault of a model
+    opened = OpenedImages()
+    opened.split(config.data)  # where there are none, that is no fault of a model
     for model in models:
         try:
-            setup = prepare(probe_of(config, model), images=images)
+            setup = prepare(probe_of(config, model), opened=opened)
             if setup.data.dataset_sizes["train"] > MOST_IMAGES:
                 most = -(-MOST_IMAGES // len(setup.data.class_names))
                 config = config.changed(data={"labels_per_class": most, "fraction": None})
-                setup = prepare(probe_of(config, model), images=images)
+                setup = prepare(probe_of(config, model), opened=opened)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
             say(f"{name_of(model)}: left out; {error}", label="weights")
             continue

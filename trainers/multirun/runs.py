@@ -71,21 +71,21 @@ def training(
     *,
     slurm: dict[str, str] | None = None,
     folder: Path | None = None,
-    images: OpenedImages | None = None,
+    opened: OpenedImages | None = None,
     tracker: str | None = None,
     aloud: bool = False,
     may_diverge: bool = False,
 ) -> Iterator[TrainAll]:
     """Give a function that trains several runs, here or as jobs of a queue.
 
-    `slurm`: options of sbatch for jobs, which have their files in `folder`. `images`: those that this process has
+    `slurm`: options of sbatch for jobs, which have their files in `folder`. `opened`: images that this process has
     opened. `may_diverge`: a run that diverges is an outcome, no error."""
     if tracker is not None:
         from trainers.reporting import trackers
 
         trackers.prepare_for_several(tracker)
-    opened = images or OpenedImages() if slurm is None and sharing.jobs == 1 else None
-    train = partial(train_one, images=opened, aloud=aloud, may_diverge=may_diverge)
+    opened = opened or OpenedImages() if slurm is None and sharing.jobs == 1 else None
+    train = partial(train_one, opened=opened, aloud=aloud, may_diverge=may_diverge)
     with runner(sharing, slurm, folder) as each:
 
         def train_all(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]:
@@ -105,15 +105,15 @@ def by_itself(planned: Planned) -> Planned:
     return replace(planned, config=planned.config.changed(output={"auto_resume": True}))
 
 
-def train_one(planned: Planned, *, images: OpenedImages | None, aloud: bool, may_diverge: bool) -> Outcome:
-    """Train one run or go on with it. `images` None: a worker has its own."""
+def train_one(planned: Planned, *, opened: OpenedImages | None, aloud: bool, may_diverge: bool) -> Outcome:
+    """Train one run or go on with it. `opened` None: a worker has its own."""
     process.give_back_freed_memory()
     began = time.perf_counter()
     with nullcontext() if aloud else quiet():
         say(str(planned))
         try:
-            images = images or of_this_worker()
-            result = train_or_resume(planned.config, earlier=planned.earlier, images=images)
+            opened = opened or of_this_worker()
+            result = train_or_resume(planned.config, earlier=planned.earlier, opened=opened)
         except TrainingError as error:
             if not (may_diverge and isinstance(error.__cause__, Diverged)):
                 raise

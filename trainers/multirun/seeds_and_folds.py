@@ -35,13 +35,13 @@ def train_all(
     shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads, slurm=slurm)
     folder, tracker = None if slurm is None else jobs_folder(first), first.output.tracker
     configs = [config.changed(train={"threads": shared.threads}) for config in configs]
-    results, images = {}, OpenedImages()
+    results, opened = {}, OpenedImages()
     with (
         distributed.joined(first.train.device),  # once: a second meeting would read the addresses of the first
         signals.hinting("give the same command again: it goes on where this one stopped"),
-        training(shared, slurm=slurm, folder=folder, images=images, tracker=tracker, aloud=shared.jobs == 1) as train,
+        training(shared, slurm=slurm, folder=folder, opened=opened, tracker=tracker, aloud=shared.jobs == 1) as train,
     ):
-        plans = plans_of(configs, images)
+        plans = plans_of(configs, opened)
         for planned, outcome in train(plans):
             assert outcome.result is not None, "a run that diverges is an error here"
             results[planned.name] = outcome.result
@@ -50,9 +50,9 @@ def train_all(
     return [results[planned.name] for planned in plans]
 
 
-def plans_of(configs: Sequence[RunConfig], images: OpenedImages) -> list[Planned]:
+def plans_of(configs: Sequence[RunConfig], opened: OpenedImages) -> list[Planned]:
     """Number the runs of a command, and find what an earlier life of it has begun."""
-    begun = distributed.broadcast(lambda: [str(run or "") for run in find_earlier(configs, images)])
+    begun = distributed.broadcast(lambda: [str(run or "") for run in find_earlier(configs, opened)])
     return [
         Planned(f"run {number} of {len(configs)}", config, Path(folder) if folder else None)
         for number, (config, folder) in enumerate(zip(configs, begun, strict=True), 1)

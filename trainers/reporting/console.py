@@ -73,15 +73,15 @@ class ModelLines(logging.Handler):
 
 
 @contextmanager
-def model_log(images: OpenedImages | None = None) -> Iterator[None]:
-    """Print what the model factory logs, each line once for all runs that share `images`.
+def model_log(opened: OpenedImages | None = None) -> Iterator[None]:
+    """Print what the model factory logs, each line once for all runs that share opened images.
 
     Does nothing if a program has set up that logger.
     """
     if not is_unset(MODEL_LOG):
         yield
         return
-    lines = ModelLines(set() if images is None else images.said)
+    lines = ModelLines(set() if opened is None else opened.said)
     MODEL_LOG.addHandler(lines)
     MODEL_LOG.setLevel(logging.INFO)
     MODEL_LOG.propagate = False
@@ -93,9 +93,9 @@ def model_log(images: OpenedImages | None = None) -> Iterator[None]:
         MODEL_LOG.propagate = True
 
 
-def say_new(rows: Iterable[tuple[str, str]], images: OpenedImages | None) -> None:
-    """Say (label, text) rows, without texts that an earlier run on the same `images` has said."""
-    said = set() if images is None else images.said
+def say_new(rows: Iterable[tuple[str, str]], opened: OpenedImages | None) -> None:
+    """Say (label, text) rows, without texts that an earlier run on the same images has said."""
+    said = set() if opened is None else opened.said
     for label, text in rows:
         if text not in said:
             said.add(text)

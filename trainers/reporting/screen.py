@@ -28,7 +28,7 @@ FOLDS = 5
 
 
 def announce(
-    setup: RunSetup, run_dir: Path | None, *, images: OpenedImages | None = None, resumed: bool = False
+    setup: RunSetup, run_dir: Path | None, *, opened: OpenedImages | None = None, resumed: bool = False
 ) -> None:
     """Print the screen before step 1: images, model, training, notes, and the run's folder unless it is temporary.
 
@@ -38,13 +38,13 @@ def announce(
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
     if run_dir is not None:
         rows.append(("run", f"{printable(str(run_dir))}; live: {watch(run_dir.parent)}"))
-    say_new(rows, images)
+    say_new(rows, opened)
     say()
 
 
-def announce_data(setup: RunSetup, *, images: OpenedImages) -> None:
+def announce_data(setup: RunSetup, *, opened: OpenedImages) -> None:
     """Print the images of a setup and notes on it, before the first of several runs."""
-    say_new([("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))], images)
+    say_new([("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))], opened)
 
 
 def model_line(setup: RunSetup) -> str:
