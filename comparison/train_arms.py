@@ -143,8 +143,8 @@ def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
     left = [(cell, seed) for seed in (first, *others) for cell in plan.cells if seed != first or cell not in searched]
     for run, result in trained(ArmRun(cell, seed, chosen[cell]) for cell, seed in left):
         if result is None:
-            rates = "choose other rates by --tune-lr, or lr=R of its arm"
-            raise TrainingError(f"{planned_run(plan, run)} diverged: {rates}")
+            remedy = "choose other rates by --tune-lr, or lr=R of its arm"
+            raise TrainingError(f"{planned_run(plan, run)} diverged: {remedy}")
     return rows
 
 

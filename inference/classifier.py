@@ -90,7 +90,7 @@ def open_classifier(
         if class_names is not None:
             raise OptionError(says_itself(source, "--class-names"))
         run = RunFolder.find(source, output_dir)
-        opened = open_best(run.path)
+        opened = open_best(run)
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
         answers, amp = read_answers(run.path / "eval", opened.seal), opened.amp
         classifier = Classifier(str(run), *of_model, run, answers=answers)

@@ -41,7 +41,7 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     set_precision(place, config.train.amp)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
-    opened = open_best(run.path)
+    opened = open_best(run)
     model, spec, class_names = opened.model, opened.spec, opened.class_names
     meta = run.meta
     with untrusted_run() if data_root is None else nullcontext():

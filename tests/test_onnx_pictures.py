@@ -23,6 +23,7 @@ from inference.export import compare_pictures
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.checkpoint_file import open_best
+from trainers.storage.run_folder import RunFolder
 from vit import ImageSpec
 from vit.export import open_session
 
@@ -157,7 +158,7 @@ def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
     run, photos = make_run(tmp_path / "run", name="vit_micro_4"), labelled_photos(tmp_path / "photos")
     score = Unlikeness(None, None, RobustScale(0.0, 1.0))
     (run / "eval").mkdir(exist_ok=True)
-    write_answers(run / "eval", Answers(9, 9, {}, {}, score, open_best(run).seal, temperature=1.7))
+    write_answers(run / "eval", Answers(9, 9, {}, {}, score, open_best(RunFolder(run)).seal, temperature=1.7))
     code, out, err = call(capsys, "export", run, "--format", "onnx", "--images", photos)
     assert code == 0, err
     assert "picture, uint8 (height, width, 3)" in out

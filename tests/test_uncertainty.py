@@ -35,6 +35,7 @@ from inference.serve import classify
 from trainers.calibration import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_from
 from trainers.storage.checkpoint_file import open_best
+from trainers.storage.run_folder import RunFolder
 from vit.factory import build_model
 
 
@@ -431,9 +432,9 @@ def flat(values, name=""):
 def test_what_was_fitted_to_earlier_weights_is_not_used_after_a_run_goes_on(evaluated, tmp_path, capsys):
     run, data = evaluated
     copied = shutil.copytree(run, tmp_path / "copied")
-    before = open_best(copied).seal
+    before = open_best(RunFolder(copied)).seal
     assert call(capsys, "resume", copied, "--epochs", "6")[0] == 0
-    assert open_best(copied).seal != before
+    assert open_best(RunFolder(copied)).seal != before
     code, _, err = call(capsys, "predict", copied, data / "test", "--calibrated")
     assert (code, "no fitted temperature" in err) == (2, True)
     assert "fitted on val" not in call(capsys, "evaluate", copied, "--split", "test")[1]

@@ -46,7 +46,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     """Load the model with the weights of a quarter, which a run keeps in half precision. Raises
     CheckpointError: they are another's."""
     assert classifier.run is not None
-    model = open_best(classifier.run.path).model
+    model = open_best(classifier.run).model
     with report_damage(classifier.run.path / SNAPSHOTS):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)

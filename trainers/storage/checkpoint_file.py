@@ -90,7 +90,7 @@ def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
 
     Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
     """
-    return open_best(run)[:3]
+    return open_best(RunFolder(Path(run)))[:3]
 
 
 class BestModel(NamedTuple):
@@ -108,10 +108,9 @@ class BestModel(NamedTuple):
     """Precision that it was trained in, a value of `--amp`."""
 
 
-def open_best(run_dir: Path | str) -> BestModel:
+def open_best(run: RunFolder) -> BestModel:
     """Build the best model of a run. Raises CheckpointError as `load` does."""
-    path = best_of(run_dir)
-    checkpoint = read_best(RunFolder(Path(run_dir)))
+    path, checkpoint = run.best, read_best(run)
     with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
