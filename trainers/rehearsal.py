@@ -33,7 +33,7 @@ from trainers.run import execute
 from trainers.run_record import write_inputs
 from trainers.setup import RunSetup, prepare, trainer_of
 from trainers.storage.checkpoint_file import load, read_checkpoint
-from trainers.storage.data_folder import claimed_folder
+from trainers.storage.data_folder import claimed_folder, data_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 
@@ -104,6 +104,7 @@ def find_lr(config: RunConfig) -> Path:
     """
     if config.train.start_head == "fit":
         raise OptionError("--find-lr: the head is fitted at once, and no step follows for which a rate could be found")
+    data_folder(config.output, config.data.source)  # before the steps: it may lie among the images
     console.say(f"trying {STEPS} learning rates, one step each")
     finder = range_test(config)
     history = finder.get_results()
