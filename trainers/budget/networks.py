@@ -25,6 +25,7 @@ from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.features import features_of
 from trainers.heads.fit import FROZEN, PartScores
+from trainers.options.defaults import STILL_IMAGES
 from trainers.options.recipes import RECIPES
 from trainers.reporting import console, screen
 from trainers.setup import RunSetup, prepare
@@ -56,8 +57,10 @@ CONVOLUTIONAL = ("efficientnet", "resnet")
 SMALL = ("vit_nano_8",)
 """Networks that learnt from pictures of 28 pixels, for images of at most `SMALL_SIDE`."""
 SMALL_SIDE = 40
-ON_FEATURES = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
-"""Training of a head on features of frozen networks."""
+ON_FEATURES = {
+    "data": STILL_IMAGES["data"], "train": STILL_IMAGES["train"] | {"start_head": "fit", "cache_features": "on"},
+}  # fmt: skip
+"""Options that fit a head to features of frozen networks."""
 PASSES = 400
 """Forward passes of each network for the heat maps of a mixture and their faithfulness."""
 QUICK = 3e8
@@ -198,7 +201,7 @@ def price(setup: RunSetup, view: View) -> Price:
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
     """Return the options of these networks frozen, under a fitted head, on pictures of `canvas` pixels."""
     model: dict[str, Any] = {"name": MIXTURE, "networks": tuple(networks), "image_size": canvas, "weights": None}
-    return config.changed(model=model | {"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
+    return config.changed(model=model | {"trainable": "head"}, **ON_FEATURES)
 
 
 def all_local(config: RunConfig, opened: OpenedImages) -> RunConfig:

@@ -237,7 +237,7 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
         and has_a_probe(setup)
         and features < budget.left * (FIRST if in_time else 1.0)
     ):
-        probe = config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=ON_FEATURES)
+        probe = config.changed(model={"trainable": "head"}, **ON_FEATURES)
         answer = start(part_of_plan(probe, "frozen"), ())
         say_result("frozen", answer)
         if not in_time:

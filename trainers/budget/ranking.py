@@ -18,6 +18,7 @@ from trainers.features import features_of
 from trainers.heads import linear
 from trainers.heads.fit import PartScores, as_images
 from trainers.heads.linear import Judged, cross_validate
+from trainers.options.defaults import STILL_IMAGES
 from trainers.reporting.console import say
 from trainers.seen import Start, starts_of, without_seen
 from trainers.setup import RunSetup, prepare
@@ -79,8 +80,8 @@ def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[M
 def probe_of(config: RunConfig, model: ModelConfig) -> RunConfig:
     """Return the options of the linear probe of a model on images that stay the same."""
     of_model = vars(model) | {"trainable": "head", "fit": config.model.fit, "decoding": config.model.decoding}
-    train = {"cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
-    return config.changed(model=of_model, data={"augment": "none"}, train=train)
+    train = STILL_IMAGES["train"] | {"cache_features": "on"}
+    return config.changed(model=of_model, data=STILL_IMAGES["data"], train=train)
 
 
 def name_of(model: ModelConfig) -> str:

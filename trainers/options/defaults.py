@@ -32,6 +32,11 @@ SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), 
 SMALL_IMAGES["digits"] = "vit_micro_2"
 
 
+STILL_IMAGES: dict[str, dict[str, Any]] = {"data": {"augment": "none"}, "train": {"mixup": 0.0, "cutmix": 0.0}}
+"""Options with which images stay the same in each epoch, so that features of them can be computed once: see
+`resolve_cache`."""
+
+
 @dataclass(frozen=True)
 class Defaults:
     """Settings for one kind of model and start. Epochs: enough to see `images_seen` images, within [3, max_epochs]."""
