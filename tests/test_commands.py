@@ -195,7 +195,7 @@ def test_no_copy_is_compiled_to_say_how_long_a_run_takes(compiled, tmp_path, mon
     run = SimpleNamespace(setup=SimpleNamespace(config=RunConfig(train=TrainConfig(compile=compiled))))
     run.folder, measured = RunFolder(tmp_path), []
     trainer = SimpleNamespace(state=SimpleNamespace(run=run))
-    monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, handlers, images: handlers[0](trainer))
+    monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, handlers, opened: handlers[0](trainer))
     monkeypatch.setattr("trainers.budget.pace.say_forecast", measured.append)
     monkeypatch.setattr(train, "report", lambda _: None)
     train.train(run.setup.config, OpenedImages())
