@@ -149,9 +149,11 @@ def test_a_model_that_a_run_names_is_not_looked_for_in_the_network(run, tmp_path
 
 
 @pytest.mark.parametrize("source", ["..", ".", "a/..", "...x", "..x", ""])
-def test_what_is_trained_lies_below_the_folder_for_runs_whatever_the_data_are_called(tmp_path, source):
-    folder = data_folder(OutputConfig(output_dir=tmp_path), source)
-    assert folder.resolve().parent == tmp_path
+def test_what_is_trained_lies_below_the_folder_for_runs_whatever_the_data_are_called(tmp_path, monkeypatch, source):
+    (here := tmp_path / "images" / "here").mkdir(parents=True)
+    monkeypatch.chdir(here)  # else `..` may be a folder that holds the runs
+    folder = data_folder(OutputConfig(output_dir=tmp_path / "runs"), source)
+    assert folder.resolve().parent == tmp_path / "runs"
 
 
 COMMANDS = [
