@@ -70,9 +70,8 @@ def main(options: Options) -> int:
     pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
     picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
     labels = folder / "labels.csv"
-    if labels.is_file() and (
-        not listed.is_file() or (folder / "skipped.csv").is_file()
-    ):  # writing it would lose labels
+    overwritten = not listed.is_file() or (folder / "skipped.csv").is_file()
+    if labels.is_file() and overwritten:  # and with it its labels
         raise DataError(
             f"{labels} has labels that {listed} lacks: move {folder} away, and add --labelled {labels.name}"
         )

@@ -225,11 +225,8 @@ COMPARED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", COMPARED)
-def test_what_is_given_to_a_comparison_is_obeyed_or_refused_or_said_to_have_no_effect(
-    mode, capsys, tmp_path, monkeypatch
-):
-    began, lost, typed = [], [], {option.flag for option in on_line(compare.Options)}
+def record_requests(monkeypatch, began):
+    """Let `compare` put the request that it would train into a list, in place of training."""
 
     def compared(options):
         began[:] = [compare.request_of(options)]
@@ -237,6 +234,15 @@ def test_what_is_given_to_a_comparison_is_obeyed_or_refused_or_said_to_have_no_e
 
     monkeypatch.setattr(compare, "compared", compared)
     monkeypatch.setattr(compare, "as_json", lambda _: {})
+
+
+@pytest.mark.parametrize("mode", COMPARED)
+def test_what_is_given_to_a_comparison_is_obeyed_or_refused_or_said_to_have_no_effect(
+    mode, capsys, tmp_path, monkeypatch
+):
+    began, lost, typed = [], [], {option.flag for option in on_line(compare.Options)}
+
+    record_requests(monkeypatch, began)
     for option in run_options():
         for value, place in itertools.product(values_of(option), ("line", "file")):
             if option.flag == "--data" or (place == "line" and (option.flag not in typed or value is False)):

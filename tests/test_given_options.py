@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 from killed_runs import Crash, crash_after
 from small_run import call, labelled_photos, tiny_run
-from test_commands_plan import LOUD, MODES, as_words, named, same, values_of
+from test_commands_plan import LOUD, MODES, as_words, named, record_requests, same, values_of
 from test_trainers_plans import LITE0, VIT, Machine, priced
 
 from commands import compare, train
 from commands.arguments import TrainOptions
 from commands.parser import on_line, parse
-from comparison.plan import refuse_what_cannot_be_shared
 from datasets.opened import OpenedImages
 from trainers.budget.plan import Budget, best_in
 from trainers.config import RunConfig, from_dict, load_config, run_options
@@ -154,12 +153,7 @@ def test_a_plan_that_trains_no_network_says_which_options_had_no_effect(flag, mo
 def test_an_option_of_one_arm_is_that_arms_or_refused(capsys, monkeypatch):
     began, lost = [], []
 
-    def compared(options):
-        began[:] = [compare.request_of(options)]
-        refuse_what_cannot_be_shared(began[0])
-
-    monkeypatch.setattr(compare, "compared", compared)
-    monkeypatch.setattr(compare, "as_json", lambda _: {})
+    record_requests(monkeypatch, began)
     for option in run_options():
         for value in values_of(option):
             if option.flag == "--model":  # the first word of an arm
