@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from common.errors import Interrupted, exit_code, first_line, out_of_memory, system_reason
-from common.shell import NAME, PREFIX, PROGRAM, VERSION, command
+from common.shell import NAME, PREFIX, PROGRAM, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
@@ -111,10 +111,10 @@ def answer(argv: list[str]) -> int:
     if find_spec("torch") is None:
         return complain(f"{sys.executable} has no torch; try .venv/bin/python main.py, which `make run` sets up", 2)
     if argv in (["--version"], ["-V"]):
-        from importlib.metadata import version
+        from common.versions import versions_of
 
-        libraries = ("torch", "torchvision", "pytorch-ignite", "tensorboard")
-        print(", ".join((f"{NAME} {VERSION}", *(f"{name} {version(name)}" for name in libraries))))
+        found = versions_of("torch", "torchvision", "pytorch-ignite", "tensorboard")
+        print(", ".join(f"{name} {version}" for name, version in found.items()))
         return 0
     if argv == ["--completion"]:
         from commands.parser import completion

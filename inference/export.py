@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from common.errors import DataError, OptionError, import_optional
 from common.files import replacing
-from common.shell import EXTRAS, NAME, VERSION
+from common.shell import EXTRAS
 from common.text import printable
+from common.versions import versions_of
 from datasets.bundle import image_set
 from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
@@ -80,9 +81,8 @@ def export(
     if classifier.config is None:
         raise OptionError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     whole, origin = comparison_pictures(classifier, images)
-    versions = {NAME: VERSION, "torch": str(torch.__version__)}
     options = {"model": to_dict(classifier.config)}
-    metadata = describe(classifier.spec, classifier.class_names, options, versions=versions)
+    metadata = describe(classifier.spec, classifier.class_names, options, versions=versions_of("torch"))
     if pictures:
         metadata["temperature"] = f"{temperature:.9g}"
     if classifier.answers is not None:

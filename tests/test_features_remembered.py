@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+from importlib import metadata
 
 import pytest
 import torch
@@ -138,6 +139,17 @@ def test_features_of_the_same_question_are_computed_once(kept, monkeypatch):
         os.utime(picture)
     for changes in ({}, {"model": side_by_side()}, {"train": {"lr": 0.5, "epochs": 3}}, {"data": {"augment": "light"}}):
         features_of(prepare(config_of(kept, **changes)), "train")
+
+
+@pytest.mark.parametrize(("package", "again"), [("torch", True), ("pillow", True), ("timm", False)])
+def test_features_are_computed_anew_by_another_version_of_what_made_them(kept, monkeypatch, package, again):
+    monkeypatch.setattr(metadata, "version", lambda name, usual=metadata.version: usual(name) + "1" * (name == package))
+    computed = []
+    monkeypatch.setattr(
+        features, "compute_features", lambda *_, **__: computed.append(1) or torch.zeros(len(CLASSES), 1)
+    )
+    features_of(prepare(config_of(kept)), "train")
+    assert bool(computed) is again
 
 
 def begun(folder, asked, argv):

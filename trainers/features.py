@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from common.errors import OptionError, WeightsError
 from common.files import replacing
+from common.versions import versions_of
 from datasets.bundle import DataBundle
 from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
@@ -34,6 +35,9 @@ from vit.config import Network
 from vit.mixture import SideBySide
 from vit.parts import inputs_of, parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
+
+OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}
+"""Packages that networks are made of: features are computed anew by another version."""
 
 
 class FeatureDataset(Dataset):
@@ -126,7 +130,9 @@ def kept_features(
 
     if folder is None:
         return compute()["features"]
-    digest = hashlib.sha256(json.dumps([*about, device.type]).encode())
+    made_of = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    computed_by = versions_of("pillow", *sorted(OF_NETWORKS & made_of))
+    digest = hashlib.sha256(json.dumps([*about, device.type, computed_by]).encode())
     ends = parts(model).head if end is None else [end]
     behind = {id(value) for part in ends for value in part.state_dict(keep_vars=True).values()}
     for name, value in model.state_dict(keep_vars=True).items():

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from ignite.engine import Engine, Events
 
 from common.errors import DataError, Diverged, Interrupted, TrainingError, first_line, out_of_memory, system_reason
 from common.files import discard, made_whole
-from common.shell import NAME, VERSION, command
+from common.shell import command
+from common.versions import versions_of
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import CPU, dataloaders_of
@@ -60,13 +60,11 @@ def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack
 
 def describe_start(setup: RunSetup, requested: RunConfig) -> dict[str, Any]:
     """Return what a run depends on besides its config: the content of meta.json."""
-    versions = {NAME: VERSION, "python": platform.python_version()}
-    versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
         "started": now(),
         "argv": command_line(),
         "directory": working_directory(),
-        "versions": versions,
+        "versions": versions_of(*VERSIONED) | {"python": platform.python_version()},
         "git": git_state(),
         "platform": platform.platform(),
         **describe_machine(setup.device),
@@ -94,7 +92,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
     """List what has changed since a run with this meta.json started: the machine, the threads, the version of torch."""
-    was, now = meta | meta["versions"], describe_machine(device) | {"torch": metadata.version("torch")}
+    was, now = meta | meta["versions"], describe_machine(device) | {"torch": versions_of("torch")["torch"]}
     changed = [name for name, value in now.items() if was.get(name, value) != value]
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
 
