@@ -68,6 +68,8 @@ def main(options: Options) -> int:
 
     folder, listed = options.folder, options.folder / "picks.csv"
     pool = table.read_pool(options.pool, options.data_root, labelled=options.labelled, path_column=options.path_column)
+    for line in pool.samples.notes:
+        say(line, label="note")
     picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
     labels = folder / "labels.csv"
     overwritten = not listed.is_file() or (folder / "skipped.csv").is_file()

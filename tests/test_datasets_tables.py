@@ -1,6 +1,7 @@
 """Tables as pandas reads and gives them, where names and numbers are odd."""
 
 import json
+import os
 import unicodedata
 
 import numpy as np
@@ -16,6 +17,7 @@ from datasets import DataConfig, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
 from inference.classifier import read_class_names
+from inference.labels.picks import read_pool
 from main import main
 from trainers.config import RunConfig, load_config
 from trainers.storage.run_folder import read_json, write_json
@@ -81,7 +83,8 @@ def people_table(folder, *, header="image,label", line="{file},{label}", name="{
     for number in range(count):
         file, label = name.format(number=number, part=number // 4), "ab"[number % 2]
         save(folder / file, seed=number)
-        lines.append(line.format(number=number, file=file, stem=file.rpartition("/")[2][:-4], label=label))
+        names = {"file": file, "name": file.rpartition("/")[2], "windows": file.replace("/", "\\")}
+        lines.append(line.format(**names, stem=names["name"][:-4], number=number, label=label))
     table = folder / "labels.csv"
     table.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8", **how)
     return table
@@ -147,11 +150,14 @@ NAMES = {
     "below a separator": ("images/{number}.png", "{file}", "sep=;"),
     "below comments": ("images/{number}.png", "{file}", "# made, by a tool\n\n#again"),
     "between bars": ("images/{number}.png", "{file}", "|"),
+    "as Windows writes": ("images/deep/{number}.png", "{windows}", "NFC"),
+    "of Kaggle": ("train/{number:04x}.jpg", "{stem}", "NFC"),
+    "in a folder beside": ("images/{number}.png", "{name}", "NFC"),
 }
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_cells_that_surely_mean_a_file_are_read(tmp_path, kind):
+def test_cells_that_surely_mean_a_file_are_read_with_and_without_labels(tmp_path, kind):
     name, line, how = NAMES[kind]
     between = how if how == "|" else ";" if how == "sep=;" else ","
     above = f"{how}\n" if how.startswith(("sep", "#")) else ""
@@ -159,7 +165,13 @@ def test_cells_that_surely_mean_a_file_are_read(tmp_path, kind):
     name = unicodedata.normalize("NFD" if how == "NFD" else "NFC", name)
     table = people_table(tmp_path / "set", header=header, line=line, name=name)
     table.write_text(unicodedata.normalize("NFC", table.read_text()))
-    assert sum(map(len, used(table, tmp_path)[0].values())) == 16
+    trained = {os.path.abspath(table.parent / path) for paths in used(table, tmp_path)[0].values() for path in paths}
+    assert len(trained) == 16
+    pool = read_pool(str(table), tmp_path)
+    assert set(pool.samples.paths) == set(pool.given) == trained
+    for change in (("label", "remark"), (f"{between}a\n", f"{between}\n")):
+        table.write_text(table.read_text().replace(*change))
+        assert set(read_pool(str(table), tmp_path).samples.paths) == trained
 
 
 @pytest.mark.parametrize("cell", ["{number:03}.png", "{number:03}"], ids=["name", "stem"])

@@ -7,16 +7,17 @@ from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.sources.reading import Reading
 
 
-def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
+def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, needs_labels: bool = True) -> Reading:
     """Read a built-in set by its name, or a person's own data by its path. Only the readers that it needs are imported.
 
-    Raises FileNotFoundError: no such data, or a set that cannot be downloaded. DataError: it cannot be read.
-    OptionError: columns of a built-in set. UnknownDataSet: neither a built-in set nor a path.
+    Without `needs_labels` pictures may lack a label: their class is "", as is that of all pictures in a folder, whose
+    sub-folders mean nothing. Raises FileNotFoundError: no such data, or a set that cannot be downloaded. DataError: it
+    cannot be read. OptionError: columns of what is no table. UnknownDataSet: neither a built-in set nor a path.
     """
     if source not in DATASETS:
         from datasets.sources.own_data import read_source
 
-        return read_source(source, root, columns=columns)
+        return read_source(source, root, columns=columns, needs_labels=needs_labels)
     if columns.path or columns.label:
         raise OptionError(f"path_column and label_column are for a table, and {source} is a built-in set")
     from datasets.sources.builtin import READERS

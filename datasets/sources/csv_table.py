@@ -43,37 +43,46 @@ Cells = dict[str, list[str]]
 
 
 def read_table(
-    table: Path, name: str | None = None, *, columns: Columns = USUAL_COLUMNS, confined: bool = False
+    table: Path,
+    name: str | None = None,
+    *,
+    columns: Columns = USUAL_COLUMNS,
+    confined: bool = False,
+    needs_labels: bool = True,
 ) -> Reading:
     """Read a table with the columns path, label and perhaps split (train, val, test), and report its faulty rows.
 
-    `confined`: the table came out of an archive, so its paths may not lead out of its folder. Raises FileNotFoundError:
-    no such table. DataError: it is not text, a column is missing, or no row names an image that is there.
+    `confined`: the table came out of an archive, so its paths may not lead out of its folder. Without `needs_labels` a
+    row, or the table, may lack a label. Raises FileNotFoundError: no such table. DataError: it is not text, a column is
+    missing, or no row names an image that is there.
     """
     cells, lines, encoding = read_columns(table)
-    rows = _TableRows(table.parent, confined=confined)
-    paths, label = columns_of(cells, "path", columns, table), columns_of(cells, "label", columns, table)[0]
+    rows = _TableRows(table.parent, confined=confined, needs_labels=needs_labels)
+    paths, label = columns_of(cells, "path", columns, table), ""
+    if needs_labels or any(name in cells for name in column_names("label", columns)):
+        label = columns_of(cells, "label", columns, table)[0]
     path = next((each for each in paths if rows.files.find("".join(cells[each][:1]))), paths[0])
     group = _group_column(cells, columns, table)
     split = split_column(cells, {path, label, group}, table)
     empty = [""] * len(lines)
-    of_roles = [cells[path], cells[label], cells.get(split, empty), cells.get(group, empty)]
+    of_roles = [cells[path], cells.get(label, empty), cells.get(split, empty), cells.get(group, empty)]
     for row in zip(lines, *of_roles, strict=True):
         rows.add_row(*row, has_splits=bool(split))
     if not len(rows.paths):
         first = f": {rows.problems[0]}" if rows.problems else ""
         raise DataError(f"{table} names no image that can be used{first}")
-    if "train" not in rows.classes and "" not in rows.classes:
+    if needs_labels and not rows.classes.keys() & {"train", ""}:
         rows.problem("empty_split", "train", "train")
-    if columns.group is None and (suspected := suspect_column(cells, split)):
+    if needs_labels and columns.group is None and (suspected := suspect_column(cells, split)):
         rows.problem("group_column", table.name, detail=suspected)
-    how = f"path from {path!r}, label from {label!r}" + f", split from {split!r}" * (split not in ("", "split"))
-    how += f", read as {encoding}" * bool(encoding)
-    plain = how == "path from 'path', label from 'label'"
+    how = f"path from {path!r}" + f", label from {label!r}" * bool(label)
+    how += f", split from {split!r}" * (split not in ("", "split")) + f", read as {encoding}" * bool(encoding)
+    plain = how in ("path from 'path'", "path from 'path', label from 'label'")
     notes = () if plain else (f"columns of {table.name}: {how}",)
     grouped = {"grouped_by": by_column(group)} if group else {}
     samples = rows.samples(name or table.stem, table.parent, notes=notes, **grouped)
-    return Reading(str(table), "table" if plain else f"table ({how})", samples, rows.classes, rows.problems)
+    classes = rows.classes if needs_labels else {}
+    return Reading(str(table), "table" if plain else f"table ({how})", samples, classes, rows.problems)
 
 
 def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> bool:
@@ -179,18 +188,18 @@ def _group_column(cells: Cells, columns: Columns, table: Path) -> str:
 class _TableRows(Rows):
     """Takes row by row, keeps the good ones and reports the others."""
 
-    def __init__(self, root: Path, *, confined: bool) -> None:
+    def __init__(self, root: Path, *, confined: bool, needs_labels: bool) -> None:
         super().__init__()
-        self.files, self._confined = FilesOfTable(root), confined
+        self.files, self._confined, self._needs_labels = FilesOfTable(root), confined, needs_labels
         self._first: dict[str, tuple[str, tuple[str, str, str]]] = {}
         """File -> line and words, and label, split and group, of the first row that names it."""
 
     def add_row(self, line: int, cell: str, label: str, split_cell: str, group: str, *, has_splits: bool) -> None:
         where, split = f"line {line}", SPLIT_FOLDERS.get(split_cell.strip().lower(), "")
-        if not split and has_splits:
+        if not split and has_splits and (label or self._needs_labels):
             self.problem("unknown_split", cell, "", label, f"{where}: {split_cell!r}; known: {', '.join(SPLITS)}")
             return
-        if not label:
+        if not label and self._needs_labels:
             self.problem("empty_label", cell, split, detail=where)
             return
         self.classes.setdefault(split, set()).add(label)

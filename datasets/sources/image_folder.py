@@ -22,13 +22,8 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
 
     Raises DataError: it cannot be listed, or no class folder has an image.
     """
-    name = name or root.name
-    try:
-        top, *_ = walk(str(root))
-    except OSError as error:
-        raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
-    tree = _Tree(root)
-    tree.add_all(top)
+    name, tree = name or root.name, _Tree(root)
+    tree.add_all(_listed(root)[0])
     if not len(tree.paths):
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
@@ -37,6 +32,33 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
         )
     form = "class folders" if "" in tree.classes else "split folders"
     return Reading(str(root), form, tree.samples(name, root), tree.classes, tree.problems)
+
+
+def read_pictures(root: Path, name: str) -> Reading:
+    """List all pictures in a folder and below it, whatever its folders are called: none has a label.
+
+    Raises DataError: it cannot be listed, or has no picture.
+    """
+    rows = Rows()
+    for folder in _listed(root):
+        for kind, path, detail in folder.odd:
+            if kind in ("unreadable_folder", "unread_picture", "hidden_folder"):
+                rows.problem(kind, path, detail=detail)
+        for path in (f"{folder.path}/{image}".lstrip("/") for image in folder.images):
+            if os.path.isfile(root / path):
+                rows.add(path, "", "")
+            else:
+                rows.problem("unsupported_file", path, detail="it leads to no file")
+    if not len(rows.paths):
+        raise DataError(f"{root} has no picture" + "".join(f"; {line}" for line in training_notes(rows.problems)))
+    return Reading(str(root), "pictures", rows.samples(name, root), {}, rows.problems)
+
+
+def _listed(root: Path) -> list[Folder]:
+    try:
+        return [*walk(str(root))]
+    except OSError as error:
+        raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
 
 
 def innermost(root: Path) -> Path:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import DataError, UnknownDataSet
+from common.errors import DataError, OptionError, UnknownDataSet
 from common.text import did_you_mean, shorten_list
 from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.sources.archives import is_archive, unpacked
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.hub import obtain_from_hub
-from datasets.sources.image_folder import innermost, read_image_folder
+from datasets.sources.image_folder import innermost, read_image_folder, read_pictures
 from datasets.sources.parquet import read_parquet
 from datasets.sources.reading import Reading, split_word
 from datasets.sources.shards import TABLES, read_tar_shards, shards_at, shards_in
@@ -26,17 +26,21 @@ EXPECTED = (
 OTHER_DATA = (*TABLE_SUFFIXES, *TABLES, ".tar", ".zip")
 
 
-def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
+def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, needs_labels: bool = True) -> Reading:
     """Read a folder, a table, shards, an archive or a set of the hub; archives are unpacked below `root`/unpacked."""
     path = obtain_from_hub(source, root) if source.startswith(HUB_PREFIX) else Path(source).expanduser()
     if path.is_dir():
-        return _read_folder(path, path.resolve().name, root, columns)
+        name = path.resolve().name
+        return _read_folder(path, name, root, columns) if needs_labels else _read_pictures(path, name, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        return read_table(path, columns=columns)
+        return read_table(path, columns=columns, needs_labels=needs_labels)
     if shards := shards_at(path):
         return _read_shards(shards, data_name(source), root, columns)
     if path.is_file() and is_archive(path):
-        return _read_folder(unpacked(path, root), path.name.partition(".")[0], root, columns, confined=True)
+        folder, name = unpacked(path, root), path.name.partition(".")[0]
+        if not needs_labels:
+            return _read_pictures(folder, name, columns)
+        return _read_folder(folder, name, root, columns, confined=True)
     if path.exists():
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
@@ -51,6 +55,12 @@ def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns)
     if files[0].suffix in TABLES:
         return read_parquet(files, name, root, columns)
     return read_tar_shards(files, name, root)
+
+
+def _read_pictures(folder: Path, name: str, columns: Columns) -> Reading:
+    if columns.path is not None:
+        raise OptionError(f"path_column={columns.path} names a column, and {folder} is no table: leave it out")
+    return read_pictures(folder, name)
 
 
 def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confined: bool = False) -> Reading:

@@ -59,7 +59,8 @@ class Reading:
     """Form of the set in words: `split folders`, `class folders`, `table`, `built-in set digits`."""
     samples: Samples
     classes: dict[str, set[str]]
-    """Split (empty where none is given) -> its class names, also of classes without an image."""
+    """Split (empty where none is given) -> its class names, also of classes without an image; of pictures that may lack
+    a label none."""
     found: Sequence[Problem] = ()
     """Problems of files, folders and rows, in the order of reading."""
 
@@ -75,6 +76,8 @@ class Reading:
     @cached_property
     def problems(self) -> list[Problem]:
         """Return all that is wrong: what was found, then the problems of the classes."""
+        if not self.classes:
+            return [*self.found]
         unread = Counter(one.label for one in self.found if one.kind in ("unread_picture", "unsupported_file"))
         counts, of_table = {split: self.counts(split) for split in self.splits}, self.form.startswith("table")
         return [*self.found, *class_problems(counts, unread, of_table=of_table)]
@@ -99,7 +102,8 @@ class Reading:
         counted = [one for one in self.problems if one.kind not in harmless and one.path not in left_out]
         if errors := [problem for problem in counted if problem.severity == "error"]:
             check = check or command("check", operand(self.source))
-            more = f"; {len(errors) - 1} more are listed by: {check}" * (len(errors) > 1)
+            more = f"; {len(errors) - 1} more" + f" are listed by: {check}" * bool(self.classes)
+            more *= len(errors) > 1
             raise DataError(f"{self.source}: {errors[0]}{more}")
         return self.samples.note(*training_notes(self.problems))
 

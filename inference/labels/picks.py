@@ -1,28 +1,37 @@
-"""The pictures to label next as a table that a person fills, on a page or in any other program, and the table to train
-on that follows from it."""
+"""The pictures to label next: which they are, the table and the page on which a person labels them, and the table to
+train on that follows.
+
+Centres come first, then uncertain and diverse pictures (Gupte et al. 2024, arXiv 2401.14555):
+1. While labels are few, pictures that stand for many: clusters of all pictures, those without a label and the largest
+   first (as in TypiClust, Hacohen, Dekel and Weinshall 2022), and of each the picture nearest to its centre.
+2. From `SWITCH` labels a class on, of the pictures that a model of the labels is least sure about those that differ:
+   clusters weighted by how unsure it is, and of each the picture nearest to its centre (Zhdanov 2019).
+
+A picture that has a labelled or skipped copy is never chosen, and of copies one at most.
+"""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from common.errors import DataError, OptionError
 from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import printable
-from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
+from datasets.bundle import LEFT_OUT, SPLITS, TRAIN, PathTable, Samples, split_name
 from datasets.config import DATASETS, Columns, DataConfig
 from datasets.loaders import read_samples
-from datasets.sources.archives import is_archive, unpacked
-from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, FilesOfTable, columns_of, read_columns, split_column
-from datasets.sources.own_data import read_source
-from datasets.sources.reading import SPLIT_FOLDERS
-from inference.images import find_images
-from inference.labels.choose import free_rows, probabilities_of, typical, uncertain
+from datasets.sources import read
 from inference.labels.features import ExtractedFeatures, unit_length
+from inference.labels.label_issues import fit_logistic
 from inference.labels.review import Review, write_utf8
 
 IMAGENET, COMPONENTS = "efficientnet_lite0", 128
@@ -30,6 +39,17 @@ IMAGENET, COMPONENTS = "efficientnet_lite0", 128
 LABEL, SKIP = "label:", "skip"
 LONGEST = 200
 """Characters of a class name."""
+SWITCH = 2
+"""Labels a class, on average, from which on uncertain pictures are chosen."""
+AMONG = 10
+"""Multiple of the pictures wanted that are the least certain ones, among which diverse ones are chosen."""
+MOST_CLUSTERS = 500
+PENALTY = 30.0
+"""scikit-learn's C of the logistic regression on the labels so far, for features of length 1."""
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Chosen = list[tuple[int, float]]
+"""Up to `count` rows of features (N, D), which have length 1, each with its score."""
 REASONS = {
     "centre": "it is typical of many pictures that have no label yet",
     "uncertain": "the model is unsure of it and of pictures like it",
@@ -97,63 +117,31 @@ def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_col
     """Find the pictures of a folder with its sub-folders, a table, or an archive (unpacked below `root`); add those of
     `labelled` sets. A label that a table gives a picture counts as given; names of folders do not.
 
-    Raises FileNotFoundError, UnknownDataSet: no such place. DataError: no picture, or no files."""
-    path, labels = Path(source).expanduser(), dict[str, Label]()
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        paths = list(paths_of_table(path, path_column, labels))
-    elif path_column is not None:
-        raise OptionError(f"path_column={path_column} names a column, and {source} is no table: leave it out")
-    elif path.is_dir() or is_archive(path):
-        folder = path if path.is_dir() else unpacked(path, root)
-        found = [os.path.abspath(file.path) for file in find_images([str(folder)])]
-        paths = [path for path in found if os.path.isfile(path)]
-        if closed := [path for path in found if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)]:
-            raise DataError(f"{closed[0]!r}: a folder that cannot be listed")
-    else:
-        if source not in DATASETS:
-            read_source(source, root)  # says what is expected
-        raise DataError(f"{source}: expected a folder of pictures, a table with a column of paths, or an archive")
-    own = len(dict.fromkeys(paths))
-    if not own:
-        raise DataError(f"{source} has no picture: expected a folder, a table with a column of paths, or an archive")
+    Raises what reading them for training raises, and DataError: no picture, or no files."""
+    if source in DATASETS:
+        raise DataError(f"{source} has a label for each picture: expected a folder, a table with paths, or an archive")
+    samples = read(source, root, columns=Columns(path_column), needs_labels=False).usable()
+    own = labels_of(samples)
+    given = {path: label for path, label in own.items() if label.name}
     for place in labelled:
-        labels |= labels_of_set(DataConfig(place, root))
-    every = list(dict.fromkeys([*paths, *labels]))
-    columns = np.zeros(len(every), np.int32), np.full(len(every), TRAIN, np.int8)
-    return Pool(Samples(path.name, ("unlabelled",), PathTable(every), *columns, root=Path(os.sep)), own, labels)
+        given |= labels_of(read_samples(DataConfig(place, root)))
+    paths = PathTable(dict.fromkeys([*own, *given]))
+    columns = np.zeros(len(paths), np.int32), np.full(len(paths), TRAIN, np.int8)
+    pool = Samples(samples.name, ("unlabelled",), paths, *columns, root=Path(os.sep), notes=samples.notes)
+    return Pool(pool, len(own), given)
 
 
-def paths_of_table(table: Path, column: str | None, labels: dict[str, Label]) -> Iterator[str]:
-    """Yield the absolute paths in a table; the labels that it gives are added to `labels`. Raises DataError: no column
-    of paths, or a path that leads to no file."""
-    cells, lines, _ = read_columns(table)
-    files, paths = FilesOfTable(table.parent), columns_of(cells, "path", Columns(column), table)
-    path_name = next((name for name in paths if files.find("".join(cells[name][:1]))), paths[0])
-    label_name = next((name for name in USUAL["label"] if name in cells), "")
-    split_name = split_column(cells, {path_name, label_name}, table)
-    given, splits = (cells.get(name, [""] * len(lines)) for name in (label_name, split_name))
-    for line, cell, label, split in zip(lines, cells[path_name], given, splits, strict=True):
-        found = files.find(cell)
-        if len(found) != 1:
-            what = f"{len(found)} pictures may be" if found else "no picture"
-            raise DataError(f"{table}, line {line}: {what} {printable(cell)!r}")
-        path = os.path.abspath(table.parent / found[0])
-        if label:
-            labels[path] = Label(label, SPLIT_FOLDERS.get(split.strip().lower(), ""))
-        yield path
+def labels_of(samples: Samples) -> dict[str, Label]:
+    """Return the label and the split that a set gives each picture, by its absolute path; the name of no label is "".
 
-
-def labels_of_set(config: DataConfig) -> dict[str, Label]:
-    """Read every picture of a labelled set by its absolute path, with the split that the set itself gives it. Raises
-    what reading it for training raises, and DataError: pictures that are no files."""
-    samples = read_samples(config)
+    Raises DataError: pictures that are no files."""
     if samples.pixels is not None or samples.members is not None:
-        raise DataError(f"{config.source} is not made of files: next knows labelled pictures by their files")
+        raise DataError(f"{samples.name} is not made of files: next knows pictures by their files")
     return {
         os.path.abspath(samples.file(row)): Label(
             samples.class_names[samples.labels[row]], split_name(int(samples.splits[row]))
         )
-        for row in np.flatnonzero(samples.splits >= -1).tolist()
+        for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist()
     }
 
 
@@ -181,6 +169,64 @@ def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, co
         guess = (classes[best], f"{probabilities[row, best]:.4f}", classes[second])
         new.append(Pick(pool.samples.paths[row], "uncertain", f"{score:.4f}", *guess))
     return new
+
+
+def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Ints) -> Ints:
+    """Return the rows to choose from: usable ones, of copies the first, none with a copy among those that are taken."""
+    rows = np.flatnonzero(usable & ~np.isin(groups, groups[taken]))
+    _, first = np.unique(groups[rows], return_index=True)
+    return rows[np.sort(first)]
+
+
+def probabilities_of(features: Floats, rows: Ints, labels: Ints) -> NDArray[np.float64] | None:
+    """Ask logistic regression on the labelled `rows` about every picture: (N, C), of labels 0 to C - 1.
+
+    None where labels are too few: under `SWITCH` a class on average, or of a single class."""
+    classes = len(np.unique(labels))
+    if classes < 2 or len(labels) < SWITCH * classes:
+        return None
+    return fit_logistic(features[rows], labels, PENALTY).predict_proba(features)
+
+
+def typical(features: Floats, free: Ints, labelled: Ints, count: int) -> Chosen:
+    """Take the picture nearest to the centre of each of `count` clusters: of as many as there are labels and picks
+    together, those with the fewest labels, and of these the largest first. Score: 1 / (1 + distance)."""
+    count, rows = min(count, len(free)), np.concatenate([free, labelled])
+    clusters = min(count + len(labelled), max(MOST_CLUSTERS, count), len(rows))
+    means = clustered(features[rows], clusters)
+    size = np.bincount(means.labels_[: len(free)], minlength=clusters)
+    covered = np.bincount(means.labels_[len(free) :], minlength=clusters)
+    order = np.lexsort((-size, covered))[:count]
+    distances = means.transform(features[free])[:, order]
+    return [(int(free[at]), float(1 / (1 + distances[at, n]))) for n, at in enumerate(one_each(distances))]
+
+
+def uncertain(features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int) -> Chosen:
+    """Take the nearest to the centres of clusters of the least certain pictures, weighted by how unsure the model is,
+    the least certain first. Score: 1 less the lead of the likeliest class over the next."""
+    top = np.partition(probabilities[free], -2, axis=1)
+    doubt = 1 - (top[:, -1] - top[:, -2])
+    count = min(count, len(free))
+    most = np.argsort(-doubt, kind="stable")[: AMONG * count]
+    rows, weights = free[most], doubt[most] + 1e-6
+    distances = clustered(features[rows], count, weights).transform(features[rows])
+    return [(int(rows[place]), float(doubt[most[place]])) for place in sorted(one_each(distances))]
+
+
+def one_each(distances: NDArray[np.floating]) -> list[int]:
+    """Take for each column of (N, K), in turn, the nearest row that is not taken yet."""
+    taken = np.zeros(len(distances), bool)
+    rows = []
+    for column in distances.T:
+        rows.append(int(np.where(taken, np.inf, column).argmin()))
+        taken[rows[-1]] = True
+    return rows
+
+
+def clustered(values: Floats, clusters: int, weights: NDArray[np.float64] | None = None) -> KMeans:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different pictures than clusters
+        return KMeans(clusters, n_init=1, max_iter=30, tol=1e-3, random_state=0).fit(values, sample_weight=weights)
 
 
 def write_picks(path: Path, picks: Sequence[Pick]) -> None:
