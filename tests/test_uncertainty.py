@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from known_shares import Known
-from PIL import Image
 from scipy.stats import beta
 from sklearn.covariance import oas
 from small_images import image_folder
@@ -31,11 +27,8 @@ from inference.certainty.unknown import RobustScale, fit_gaussian, fit_threshold
 from inference.classifier import open_classifier
 from inference.images import find_images
 from inference.predict import predict
-from inference.serve import classify
 from trainers.calibration import accuracy_by_coverage, answered
 from trainers.engine.predictions import predictions_from
-from trainers.storage.checkpoint_file import open_best
-from trainers.storage.run_folder import RunFolder
 from vit.factory import build_model
 
 
@@ -276,25 +269,6 @@ def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(eva
     assert max(len(line) for line in out.splitlines()[3:-1]) <= 80  # without the paths, and the row of scores
 
 
-def test_predict_the_table_of_evaluate_and_serve_say_the_same(evaluated, capsys):
-    run, data = evaluated
-    code, out, _ = call(capsys, "predict", run, data / "test")
-    assert code == 0
-    rows = {Path(row["path"]).relative_to(data).as_posix(): row for row in csv.DictReader(io.StringIO(out))}
-    with open(run / "eval" / "test_answers.csv", newline="", encoding="utf-8") as file:
-        table = {row["path"]: row for row in csv.DictReader(file)}
-    assert len(rows) == len(table) == 40
-    for path, row in table.items():
-        assert (row["set"], row["unknown"], row["predicted"]) == tuple(
-            rows[path][name] for name in ("set", "unknown", "predicted")
-        )
-        assert row["predicted"] in row["set"].split(" | ")
-    classifier = open_classifier(str(run), device="cpu")
-    for path, row in [*rows.items()][:5]:
-        served = classify(classifier, (data / path).read_bytes())
-        assert (" | ".join(served["set"]), served["unknown"]) == (row["set"], row["unknown"] == "yes")
-
-
 def test_a_higher_level_gives_no_smaller_set_and_fewer_images_a_note(evaluated, capsys):
     run, data = evaluated
     sizes = []
@@ -338,122 +312,9 @@ def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
     assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
 
 
-@pytest.fixture(scope="module")
-def exports(evaluated, tmp_path_factory) -> dict[str, Path]:
-    """The run as a file of each format."""
-    import main
-
-    pytest.importorskip("onnxruntime")
-    folder = tmp_path_factory.mktemp("exports")
-    files = {format: folder / f"model.{format}" for format in ("safetensors", "onnx")}
-    for format, file in files.items():
-        assert main.main(["export", str(evaluated[0]), "--format", format, "--output", str(file)]) == 0
-    return files
-
-
 def test_predict_counts_the_unknown_rows_that_it_wrote(evaluated, tmp_path, capsys):
     run, data = evaluated
     _, _, err = call(capsys, "predict", run, data / "test", "--output", tmp_path / "rows.csv")
     with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as file:
         unknown = sum(row["unknown"] == "yes" for row in csv.DictReader(file))
     assert f"{unknown} of 40 unknown" in err
-
-
-@pytest.mark.parametrize("form", ["picture", "tensor"])
-def test_export_names_each_output_of_its_file(form, evaluated, tmp_path, capsys):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    file = tmp_path / "model.onnx"
-    _, out, _ = call(capsys, "export", evaluated[0], "--format", "onnx", "--input", form, "--output", file)
-    assert out.splitlines()[0].split()[0] == "writing"
-    said = next(line for line in out.splitlines() if line.split()[0] == "output")
-    named = {part.split(",")[0].strip() for part in said.removeprefix("   output").split(";")}
-    assert named == {output.name for output in onnxruntime.InferenceSession(file).get_outputs()}
-
-
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_an_export_says_what_predict_says(format, evaluated, exports, capsys):
-    run, data = evaluated
-    _, expected, _ = call(capsys, "predict", run, data / "test")
-    file = exports[format]
-    _, out, _ = call(capsys, "predict", file, data / "test")
-    rows, wanted = (list(csv.DictReader(io.StringIO(text))) for text in (out, expected))
-    for name in ("path", "predicted", "set", "unknown"):
-        assert [row[name] for row in rows] == [row[name] for row in wanted]
-    assert len({row["unknown"] for row in wanted}) == 1 or {row["unknown"] for row in wanted} == {"yes", "no"}
-
-
-def test_run_and_exports_give_the_same_numbers_of_the_same_images(evaluated, exports, tmp_path, capsys):
-    run, data = evaluated
-    other = shutil.copytree(data / "test", tmp_path / "other")
-    for number, path in enumerate(sorted(other.rglob("*.jpg"))[::2]):  # half of them are like nothing in training
-        noise = np.random.default_rng(number).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(path)
-    copied = shutil.copytree(run, tmp_path / "copied")
-    scored, rows, served, explained = [], [], [], []
-    for number, model in enumerate((run, copied, *exports.values())):
-        folder = tmp_path / str(number)
-        code, out, err = call(capsys, "evaluate", model, "--data", other, "--output", folder, "--json")
-        assert code == 0, err
-        scored.append({key: json.loads(out)["scored"][key] for key in ("metrics", "answers", "scaled", "temperature")})
-        of_evaluate = list(csv.DictReader(io.StringIO((folder / "other_answers.csv").read_text())))
-        for more in ([], ["--calibrated"]):
-            code, out, err = call(capsys, "predict", model, other, *more)
-            assert code == 0, err
-            rows.append(list(csv.DictReader(io.StringIO(out))))
-            assert [row["unknown"] for row in rows[-1]] == [row["unknown"] for row in of_evaluate]
-        picture = next(other.rglob("*.jpg"))
-        served.append(classify(open_classifier(str(model), device="cpu"), picture.read_bytes())["top"])
-        if model != exports["onnx"]:  # which has no layers to look into
-            code, out, err = call(capsys, "explain", model, picture, "--output", folder)
-            assert code == 0, err
-            explained.append(out.split(": ", 1)[1].partition(";")[0])
-    assert 0 < scored[0]["answers"]["unknown"] < 1
-    assert scored[0]["temperature"] is not None
-    assert rows[0] != rows[1]
-    for found in scored[1:]:
-        assert flat(found) == pytest.approx(flat(scored[0]), abs=1e-5)
-    for calibrated in (0, 1):
-        for found in rows[2 + calibrated :: 2]:
-            for row, first in zip(found, rows[calibrated], strict=True):
-                assert float(row["probability"]) == pytest.approx(float(first["probability"]), abs=1e-5)
-                assert all(row[name] == first[name] for name in ("predicted", "set", "unknown"))
-    assert len({*explained}) == 1
-    for top in served[1:]:
-        assert dict(top) == pytest.approx(dict(served[0]), abs=1e-5)
-
-
-def flat(values, name=""):
-    """Each number of nested tables under one name."""
-    if not isinstance(values, dict):
-        return {name: values}
-    return {key: value for part, inner in values.items() for key, value in flat(inner, f"{name}.{part}").items()}
-
-
-def test_what_was_fitted_to_earlier_weights_is_not_used_after_a_run_goes_on(evaluated, tmp_path, capsys):
-    run, data = evaluated
-    copied = shutil.copytree(run, tmp_path / "copied")
-    before = open_best(RunFolder(copied)).seal
-    assert call(capsys, "resume", copied, "--epochs", "6")[0] == 0
-    assert open_best(RunFolder(copied)).seal != before
-    code, _, err = call(capsys, "predict", copied, data / "test", "--calibrated")
-    assert (code, "no fitted temperature" in err) == (2, True)
-    assert "fitted on val" not in call(capsys, "evaluate", copied, "--split", "test")[1]
-    assert call(capsys, "evaluate", copied)[0] == 0
-    assert call(capsys, "predict", copied, data / "test", "--calibrated")[0] == 0
-
-
-def test_the_example_without_torch_says_what_predict_says(evaluated, exports, capsys):
-    run, data = evaluated
-    pictures = sorted((data / "test").rglob("*.jpg"))[::4]
-    _, expected, _ = call(capsys, "predict", run, *pictures)
-    file = exports["onnx"]
-    example = Path(__file__).parent.parent / "docs" / "examples" / "use_picture.py"
-    done = subprocess.run([sys.executable, example, file, *pictures], capture_output=True, text=True, check=True)
-    rows = list(csv.DictReader(io.StringIO(expected)))
-    assert len(done.stdout.splitlines()) == len(rows)
-    for line, row in zip(done.stdout.splitlines(), rows, strict=True):
-        words = line.removeprefix(row["path"]).split(maxsplit=2)
-        assert words[0] == row["predicted"]
-        sets, _, known = words[2].partition(";")
-        assert set(sets.removeprefix("one of ").split(" | ")) == set(row["set"].split(" | "))
-        assert (known.strip() == "unknown") == (row["unknown"] == "yes")
