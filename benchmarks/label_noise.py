@@ -31,7 +31,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from benchmarks.environment import RESULTS, describe
 from datasets.bundle import TEST, Samples
 from datasets.config import DataConfig
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from inference.labels.clean import COMPONENTS, cross_validate, networks_for, suspects_of
 from inference.labels.features import ExtractedFeatures, extract_features
 from inference.labels.label_issues import best_penalty, fit_logistic, fold_of_each, out_of_fold

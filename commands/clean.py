@@ -47,7 +47,7 @@ class Options(ImagesOptions):
 
 def main(options: Options) -> int:
     """Find suspects unless they are listed already, write the table by their decisions, and open the page."""
-    from datasets.loaders import split_samples
+    from datasets.open import split_samples
     from datasets.shared_split import PRETRAINED_ON, have_seen
     from inference.labels import clean
     from inference.labels.features import extract_features

@@ -23,7 +23,7 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    from datasets.loaders import read_samples
+    from datasets.open import read_samples
     from datasets.packing import pack
 
     samples = read_samples(options.images)

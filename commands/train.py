@@ -24,7 +24,7 @@ from vit.config import embedded_weights
 if TYPE_CHECKING:
     from ignite.engine import Engine
 
-    from datasets.opened import OpenedImages
+    from datasets.open import OpenedImages
     from trainers.budget.plan import Budget
     from trainers.run import Handler
     from trainers.storage.run_result import RunResult
@@ -50,7 +50,7 @@ def main(options: TrainOptions) -> int:
         print(
             f"Nothing says how to train: looking for the best model in {minutes:g} minutes (--minutes M changes it).\n"
         )
-    from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
+    from datasets.open import OpenedImages  # torch takes seconds to import; --help should not
 
     opened = OpenedImages()
     config = with_weights(options.run, opened)

@@ -12,7 +12,7 @@ from common.errors import OptionError
 from comparison.runs import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.shared_split import SharedSplit, shared_split
 from datasets.split import subset_training
 from trainers.budget.pace import Pace, measure

@@ -20,7 +20,7 @@ from comparison.results import COSTS, SCORES, Comparison, by_arm, first_of, of_r
 from comparison.runs import settings_that_differ
 from comparison.verdict import VERDICTS, card, headline, not_converged, notes, pair_sentence
 from datasets.images import picture_of
-from datasets.loaders import read_samples
+from datasets.open import read_samples
 from trainers.reporting.figures.images import data_uri, thumbnail
 from trainers.storage.run_folder import RunFolder, untrusted_run
 

@@ -1,4 +1,4 @@
-"""Loaders from a configuration: the one door to every data set."""
+"""Loaders of a sample table: one for each split, by the options that feed images to a model."""
 
 import atexit
 import logging
@@ -17,20 +17,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.image_spec import ImageSpec
-from common.shell import command
 from common.text import pluralise
 from datasets.augmentation import train_pipeline
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import IMBALANCE, Columns, DataConfig, named_set
-from datasets.groups import with_groups
-from datasets.identity import identified
-from datasets.image_dataset import ImageDataset, without_unreadable
-from datasets.images import require_used_range
+from datasets.config import IMBALANCE, DataConfig
+from datasets.image_dataset import ImageDataset
+from datasets.open import split_samples
 from datasets.processes import begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
-from datasets.sources import read
-from datasets.split import require_complete, split_set, subset_training
+from datasets.split import require_complete, subset_training
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
@@ -175,32 +171,6 @@ def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
 
 def _bundle(loaders: dict[str, DataLoader], class_names: tuple[str, ...]) -> DataBundle:
     return DataBundle(loaders, class_names, {split: len(image_set(loader)) for split, loader in loaders.items()})
-
-
-def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
-    """Read the table of a built-in set or of one's own data, not yet split. `only_scored`: no image need train."""
-    columns = Columns(config.path_column, config.label_column, config.group)
-    reading, check = read(config.source, config.root, columns=columns), command("check", *named_set(config))
-    if config.exclude is None:
-        samples = reading.usable(check=check, only_scored=only_scored)
-    else:
-        from datasets.excluded import without_listed
-
-        samples = without_listed(reading, config.source, config.exclude, check=check)
-    return with_groups(samples, config.group)
-
-
-def split_samples(config: DataConfig) -> Samples:
-    """Read a table with a split for every image, before training images are taken out to learn from fewer."""
-    return split_set(open_samples(config), config)
-
-
-def open_samples(config: DataConfig) -> Samples:
-    """Read the table of all images that can be used, each with its identity, not yet split."""
-    samples = read_samples(config)
-    if config.on_bad_image == "skip":
-        samples = without_unreadable(samples)
-    return identified(require_used_range(samples), config.root)
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

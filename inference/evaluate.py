@@ -15,7 +15,7 @@ from datasets.bundle import SPLITS, TEST
 from datasets.config import DataConfig
 from datasets.copies import with_copies
 from datasets.loaders import evaluation_loader
-from datasets.opened import labelled_samples
+from datasets.open import labelled_samples
 from inference.certainty.answers import read_answers
 from inference.certainty.features import recorded
 from inference.classifier import Classifier

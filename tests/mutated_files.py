@@ -33,7 +33,7 @@ from comparison.plan import Request, find_folder
 from comparison.runs import read_run, require_same_data
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.loaders import read_samples, split_samples
+from datasets.open import read_samples, split_samples
 from datasets.sources.archives import unpack
 from datasets.split_csv import read_split
 from inference.classifier import open_classifier

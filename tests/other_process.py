@@ -28,15 +28,15 @@ def train_and_count(planned: Any, **how: Any) -> Any:
     """Train a run, and return in place of its seconds how often this process has opened images so far."""
     from dataclasses import replace
 
-    from datasets import opened
+    from datasets import open as images
     from trainers.multirun.runs import train_one
 
-    if not hasattr(opened, "opens"):
-        original, opened.opens = opened.open_samples, 0
+    if not hasattr(images, "opens"):
+        original, images.opens = images.open_samples, 0
 
         def counted(*args: Any) -> Any:
-            opened.opens += 1
+            images.opens += 1
             return original(*args)
 
-        opened.open_samples = counted
-    return replace(train_one(planned, **how), seconds=opened.opens)
+        images.open_samples = counted
+    return replace(train_one(planned, **how), seconds=images.opens)

@@ -16,7 +16,7 @@ from small_run import call
 from commands import train
 from commands.output import verdict
 from common.shell import PROGRAM, TENSORBOARD
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig, TrainConfig
 from trainers.storage.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from inference.labels.clean import cross_validate, say_suspects
 from inference.labels.features import ExtractedFeatures
 from inference.labels.label_issues import COPY, OUTLIER, fold_of_each, label_issues, out_of_fold

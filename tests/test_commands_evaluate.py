@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import main
 from datasets import DataConfig, DataError
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from inference.certainty.answers import FILE
 from inference.evaluation_report import fitted_temperature
 from trainers.engine.metrics import class_scores, mean_of, per_class

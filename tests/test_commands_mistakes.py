@@ -12,8 +12,8 @@ from small_run import call, tiny_run
 from common.errors import OptionError
 from common.image_spec import ImageSpec
 from datasets import DataConfig, DataError
-from datasets.loaders import CPU, open_samples
-from datasets.opened import OpenedImages
+from datasets.loaders import CPU
+from datasets.open import OpenedImages, open_samples
 from datasets.split import assign_splits
 from inference.evaluate import evaluate_run
 from trainers.config import OutputConfig
@@ -152,7 +152,7 @@ def test_a_mistake_in_python_is_an_error_that_says_what_would_work(folder, mista
     [
         ("vit.factory.Blueprint.build", "summary --model vit_micro_2"),
         ("vit.factory.Blueprint.build", TRAIN),
-        ("datasets.opened.open_samples", TRAIN),
+        ("datasets.open.open_samples", TRAIN),
         ("inference.explain.maps_of", "explain {folder}/digits/vit {folder}/a.png"),
         ("inference.page.document.maps_of", "explain {folder}/digits/vit {folder}/a.png --page"),
     ],

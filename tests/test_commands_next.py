@@ -20,7 +20,7 @@ from small_run import call
 from common.errors import DataError
 from common.tables import read_rows
 from datasets import DataConfig
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from inference.labels.features import ExtractedFeatures, side_by_side
 from inference.labels.picks import (
     SWITCH,

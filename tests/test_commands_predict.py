@@ -22,7 +22,7 @@ from common.tables import read_rows
 from datasets.config import DataConfig
 from datasets.identity import file_digest
 from datasets.loaders import evaluation_loader
-from datasets.opened import labelled_samples
+from datasets.open import labelled_samples
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import ExampleSheet, predict

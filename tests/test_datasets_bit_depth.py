@@ -10,7 +10,7 @@ from small_run import call, make_run
 from datasets import DataConfig, DataError
 from datasets.checking.check import check_source
 from datasets.images import read_image
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 
 
 def pictures(folder, most, *, suffix="png"):

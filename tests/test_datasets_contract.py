@@ -23,7 +23,7 @@ from common.errors import DataError
 from common.files import NO_DOWNLOADS
 from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerprint, split_table
 from datasets.config import DataConfig
-from datasets.loaders import read_samples
+from datasets.open import read_samples
 from datasets.sampling import BatchKey
 from datasets.sources.builtin import ARCHIVES, READERS
 from datasets.transforms import Pipeline

@@ -13,7 +13,7 @@ from commands.parser import parse
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.config import Columns
-from datasets.loaders import read_samples, split_samples
+from datasets.open import read_samples, split_samples
 
 CLASSES = ("ill", "well")
 

@@ -20,7 +20,7 @@ from datasets import DataConfig, images
 from datasets.bundle import PathTable
 from datasets.checking.inspection import inspect_file
 from datasets.images import FORMATS, image_size, read_image, require_used_range, to_array, to_mode
-from datasets.loaders import read_samples
+from datasets.open import read_samples
 from datasets.transforms import Pipeline
 from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 

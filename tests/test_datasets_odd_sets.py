@@ -10,7 +10,7 @@ from commands.parser import parse
 from common.shell import PROGRAM
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 
 
 def train_says(source, root, **options):

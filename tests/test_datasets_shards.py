@@ -22,7 +22,7 @@ from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.identity import identified
 from datasets.images import read_image, to_array
-from datasets.loaders import read_samples
+from datasets.open import read_samples
 from datasets.sources import parquet as parquet_sets
 from datasets.sources import shards
 from datasets.sources.own_data import read_source

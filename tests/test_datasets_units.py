@@ -10,7 +10,7 @@ from datasets import DataConfig, build_dataloaders, copies, identity, split_tabl
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.copies import joined, with_copies
 from datasets.identity import CONTENT_HASH, identified
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from datasets.remembered import remembered
 from datasets.split import assign_splits, subset_training
 

@@ -11,7 +11,7 @@ from small_run import call, make_run
 from commands.clean import Options as CleanOptions
 from datasets import DataConfig, DataError, build_dataloaders, split_table
 from datasets.checking.check import check_source
-from datasets.loaders import split_samples
+from datasets.open import split_samples
 from datasets.sources import walk as walking
 from inference.labels.picks import read_pool
 

@@ -15,7 +15,7 @@ from test_trainers_plans import LITE0, VIT, Machine, priced
 from commands import compare, train
 from commands.arguments import TrainOptions
 from commands.parser import on_line, parse
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.budget.plan import Budget, best_in
 from trainers.config import RunConfig, from_dict, load_config, run_options
 from trainers.options.recipes import RECIPES, filled_in

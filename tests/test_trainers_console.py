@@ -14,7 +14,7 @@ from small_run import call, tiny_run
 
 import vit
 from commands.output import score_lines
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.reporting import console, screen
 from trainers.run import train
 from trainers.statistics import Design

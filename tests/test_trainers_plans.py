@@ -18,7 +18,7 @@ import main
 import trainers.run
 from common.errors import Interrupted, OptionError
 from datasets.config import DataConfig
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget import deadline, pace, plan
 from trainers.budget.deadline import DeadlineHandler

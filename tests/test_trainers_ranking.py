@@ -9,7 +9,7 @@ from small_run import few_digits
 
 from commands.train import with_weights
 from common.errors import OptionError
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.budget import networks, ranking
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train

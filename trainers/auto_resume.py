@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import CheckpointError, DataError, OptionError
 from common.options import Incidental
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig, require_run_config, run_options
 from trainers.reporting.console import say
 from trainers.run import train

@@ -22,7 +22,7 @@ from common.text import pluralise
 from datasets.bundle import LEFT_OUT, DataBundle, evenly
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import loader_like, stop_workers
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig

@@ -18,7 +18,7 @@ from datasets.bundle import DataBundle, Samples
 from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import dataloaders_of, on_device, with_table
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.sampling import Share
 from datasets.split_csv import fingerprint
 from trainers.config import RunConfig, from_dict

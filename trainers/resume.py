@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import CheckpointError, OptionError
 from common.files import MARK, remove_leftovers
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.handlers import best_row
 from trainers.options.defaults import resolve_device

@@ -15,7 +15,7 @@ from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.copies import units_of
 from datasets.description import data_report
 from datasets.loaders import stop_workers
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig, metric_of, require_run_config
 from trainers.engine.engines import Scores, score_split, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory

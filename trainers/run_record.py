@@ -24,7 +24,7 @@ from common.versions import versions_of
 from datasets.bundle import DataBundle, image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import CPU, dataloaders_of
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.split_csv import changes_since, fingerprint, write_split
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers

@@ -13,7 +13,7 @@ from common.errors import CheckpointError
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle
 from datasets.loaders import class_weights
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig
 from trainers.engine.engines import StepOptions, Trainer, create_trainer

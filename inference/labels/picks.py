@@ -28,7 +28,7 @@ from common.tables import csv_text, read_rows
 from common.text import printable
 from datasets.bundle import LEFT_OUT, SPLITS, TRAIN, PathTable, Samples, split_name
 from datasets.config import DATASETS, Columns, DataConfig
-from datasets.loaders import read_samples
+from datasets.open import read_samples
 from datasets.sources import read
 from inference.labels.features import ExtractedFeatures, unit_length
 from inference.labels.label_issues import fit_logistic

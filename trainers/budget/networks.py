@@ -18,7 +18,7 @@ from common.image_spec import ImageSpec
 from datasets.description import native_sizes
 from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget.pace import images_timed
 from trainers.config import RunConfig

@@ -19,7 +19,7 @@ from torch import nn
 from common.errors import OptionError
 from common.options import InFits, InPlans, Training
 from common.text import pluralise
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.auto_resume import find_same_options
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import MissingPackage, WeightsError
 from datasets.bundle import LEFT_OUT, VAL, Samples, image_set
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig
 from trainers.features import features_of
 from trainers.heads import linear

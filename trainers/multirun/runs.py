@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from common.errors import Diverged, TrainingError
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.auto_resume import train_or_resume
 from trainers.config import RunConfig
 from trainers.multirun.sharing import Sharing

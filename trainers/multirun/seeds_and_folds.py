@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.files import write_text
 from common.tables import frame_text
 from common.text import format_table
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.auto_resume import find_earlier
 from trainers.config import RunConfig, metric_of
 from trainers.multirun.runs import Planned, training

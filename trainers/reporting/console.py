@@ -12,7 +12,7 @@ from common.text import wrapped
 from trainers.system import process
 
 if TYPE_CHECKING:
-    from datasets.opened import OpenedImages
+    from datasets.open import OpenedImages
 
 FEW = 100
 """With fewer images than this a score is shown with its interval, which is then wider than 10 points either way."""

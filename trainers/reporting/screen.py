@@ -13,7 +13,7 @@ from common.shell import watch
 from common.text import pluralise, printable
 from datasets.bundle import image_set
 from datasets.description import describe
-from datasets.opened import OpenedImages
+from datasets.open import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.optim import OPTIMIZERS
 from trainers.reporting.console import FEW, percent, say, say_new

@@ -1,4 +1,6 @@
-"""The images of one command: opened once for all of its runs, or matched with the classes of a model."""
+"""From the options of a set to the table of its images: read, identified and split, once for each command.
+
+`OpenedImages` is what training and comparing ask; `labelled_samples` what scoring asks, of images that get no split."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -7,18 +9,47 @@ from typing import Any
 import numpy as np
 
 from common.errors import DataError
+from common.shell import command
 from common.text import shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
-from datasets.config import DataConfig
+from datasets.config import Columns, DataConfig, named_set
+from datasets.groups import with_groups
+from datasets.identity import identified
 from datasets.image_dataset import without_unreadable
 from datasets.images import require_used_range
-from datasets.loaders import open_samples, read_samples
+from datasets.sources import read
 from datasets.split import split_set
 
 LISTING = ("source", "root", "path_column", "label_column", "group", "exclude", "on_bad_image")
 """Options that choose the images."""
 SPLITTING = (*LISTING, "split", "grow", "split_seed", "val_fraction", "test_fraction", "folds", "fold")
 """Options that also choose their split. All others choose among the training images, and feed them."""
+
+
+def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
+    """Read the table of a built-in set or of one's own data, as it is. `only_scored`: no image need train."""
+    columns = Columns(config.path_column, config.label_column, config.group)
+    reading, check = read(config.source, config.root, columns=columns), command("check", *named_set(config))
+    if config.exclude is None:
+        samples = reading.usable(check=check, only_scored=only_scored)
+    else:
+        from datasets.excluded import without_listed
+
+        samples = without_listed(reading, config.source, config.exclude, check=check)
+    return with_groups(samples, config.group)
+
+
+def readable_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
+    """Read the table of the images that can be used: none is damaged where that is asked, none uses half its range."""
+    samples = read_samples(config, only_scored=only_scored)
+    if config.on_bad_image == "skip":
+        samples = without_unreadable(samples)
+    return require_used_range(samples)
+
+
+def open_samples(config: DataConfig) -> Samples:
+    """Read the table of all images that can be used, each with its identity, not yet split."""
+    return identified(readable_samples(config), config.root)
 
 
 class OpenedImages:
@@ -36,9 +67,9 @@ class OpenedImages:
         """Lines about them and about loaded weights that were printed, which the next run does not repeat."""
 
     def split(self, config: DataConfig) -> Samples:
-        """Return the sample table with a split for every image, as `datasets.loaders.split_samples` does.
+        """Return the sample table with a split for every image, before any is taken out to train on fewer.
 
-        Raises what that raises, and then keeps nothing.
+        Keeps nothing where that raises an error.
         """
         listing, splitting = (tuple(getattr(config, name) for name in names) for names in (LISTING, SPLITTING))
         if listing not in self._listed:
@@ -48,16 +79,18 @@ class OpenedImages:
         return self._split[splitting]
 
 
+def split_samples(config: DataConfig) -> Samples:
+    """Return the sample table with a split for every image, for a caller that asks once."""
+    return OpenedImages().split(config)
+
+
 def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:
     """Return all images of `config.source`, or those of its own split, as validation images of a model's classes.
 
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
-    samples = read_samples(config, only_scored=True)
-    if config.on_bad_image == "skip":
-        samples = without_unreadable(samples)
-    samples = require_used_range(samples)
+    samples = readable_samples(config, only_scored=True)
     known = {name: number for number, name in enumerate(class_names)}
     unknown = [name for name in compress(samples.class_names, samples.classes_in_use()) if name not in known]
     if unknown:

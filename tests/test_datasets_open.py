@@ -6,10 +6,9 @@ from fake_sets import class_folders
 
 import main
 from common.errors import DataError
-from datasets import opened
+from datasets import open as images
 from datasets.config import DataConfig
-from datasets.loaders import split_samples
-from datasets.opened import LISTING, SPLITTING, OpenedImages, labelled_samples
+from datasets.open import LISTING, SPLITTING, OpenedImages, labelled_samples, split_samples
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +22,9 @@ def counted(monkeypatch):
     """The names of the functions that open and split, as they are called."""
     calls = []
     for name in ("open_samples", "split_set"):
-        original = getattr(opened, name)
+        original = getattr(images, name)
         monkeypatch.setattr(
-            opened, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+            images, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
         )
     return calls
 
