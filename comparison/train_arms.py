@@ -14,7 +14,7 @@ from comparison.runs import FinishedRun, read_run, require_same_data
 from trainers.config import rank_key, to_dict
 from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
-from trainers.storage.data_folder import claimed_folder, data_folder, tuning
+from trainers.storage.data_folder import claimed_folder, data_folder, features_folder, tuning
 from trainers.storage.run_folder import RunFolder, write_json
 from trainers.storage.run_result import RunResult, read_result
 
@@ -116,7 +116,8 @@ def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
     """
     if any(arm.keeps_features for arm in plan.arms):  # all runs share them in a folder that is there
         base = plan.request.base
-        (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
+        claimed_folder(base.output, base.data.source)
+        features_folder(base.output, base.data.source).mkdir(exist_ok=True)
     progress, rows = Progress(plan), []
 
     def trained(runs: Iterable[ArmRun]) -> Iterator[tuple[ArmRun, RunResult | None]]:

@@ -3,15 +3,18 @@
 import dataclasses
 import os
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 import pytest
 import torch
-from small_run import CLASSES, make_run, photo
+from small_run import CLASSES, call, make_run, photo
 from test_commands_plan import same as same_value
 from test_commands_plan import values_of
 
 from common.options import Incidental
+from comparison import compare
 from inference.certainty.answers import Answers, read_answers, write_answers
 from inference.certainty.unknown import Unlikeness
 from trainers import features
@@ -150,6 +153,40 @@ def test_features_are_computed_anew_by_another_version_of_what_made_them(kept, m
     )
     features_of(prepare(config_of(kept)), "train")
     assert bool(computed) is again
+
+
+def test_frozen_arms_look_at_each_image_once_for_all_rates_and_seeds(asked_once, tmp_path, capsys, monkeypatch):
+    passed = []
+
+    def counted(model, loader, *args, compute=features.compute_features, **options):
+        passed.append((len(loader.dataset.indices), type(model).__name__))
+        return compute(model, loader, *args, **options)
+
+    monkeypatch.setattr(features, "compute_features", counted)
+    monkeypatch.setattr(compare, "show", lambda comparison: None)
+    frozen = ",weights=fashion_mnist,trainable=head"
+    words = f"compare --arms vit_nano_8{frozen} vit_nano_8,image_size=16{frozen} --seeds 2 --epochs 1 --tune-lr on"
+    argv = [*words.split(), "--data", asked_once / "set", "--output-dir", tmp_path / "runs"]
+    code, _, err = call(capsys, *argv, "--device", "cpu", "--jobs", "1", "--workers", "0")
+    assert code == 0, err
+    assert len(passed) == 2 * 3
+
+
+def test_features_that_another_process_computes_are_awaited(tmp_path):
+    computed = []
+
+    def compute():
+        computed.append(1)
+        time.sleep(0.2)
+        return {"features": torch.ones(2)}
+
+    def ask(_):
+        return features.kept_tensors(tmp_path / "kept" / "a.safetensors", compute, "features")["features"].tolist()
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(ask, range(3))] == 3 * [[1.0, 1.0]]
+    assert computed == [1]
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["a.safetensors"]
 
 
 def begun(folder, asked, argv):

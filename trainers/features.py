@@ -30,7 +30,8 @@ from datasets.split_csv import fingerprint
 from trainers.config import to_dict
 from trainers.engine.engines import autocast
 from trainers.setup import RunSetup, head_of
-from trainers.storage.data_folder import data_folder
+from trainers.storage.data_folder import features_folder
+from trainers.system.folder_lock import in_turn
 from vit.config import Network
 from vit.mixture import SideBySide
 from vit.parts import inputs_of, parts
@@ -87,7 +88,7 @@ def features_of(
     saved there if it exists or `keep` is set. A mixture has the features of its networks, or of some `networks`, next
     to each other, in one file per network.
     """
-    folder = data_folder(setup.config.output, setup.config.data.source) / "features"
+    folder = features_folder(setup.config.output, setup.config.data.source)
     loader = setup.data.dataloaders[split]
     kept_in = folder if keep or folder.is_dir() else None
     about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
@@ -142,14 +143,17 @@ def kept_features(
 
 
 def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
-    """Read the tensors of these names from a file; if it is missing or damaged, compute and write them."""
-    with suppress(FileNotFoundError, WeightsError, KeyError):
-        tree = read_tree(path)
-        return {name: tree[name] for name in names}
-    tensors = compute()
+    """Read the tensors of these names from a file; if it is missing or damaged, compute and write them.
+
+    Where another process computes them, its file is awaited."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        write_tree(file, tensors)
+    with in_turn(path):
+        with suppress(FileNotFoundError, WeightsError, KeyError):
+            tree = read_tree(path)
+            return {name: tree[name] for name in names}
+        tensors = compute()
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            write_tree(file, tensors)
     return tensors
 
 

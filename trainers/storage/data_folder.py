@@ -74,9 +74,18 @@ def named_folder(config: RunConfig) -> Path:
     return data_folder(config.output, config.data.source) / config.output.run_name
 
 
+TUNING = "tuning"
+"""Folder of runs that only try a learning rate, which TensorBoard does not show among the others."""
+
+
 def tuning(output: OutputConfig) -> OutputConfig:
-    """Return the options of runs that only try a learning rate, which TensorBoard does not show among the others."""
-    return replace(output, output_dir=output.output_dir / "tuning")
+    return replace(output, output_dir=output.output_dir / TUNING)
+
+
+def features_folder(output: OutputConfig, source: str) -> Path:
+    """Return the folder of kept features of a set, which runs that only try a learning rate share with the others."""
+    shared = output.output_dir.parent if output.output_dir.name == TUNING else output.output_dir
+    return data_folder(replace(output, output_dir=shared), source) / "features"
 
 
 def free_folder(output: OutputConfig, source: str, name: str, *, going_on: str = "") -> Path:

@@ -44,6 +44,24 @@ def held(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def in_turn(file: Path, *, longest: float = 3600.0) -> Iterator[None]:
+    """Wait until no other process of this program works on a file, up to `longest` seconds, then enter the block."""
+    from filelock import FileLock, Timeout
+
+    lock, path = None, hidden(file, ".lock")
+    with suppress(Timeout, OSError), warnings.catch_warnings(action="ignore"):  # a disk that takes no locks
+        lock = FileLock(path, thread_local=False)
+        lock.acquire(timeout=longest, poll_interval=0.1)
+    try:
+        yield
+    finally:
+        if lock is not None and lock.is_locked:
+            with suppress(OSError):
+                path.unlink()
+            lock.release()
+
+
 def hold(folder: Path, holding: ExitStack) -> bool:
     """Hold a folder until `holding` is closed; False where it is taken, came or went meanwhile: then choose again.
 
