@@ -239,49 +239,6 @@ def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
         assert hub_answers(url, minute=2)
 
 
-SMALL = {"hidden_sizes": [8] * 4, "depths": [1, 1, 2, 1]}
-CLASSIFIERS = {
-    "Swin": {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2, 6, 2], "num_heads": [1, 2, 2, 2],
-             "window_size": 4},
-    "Swinv2": {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 2, 2],
-               "window_size": 4},
-    "ConvNext": SMALL | {"image_size": 32},
-    "ResNet": SMALL | {"embedding_size": 8},
-    "RegNet": SMALL | {"embedding_size": 8, "groups_width": 4},
-    "Bit": SMALL | {"embedding_size": 8, "num_groups": 4},
-    "Pvt": SMALL | {"image_size": 32, "num_attention_heads": [1] * 4},
-    "FocalNet": {"image_size": 32, "embed_dim": 8, "depths": [1, 1, 2, 1]},
-    "MobileViT": {"image_size": 32},
-    "DeiT": VISION,
-    "Dinov2": {name: value for name, value in VISION.items() if name != "intermediate_size"},
-}  # fmt: skip
-"""Settings of small classifiers: with a pyramid of stages, and without."""
-
-
-@pytest.mark.parametrize("kind", [*CLASSIFIERS, *BACKBONES])
-def test_what_trains_lies_above_what_is_frozen_and_learns_faster(kind: str, tmp_path: Path) -> None:
-    if kind in BACKBONES:
-        saved_backbone(kind, tmp_path)
-    else:
-        config = getattr(transformers, f"{kind}Config")(**CLASSIFIERS[kind], num_labels=3)
-        getattr(transformers, f"{kind}ForImageClassification")(config).save_pretrained(tmp_path)
-    model = build_model(f"hf:{tmp_path}", num_classes=3, trainable="last:2", weights="none")
-    trains = [parameter.requires_grad for parameter in model.parameters()]
-    assert not all(trains)
-    assert all(trains[trains.index(True) :])
-    blocks = parts(model).blocks
-    assert sum(any(p.requires_grad for p in block.parameters()) for block in blocks) == 2
-    model.requires_grad_(True)
-    scale = {
-        id(parameter): group["lr_scale"]
-        for group in param_groups(model, weight_decay=0.1, layer_decay=0.5)
-        for parameter in group["params"]
-    }
-    rates = [scale[id(parameter)] for parameter in model.parameters()]
-    assert rates == sorted(rates)
-    assert len({*rates}) == len(blocks) + 2
-
-
 def test_a_folder_of_the_hub_as_weights_keeps_its_preprocessing_and_its_epsilon(tmp_path: Path) -> None:
     shape = VISION | {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
     config = ViTConfig(**shape | {"image_size": 224, "patch_size": 16}, layer_norm_eps=1e-6, num_labels=5)

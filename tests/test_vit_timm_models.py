@@ -145,20 +145,6 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
 
 
-FAMILIES = (
-    "test_vit", "test_convnext", "test_resnet", "test_efficientnet", "swin_tiny_patch4_window7_224", "regnety_002",
-    "volo_d1_224", "mobilevit_xxs", "vit_small_patch14_reg4_dinov2", "eva02_tiny_patch14_224",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_what_trains_lies_above_what_is_frozen(name: str) -> None:
-    model = build_model(f"timm:{name}", num_classes=3, weights="none", trainable="last:2")
-    trains = [parameter.requires_grad for parameter in model.parameters()]
-    assert not all(trains)
-    assert all(trains[trains.index(True) :])
-
-
 @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "regnety_002"])
 def test_a_file_of_a_models_weights_is_opened_with_its_head(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ from common.errors import NoAttention, OptionError, WeightsError, import_optiona
 from common.image_spec import ImageSpec
 from vit.config import HF_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access, spec_of_processor
-from vit.parts import Parts, count_parameters
+from vit.parts import Parts, count_parameters, outermost
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
@@ -81,18 +81,26 @@ class HuggingFaceClassifier(nn.Module):
         return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
-        """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms."""
+        """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms.
+
+        What lists of the same length next to it hold belongs to the stage of its number, such as a stage's patches."""
         modules = dict(self.model.base_model.named_modules())
-        lists = [name for name, module in modules.items() if isinstance(module, nn.ModuleList)]
-        outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-        if not outermost:
+        lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
+        roots = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+        if not roots:
             return Parts([], [], [self.model.classifier])
-        largest = max(outermost, key=lambda name: count_parameters(modules[name])[0])
-        within = {id(module) for module in (*modules[largest].modules(), *self.model.classifier.modules())}
-        following = list(modules)[list(modules).index(largest) :]
-        norms = [modules[name] for name in following if id(modules[name]) not in within and modules[name]._parameters]
+        largest = max(roots, key=lambda name: count_parameters(lists[name])[0])
+        parent = largest.rpartition(".")[0]
+        alike = [
+            name for name in roots if name.rpartition(".")[0] == parent and len(lists[name]) == len(lists[largest])
+        ]
+        stages = zip(*(lists[name] for name in alike), strict=True)
+        blocks = [*lists[largest]] if len(alike) == 1 else [nn.ModuleList(stage) for stage in stages]
+        within = {layer for part in (*blocks, self.model.classifier) for layer in part.modules()}
+        following = [*modules.values()][[*modules].index(largest) :]
+        norms = outermost([layer for layer in following if layer._parameters and layer not in within])
         kind = "stages" if any(name.startswith(f"{largest}.") for name in lists) else "blocks"
-        return Parts(list(modules[largest].children()), norms, [self.model.classifier], block_name=kind)
+        return Parts(blocks, norms, [self.model.classifier], block_name=kind)
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:

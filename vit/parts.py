@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -55,15 +57,40 @@ def _timm_parts(model: Any) -> Parts:
         matcher = model.group_matcher(coarse=True)
     if not isinstance(matcher, dict) or not matcher.get("blocks"):
         return Parts([], [], [head], block_name="blocks that timm names")
-    given, modules = matcher["blocks"], dict(model.named_modules())
-    patterns = [given] if isinstance(given, str) else [pattern for pattern, place in given if place is None]
-    blocks = [modules[name] for pattern in patterns for name in modules if re.fullmatch(pattern, name)]
+    blocks, modules = _timm_blocks(model, matcher), list(model.modules())
     inside = {layer for block in blocks for layer in block.modules()} | {head}
-    last = max((place for place, layer in enumerate(modules.values()) if layer in blocks), default=len(modules))
-    norms = [
-        layer for layer in list(modules.values())[last:] if layer._parameters and inside.isdisjoint(layer.modules())
-    ]
-    return Parts(blocks, norms, [head])
+    last = max((place for place, layer in enumerate(modules) if layer in inside - {head}), default=len(modules))
+    norms = [layer for layer in modules[last:] if layer._parameters and inside.isdisjoint(layer.modules())]
+    return Parts(blocks, outermost(norms), [head])
+
+
+def _timm_blocks(model: nn.Module, matcher: dict[str, Any]) -> list[nn.Module]:
+    """Take the blocks that timm names, and the layers that it counts between them, from input to output.
+
+    Where lists run side by side, as in Twins, the layers of one number are one block.
+    """
+    given, modules = matcher["blocks"], dict(model.named_modules())
+    rules: list[tuple[str, Any]] = [(given, None)] if isinstance(given, str) else given
+    named: dict[str, list[int]] = {}
+    for rule, between in sorted(((pattern, place is not None) for pattern, place in rules), key=itemgetter(1)):
+        inside = {layer for name in named for layer in modules[name].modules()} if between else set()
+        for name, module in modules.items():
+            match = re.fullmatch(rule, name)
+            first = between and re.match(matcher["stem"], name)
+            if match and match.groups() and not first and inside.isdisjoint(module.modules()):
+                named[name] = [*map(int, match.groups())]
+    in_order = sorted(named, key=[*modules].index)
+    by_number = sorted(in_order, key=named.__getitem__)
+    if in_order == by_number:
+        return [modules[name] for name in in_order]
+    together = groupby(by_number, key=named.__getitem__)
+    return [nn.ModuleList(modules[name] for name in names) for _, names in together]
+
+
+def outermost(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Leave out the layers within others."""
+    within = {inner for layer in layers for inner in layer.modules() if inner is not layer}
+    return [layer for layer in layers if layer not in within]
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
@@ -96,9 +123,14 @@ def recompute_activations(blocks: list[nn.Module]) -> None:
         raise OptionError("checkpoint_activations: this model has no blocks that timm names")
     if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
         raise OptionError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
-    for block in blocks:
+    for layer in (layer for block in blocks for layer in _called(block)):
         # Of the instance: the class stays as it is, and copies (deepcopy, EMA, pickle) keep the behaviour.
-        block.forward = partial(_forward_again, block)
+        layer.forward = partial(_forward_again, layer)
+
+
+def _called(block: nn.Module) -> list[nn.Module]:
+    """Return a block, or the layers of a list, which is not called itself."""
+    return [layer for part in block for layer in _called(part)] if isinstance(block, nn.ModuleList) else [block]
 
 
 def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
