@@ -25,9 +25,9 @@ from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder, free_folder
 from trainers.storage.run_folder import read_if_whole
 from trainers.system.distributed import world_size
+from vit.anatomy import count_parameters
 from vit.config import EMBEDDED_WEIGHTS
 from vit.factory import local_pretrained_models
-from vit.parts import count_parameters
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak learning rates if all models are small; spaced by about 3, around what they usually take."""

@@ -33,9 +33,9 @@ from trainers.engine.randomness import seed_everything
 from trainers.features import compute_features
 from trainers.storage.checkpoint_file import load
 from vit import Blueprint, ImageSpec, ModelConfig
+from vit.anatomy import anatomy_of
 from vit.export import OnnxModule, describe, export_safetensors, open_session
 from vit.param_groups import param_groups
-from vit.parts import parts
 
 PEAK = 0.02
 """Learning rate of the student's matrices after warm-up, for Muon."""
@@ -59,7 +59,7 @@ def open_teacher(path: Path, image_size: int | None = None) -> Teacher:
     model, spec, _ = load(path)
     if image_size not in (None, spec.image_size):
         raise ValueError(f"image_size={image_size}: {path} takes images of {spec.image_size} pixels")
-    return Teacher(model, parts(model).head[0], spec)
+    return Teacher(model, anatomy_of(model).head[0], spec)
 
 
 def teacher_features(teacher: Teacher, bundle: DataBundle, data: DataConfig, file: Path) -> np.ndarray:
@@ -141,7 +141,7 @@ def distill(
 
     seed_everything(0)
     model = blueprint.build(num_classes=len(bundle.class_names), class_names=bundle.class_names).to(place)
-    loss = DistillationLoss(parts(model).head[-1], images.features, weight=weight).to(place)
+    loss = DistillationLoss(anatomy_of(model).head[-1], images.features, weight=weight).to(place)
     groups = param_groups(model, weight_decay=0.1, matrices=True)
     groups.append({"params": list(loss.parameters()), "weight_decay": 0.0})
     optimizer = build_optimizer(groups, name="muon", lr=PEAK)

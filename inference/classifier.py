@@ -21,15 +21,14 @@ from trainers.options.defaults import resolve_device
 from trainers.storage.checkpoint_file import open_best, require_same_side, require_shapes
 from trainers.storage.run_folder import RunFolder, untrusted_run
 from trainers.system.process_state import precision_to_use
-from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights, timm_models
+from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
+from vit.checkpoints import classes_in
 from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
-from vit.factory import library
 from vit.huggingface import class_names_of
 from vit.weight_files import READERS, WeightFile, read_weights
 
 CPU = torch.device("cpu")
-HEADS = ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel")
 
 
 @dataclass(frozen=True)
@@ -144,13 +143,12 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
             return _open_own_weights(path, file)
     if model is None:
         raise OptionError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
-    heads = HEADS if library(model) is not timm_models else (f"{timm_models.head_name(model)}.weight", *HEADS)
-    head = next((file.tensors[name] for name in heads if name in file.tensors), None)
-    if head is None:
+    blueprint = Blueprint(ModelConfig(name=model, weights=str(path)), file)
+    with torch.device("meta"):
+        classes = classes_in(file, blueprint.library.build(blueprint.config, num_classes=1))
+    if classes is None:
         training = command("train", "--model", model, "--weights", path, "--data", "FOLDER")
         raise WeightsError(f"{path} has no classification head; train one: {training}")
-    classes = head.size(-1 if "head/kernel" in file.tensors else 0)
-    blueprint = Blueprint(ModelConfig(name=model, weights=str(path)), file)
     module = blueprint.build(num_classes=classes).eval()
     return Classifier(str(path), module, blueprint.image_spec, _numbered(model, classes), blueprint.resolved)
 

@@ -27,10 +27,10 @@ from trainers.run import train
 from trainers.setup import prepare, schedule, training_loss
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import RunFolder, read_json
+from vit.anatomy import recompute_activations
 from vit.config import ModelConfig, ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer
-from vit.parts import recompute_activations
 
 CPU = torch.device("cpu")
 SHAPE = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=3)

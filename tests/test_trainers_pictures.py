@@ -33,8 +33,8 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.checkpoint_file import load
+from vit.anatomy import position_embeddings
 from vit.config import ModelConfig
-from vit.parts import position_embeddings
 
 pytestmark = pytest.mark.drawn
 

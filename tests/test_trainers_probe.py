@@ -19,8 +19,8 @@ from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import RunFolder
+from vit.anatomy import anatomy_of
 from vit.config import ModelConfig
-from vit.parts import parts
 
 CPU = torch.device("cpu")
 
@@ -56,7 +56,7 @@ def test_the_head_of_the_features_is_the_model(model):
         )
     assert len(reached) == len(setup.data.dataloaders["val"].dataset)
     assert {id(p) for p in head_of(setup.model).parameters()} == {
-        id(p) for part in parts(setup.model).head for p in part.parameters()
+        id(p) for part in anatomy_of(setup.model).head for p in part.parameters()
     }
 
 
@@ -138,7 +138,7 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     assert torch.equal(labels, same)
     expected = []
     assert setup.whole is not None
-    parts(setup.whole).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
+    anatomy_of(setup.whole).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
     with torch.no_grad():
         setup.whole.eval()(pictures)
     torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)

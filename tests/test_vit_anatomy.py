@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,13 +15,17 @@ import transformers
 from hub_backbones import BACKBONES, VISION, saved_backbone
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.swa_utils import AveragedModel
 
 from common.errors import OptionError
-from vit import ModelConfig, build_model, image_spec, parts
+from vit import ModelConfig, anatomy, build_model, image_spec
+from vit.anatomy import anatomy_of, known_anatomy, recompute_activations
+from vit.checkpoints import classes_in
 from vit.config import Network
 from vit.freezing import freeze
+from vit.model import VisionTransformer
 from vit.param_groups import param_groups
-from vit.parts import recompute_activations
+from vit.weight_files import WeightFile
 
 STAGES = {"hidden_sizes": [8] * 4, "depths": [1, 1, 2, 1]}
 SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2, 6, 2], "num_heads": [1, 2, 2, 2]}
@@ -113,7 +117,7 @@ def test_what_trains_lies_above_what_is_frozen(family: str) -> None:
     whole, _, order = built(family)
     model = copy.deepcopy(whole)
     weights = dict(model.named_parameters())
-    for count in range(1, len(parts.parts(model).blocks) + 1):
+    for count in range(1, len(anatomy_of(model).blocks) + 1):
         freeze(model, f"last:{count}")
         trains = [weights[name].requires_grad for name in order]
         assert all(trains[trains.index(True) :]), count
@@ -122,7 +126,7 @@ def test_what_trains_lies_above_what_is_frozen(family: str) -> None:
 @EVERY_FAMILY
 def test_rates_never_rise_towards_the_images(family: str) -> None:
     model, _, order = built(family)
-    own, names = parts.parts(model), {id(weight): name for name, weight in model.named_parameters()}
+    own, names = anatomy_of(model), {id(weight): name for name, weight in model.named_parameters()}
     groups = param_groups(model, weight_decay=0.1, layer_decay=0.5)
     scale = {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
     rates = [scale[name] for name in order]
@@ -134,8 +138,8 @@ def test_rates_never_rise_towards_the_images(family: str) -> None:
 @EVERY_FAMILY
 def test_parts_share_no_parameter_and_the_rest_lies_before_them(family: str) -> None:
     model, _, order = built(family)
-    own, names = parts.parts(model), {id(weight): name for name, weight in model.named_parameters()}
-    named = [names[id(weight)] for part in (*own.blocks, *own.norms, *own.head) for weight in part.parameters()]
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    named = [names[id(weight)] for weight in in_parts(model)]
     assert len(named) == len({*named})
     assert {*named} == {*order[-len(named) :]}
 
@@ -149,8 +153,8 @@ def test_all_blocks_are_recomputed_or_none(family: str, monkeypatch: pytest.Monk
         again.append(block)
         return forward(block, *args, **named)
 
-    monkeypatch.setattr(parts, "checkpoint", noted)
-    blocks = parts.parts(model).blocks
+    monkeypatch.setattr(anatomy, "checkpoint", noted)
+    blocks = anatomy_of(model).blocks
     if not blocks or any(isinstance(module, nn.BatchNorm2d) for block in blocks for module in block.modules()):
         with pytest.raises(OptionError, match="^checkpoint_activations: .*$"):
             recompute_activations([*blocks])
@@ -161,3 +165,43 @@ def test_all_blocks_are_recomputed_or_none(family: str, monkeypatch: pytest.Monk
     model.train()(images)
     of_blocks = {weight for block in blocks for weight in block.parameters()}
     assert of_blocks == {weight for layer in again for weight in layer.parameters()}
+
+
+@EVERY_FAMILY
+def test_head_and_stem_have_the_names_that_a_file_of_weights_has(family: str) -> None:
+    model, images, order = built(family)
+    own, tensors = anatomy_of(model), model.state_dict()
+    assert len(tensors[f"{own.head_name}.weight"]) == 7
+    file = WeightFile(Path("weights.pth"), tensors)
+    if family.startswith(("hf:", "mixture")):  # they read their own
+        with pytest.raises(OptionError, match="^.* is not a model that weights load into$"):
+            classes_in(file, model)
+        return
+    assert classes_in(file, model) == 7
+    assert own.stem is not None
+    assert tensors[own.stem].size(1) == images.size(1)
+    assert own.stem in order[: len(order) - len(list(in_parts(model)))]
+
+
+def in_parts(model: nn.Module) -> Iterator[nn.Parameter]:
+    own = anatomy_of(model)
+    return (weight for part in (*own.blocks, *own.norms, *own.head) for weight in part.parameters())
+
+
+def test_copies_and_wrapped_models_are_built_alike() -> None:
+    class OfAProgram(VisionTransformer):
+        """A class of a program that extends one of this project."""
+
+    model = OfAProgram(image_size=8, patch_size=4, embed_dim=8, depth=2, num_heads=2)
+    averaged = AveragedModel(model).module
+    for other in (model, copy.deepcopy(model), averaged, torch.compile(model)):
+        own = anatomy_of(other)
+        assert [*own.blocks] == [*getattr(other, "_orig_mod", other).blocks]
+        assert own.positions == "embedding.positions"
+
+
+def test_a_model_of_no_library_is_said_to_be_unknown() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    assert known_anatomy(model) is None
+    with pytest.raises(OptionError, match="^Sequential is not a model of this project"):
+        anatomy_of(model)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint_sequential
 from torchvision.models.feature_extraction import create_feature_extractor
 
+from vit.anatomy import anatomy_of, recompute_activations
 from vit.config import ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer
-from vit.parts import parts, recompute_activations
 
 KINDS = [{}, {"pool": "mean_norm"}, {"patch_embedding": "stem_bn", "representation_size": 7}]
 EVERY_KIND = pytest.mark.parametrize("options", KINDS, ids=str)
@@ -99,9 +99,9 @@ def test_a_changed_model_is_copied_with_its_changes_and_none_of_the_original_par
     name: str, options: dict[str, Any], recompute: bool, copied: Callable[[nn.Module], nn.Module]
 ):
     model = build_model(name, num_classes=3, weights="none", **options)
-    nn.init.normal_(next(module for module in parts(model).head if isinstance(module, nn.Linear)).weight)
+    nn.init.normal_(next(module for module in anatomy_of(model).head if isinstance(module, nn.Linear)).weight)
     if recompute:
-        recompute_activations(list(parts(model).blocks))
+        recompute_activations(list(anatomy_of(model).blocks))
     images = torch.randn(2, 3, *[8 if name == "vit_micro_2" else 64] * 2)
     twin = copied(model)
     assert not {id(each) for each in twin.modules()} & {id(each) for each in model.modules()}

@@ -20,11 +20,11 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from common.errors import OptionError, WeightsError
 from common.image_spec import HALF, ImageSpec
 from vit import torchvision_models
+from vit.anatomy import anatomy_of, recompute_activations
 from vit.config import MODEL_NAMES, ModelConfig
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
 from vit.freezing import freeze
 from vit.param_groups import param_groups
-from vit.parts import parts, recompute_activations
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and
 # H/14 also in torchvision's table). A registered model without a row fails below.
@@ -102,7 +102,7 @@ def test_a_model_maps_images_of_its_spec_to_zero_logits(name: str) -> None:
 def test_freezing_and_parameter_groups_agree_to_the_last_parameter(name: str) -> None:
     with torch.device("meta"):
         model = build_model(name, num_classes=2, weights="none")
-        found = parts(model)
+        found = anatomy_of(model)
         head = sum(count(part) for part in found.head)
         last = head + sum(count(part) for part in (*found.norms, *found.blocks[-2:]))
         total = count(model)
@@ -158,7 +158,7 @@ def test_a_block_that_trains_in_part_drops_nothing_and_its_activations_can_be_re
     options = {"dropout": 0.5, "attention_dropout": 0.5, "stochastic_depth": 0.5}
     model, images = small("vit_micro_2", trainable=trainable, **options).train(), torch.randn(2, 3, 4, 4)
     torch.testing.assert_close(model.forward_features(images), model.forward_features(images), atol=0, rtol=0)
-    recompute_activations(list(parts(model).blocks))
+    recompute_activations(list(anatomy_of(model).blocks))
     calls: list[nn.Module] = []
     for block in model.blocks:
         block.mlp.register_forward_pre_hook(lambda module, _: calls.append(module))

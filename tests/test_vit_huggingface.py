@@ -23,12 +23,12 @@ from transformers.utils import logging as transformers_logging
 from common.errors import OptionError, WeightsError
 from common.image_spec import HALF, ImageSpec
 from datasets.transforms import Pipeline
+from vit.anatomy import anatomy_of, recording
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import ModelConfig
 from vit.factory import build_model, image_spec
 from vit.hub import hub_answers
 from vit.param_groups import param_groups
-from vit.parts import inputs_of, parts
 
 transformers_logging.disable_progress_bar()
 
@@ -64,8 +64,8 @@ def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: 
     library = saved_backbone(kind, tmp_path)
     model = build_model(f"hf:{tmp_path}", num_classes=3, trainable="last:1").eval()
     assert not model(pictures()).any()
-    head = parts(model).head[0]
-    with inputs_of(head) as features:
+    head = anatomy_of(model).head[0]
+    with recording([(head, "in")]) as features:
         torch.nn.init.normal_(head.weight)
         logits, attention = attention_weights(model, pictures())
     alone = library.vision_model if hasattr(library, "vision_model") else library
@@ -78,7 +78,8 @@ def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: 
     assert [weights.shape[:2] for weights in attention] == [(2, 2)] * 3
     if kind != "siglip":  # which has no class token: no map of what it sees
         assert maps_of(model, pictures()).rollout.shape == (2, 4, 4)
-    assert [any(p.requires_grad for p in block.parameters()) for block in parts(model).blocks] == [False, False, True]
+    trains = [any(p.requires_grad for p in block.parameters()) for block in anatomy_of(model).blocks]
+    assert trains == [False, False, True]
     again = build_model(f"hf:{tmp_path}", num_classes=3, weights="none").eval()
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again(pictures()), logits, atol=1e-5, rtol=1e-5)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
 from trainers.engine.engines import autocast
+from vit.anatomy import anatomy_of
 from vit.factory import build_model
 from vit.freezing import freeze
 from vit.low_rank import LowRank, load_merged_state, merged_state
-from vit.parts import parts
 
 RANK = 3
 HUB = ("dinov2", "dinov3_vit", "beit", "vit", "siglip", "clip")
@@ -81,7 +81,7 @@ def test_the_changes_of_a_block_have_four_times_rank_times_width_numbers(name: s
         pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
     model = untrained(name, tmp_path, f"lora:{RANK}")
     width = next(module.a.size(1) for module in model.modules() if isinstance(module, LowRank))
-    own = parts(model)
+    own = anatomy_of(model)
     head = sum(p.numel() for part in own.head for p in part.parameters())
     trainable = [p for p in model.parameters() if p.requires_grad]
     assert sum(p.numel() for p in trainable) == head + len(own.blocks) * 4 * RANK * width
@@ -107,8 +107,8 @@ def test_the_change_is_the_product_of_the_paper(tmp_path: Path) -> None:
 def test_norms_train_every_layer_norm_and_the_head_alone(name: str, tmp_path: Path) -> None:
     model = untrained(name, tmp_path, "norms")
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    assert len(norms) == 2 * len(parts(model).blocks) + 1
-    expected = {id(p) for module in (*norms, *parts(model).head) for p in module.parameters()}
+    assert len(norms) == 2 * len(anatomy_of(model).blocks) + 1
+    expected = {id(p) for module in (*norms, *anatomy_of(model).head) for p in module.parameters()}
     assert {id(p) for p in model.parameters() if p.requires_grad} == expected
 
 

@@ -14,9 +14,9 @@ from inference.page.document import PagePicture, page_of
 from trainers.config import from_dict, to_dict
 from trainers.reporting.explanations.methods import heat_maps
 from vit import ModelConfig, build_model, image_spec
+from vit.anatomy import anatomy_of, recording
 from vit.config import Network
 from vit.mixture import resizing
-from vit.parts import inputs_of, parts
 
 
 def mixture_of(*networks, **options):
@@ -93,7 +93,7 @@ def test_a_network_of_the_size_of_the_picture_sees_what_it_sees_alone(mixture):
     assert spec.image_size == own.image_size == 64
     raw = pictures().clamp(-1, 1)  # as the mixture normalises: mean and std 0.5
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (own.mean, own.std))
-    with torch.no_grad(), inputs_of(parts(alone).head[0]) as seen:
+    with torch.no_grad(), recording([(anatomy_of(alone).head[0], "in")]) as seen:
         alone((0.5 * raw + 0.5 - mean) / std)
         torch.testing.assert_close(mixture.views[0](raw), seen[0], atol=1e-4, rtol=1e-4)
 
@@ -158,7 +158,7 @@ def test_autocast_does_not_round_the_pictures_that_a_network_gets():
     model = build_model(MIX, num_classes=3).eval()
     (view,) = [view for view in model.views if view.rows is not None]
     images = pictures(image_spec(MIX).image_size)
-    with inputs_of(view.network) as given, torch.no_grad():
+    with recording([(view.network, "in")]) as given, torch.no_grad():
         view(images)
         with torch.autocast("cpu", torch.bfloat16):
             view(images)

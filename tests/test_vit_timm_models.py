@@ -19,9 +19,9 @@ from common.errors import MissingPackage, OptionError, WeightsError
 from datasets.transforms import preprocess
 from inference.classifier import open_classifier
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
+from vit.anatomy import anatomy_of, recompute_activations
 from vit.factory import kind_of, weights_path
 from vit.param_groups import param_groups
-from vit.parts import parts, recompute_activations
 from vit.timm_models import quick_on_processors
 
 timm = pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
@@ -140,7 +140,7 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
         torch.testing.assert_close(ours(images), theirs(images), atol=1e-5, rtol=1e-5)
     free = {key for key, parameter in ours.named_parameters() if parameter.requires_grad}
     assert {f"{theirs.pretrained_cfg['classifier']}.{kind}" for kind in ("weight", "bias")} < free
-    own = parts(ours)
+    own = anatomy_of(ours)
     assert {id(p) for p in own.blocks[-1].parameters()} <= {id(p) for p in ours.parameters() if p.requires_grad}
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
 
@@ -159,7 +159,7 @@ def test_a_file_of_a_models_weights_is_opened_with_its_head(name: str, tmp_path:
 
 def test_blocks_are_those_that_timm_names_and_without_a_name_the_head_trains_alone() -> None:
     with torch.device("meta"):
-        dense = parts(build_model("timm:densenet121", num_classes=3, weights="none"))
+        dense = anatomy_of(build_model("timm:densenet121", num_classes=3, weights="none"))
         assert (len(dense.blocks), len(dense.norms)) == (7, 1)
         model = build_model("timm:poolformer_s12", num_classes=3, weights="none", trainable="head")
         assert {key for key, weight in model.named_parameters() if weight.requires_grad} == {
@@ -169,7 +169,7 @@ def test_blocks_are_those_that_timm_names_and_without_a_name_the_head_trains_alo
         with pytest.raises(OptionError, match="last:1: this model has 0 blocks that timm names"):
             build_model("timm:poolformer_s12", num_classes=3, weights="none", trainable="last:1")
     with pytest.raises(OptionError, match="checkpoint_activations: this model has no blocks that timm names"):
-        recompute_activations(list(parts(model).blocks))
+        recompute_activations(list(anatomy_of(model).blocks))
 
 
 @pytest.mark.parametrize(

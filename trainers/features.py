@@ -32,9 +32,9 @@ from trainers.engine.engines import autocast
 from trainers.setup import RunSetup, head_of
 from trainers.storage.data_folder import features_folder
 from trainers.system.folder_lock import in_turn
+from vit.anatomy import anatomy_of, recording
 from vit.config import Network
 from vit.mixture import SideBySide
-from vit.parts import inputs_of, parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
 
 OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}
@@ -134,7 +134,7 @@ def kept_features(
     made_of = {type(module).__module__.partition(".")[0] for module in model.modules()}
     computed_by = versions_of("pillow", *sorted(OF_NETWORKS & made_of))
     digest = hashlib.sha256(json.dumps([*about, device.type, computed_by]).encode())
-    ends = parts(model).head if end is None else [end]
+    ends = anatomy_of(model).head if end is None else [end]
     behind = {id(value) for part in ends for value in part.state_dict(keep_vars=True).values()}
     for name, value in model.state_dict(keep_vars=True).items():
         if id(value) not in behind:
@@ -173,7 +173,7 @@ def compute_features(
     ordered = Loader(dataset, sampler, workers=loader.num_workers, device=device)
     features: list[Tensor] = []
     try:
-        with inputs_of(end or parts(model).head[0]) as seen:
+        with recording([(end or anatomy_of(model).head[0], "in")]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images)

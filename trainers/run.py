@@ -32,7 +32,7 @@ from trainers.storage.run_result import RunResult
 from trainers.system import distributed, process_state
 from trainers.system.signals import signals
 from vit import ImageSpec
-from vit.parts import count_parameters
+from vit.anatomy import count_parameters
 
 Handler = Callable[[Engine], object]
 

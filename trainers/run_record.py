@@ -35,7 +35,7 @@ from trainers.storage.run_folder import RunFolder, command_line, now, working_di
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from vit import ImageSpec
-from vit.parts import count_parameters
+from vit.anatomy import count_parameters
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 

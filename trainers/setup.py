@@ -26,10 +26,10 @@ from trainers.storage.run_folder import RunFolder
 from trainers.system import distributed
 from trainers.system.process_state import AMP_DTYPES
 from vit import ImageSpec
+from vit.anatomy import anatomy_of, recompute_activations
 from vit.config import HF_PREFIX
 from vit.freezing import keep_statistics
 from vit.param_groups import param_groups
-from vit.parts import parts, recompute_activations
 
 
 @dataclass
@@ -115,7 +115,7 @@ def prepare(
         keep_statistics(model)
     refuse_batches_of_one(model, data, device, accumulate=train.accumulate)
     if train.checkpoint_activations:
-        recompute_activations(list(parts(model).blocks))
+        recompute_activations(list(anatomy_of(model).blocks))
     return RunSetup(known.config, known.spec, data, model, optimizer_of(model, known.config), device, seen=known.seen)
 
 
@@ -145,7 +145,7 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
 
 def head_of(model: nn.Module) -> nn.Module:
     """Return the trained end of a model, features -> logits, sharing its parameters."""
-    head = parts(model).head
+    head = anatomy_of(model).head
     return head[0] if len(head) == 1 else nn.Sequential(*head)
 
 

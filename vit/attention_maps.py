@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import NoAttention, OptionError
+from vit.anatomy import known_anatomy
 from vit.config import grid_side
 from vit.model import VisionTransformer, attend
 
@@ -141,7 +142,8 @@ def head_map(model: nn.Module, weights: Tensor) -> Tensor:
 
 def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
     """Drop the rows and columns of tokens that are no patch, such as registers: (..., T, T)."""
-    first = 1 + getattr(getattr(model, "_orig_mod", model), "extra_tokens", 0)
+    own = known_anatomy(model)
+    first = 1 + (own.extra_tokens if own else 0)
     if first == 1:
         return weights
     kept = [0, *range(first, weights.size(-1))]

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,10 @@ from torch.nn import functional as F
 from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
 from common.text import shorten_list
+from vit.anatomy import anatomy_of, set_layer_norm_eps
 from vit.config import grid_side
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
-from vit.parts import set_layer_norm_eps
 from vit.weight_files import WeightFile, read_weights
 
 
@@ -84,22 +83,24 @@ class _Layout:
 
 
 def _layout(model: nn.Module) -> _Layout:
-    tensors = model.state_dict()  # writing into them loads the model
-    if "encoder.pos_embedding" in tensors:  # torchvision's ViT
-        tensors = FAMILIES["torchvision"].to_ours(tensors)
-    if "embedding.positions" in tensors:
-        stem = next(name for name in tensors if name.startswith("embedding.patches."))
-        return _Layout(tensors, "embedding.positions", stem, "head.")
-    described: Any = getattr(model, "pretrained_cfg", None)  # timm's
-    if described is not None:
-        # A RepVGG has two first convolutions, a VOLO two heads, others a first one without a name.
-        named = (described["first_conv"], described["classifier"])
-        first, classifier = (name if isinstance(name, str) else next(iter(name), "") for name in named)
-        stem = f"{first}.weight" if first else next(name for name, tensor in tensors.items() if tensor.dim() == 4)
-        return _Layout(tensors, None, stem, f"{classifier}.")
-    if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
-        return _Layout(tensors, None, "conv1.weight", "fc.")
-    raise OptionError(f"{type(model).__name__} is not a model that weights load into")
+    own, tensors = anatomy_of(model), model.state_dict()  # writing into them loads the model
+    if own.stem is None:
+        raise OptionError(f"{type(model).__name__} is not a model that weights load into")
+    if own.family is None:
+        return _Layout(tensors, None, own.stem, f"{own.head_name}.")
+    ours, positions = FAMILIES[own.family].to_ours, own.positions or ""
+    stem, positions = ours({name: tensors[name] for name in (own.stem, positions)})
+    return _Layout(ours(tensors), positions, stem, "head.")
+
+
+def classes_in(file: WeightFile, model: nn.Module) -> int | None:
+    """Return the number of classes of the head that a file has for a model; None without one.
+
+    `model` may be on the meta device. Raises WeightsError: the file is of another model."""
+    layout = _layout(model)
+    tensors = _to_our_names(_network_in(file, layout), file, layout)
+    head = tensors.get(f"{layout.head}weight")
+    return None if head is None else head.size(0)
 
 
 def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:

@@ -79,15 +79,43 @@ class ViTConfig:
 
 
 VIT_SHAPES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
+HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
-MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
-MODELS_IN_WORDS = (
-    "Choose the model, such as vit_tiny_16 or resnet18. Also hf:ID_OR_FOLDER or timm:NAME. auto: vit_micro_2 for"
-    f" digits, else vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
+
+
+@dataclass(frozen=True)
+class ModelLibrary:
+    """Describe where models come from: a row of `LIBRARIES`."""
+
+    module: str
+    """Module of this package that has the functions of `Library` (vit/factory.py)."""
+    classes: str
+    """Package or module in which the classes of its models are defined."""
+    names: tuple[str, ...] = ()
+    weights: str | None = None
+    """Default weights of these names."""
+    prefix: str | None = None
+    """Start of further names, which the library itself knows."""
+    rest: str = "NAME"
+    """Word for what follows the prefix."""
+
+
+LIBRARIES = (
+    ModelLibrary("scratch_models", f"{__package__}.model", tuple(VIT_SHAPES)),
+    ModelLibrary("torchvision_models", "torchvision", TORCHVISION_MODELS, "IMAGENET1K_V1"),
+    ModelLibrary("huggingface", f"{__package__}.huggingface", prefix=HF_PREFIX, rest="ID_OR_FOLDER"),
+    ModelLibrary("timm_models", "timm", PACKAGED_MODELS, "imagenet", prefix=TIMM_PREFIX),
+    ModelLibrary("mixture", f"{__package__}.mixture"),  # of models of the others; vit/factory.py builds it
 )
-DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
+MODEL_NAMES: tuple[str, ...] = tuple(name for row in LIBRARIES for name in row.names)
+FURTHER_NAMES = {row.prefix: f"{row.prefix}{row.rest}" for row in LIBRARIES if row.prefix}
+MODELS_IN_WORDS = (
+    f"Choose the model, such as vit_tiny_16 or resnet18. Also {' or '.join(FURTHER_NAMES.values())}. auto: vit_micro_2"
+    f" for digits, else vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
+)
+DEFAULT_WEIGHTS = {name: row.weights for row in LIBRARIES for name in row.names if row.weights}
 WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
     PACKAGED_MODELS,
     "a convolutional network, no ViT; its ImageNet weights were learnt from 1.28 million labelled photographs of 1,000"
@@ -100,7 +128,6 @@ EMBEDDED_SHA256: dict[str, str] = {
     "fashion_mnist": "c5a31c75835b0792902b0837765e91e3e8581910dad7dec449fe393b9ce6b75b",
     "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
 }
-HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 MIXTURE = "mixture"
 """Name of a model that is several networks side by side; which ones, its `networks` say."""
 HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
@@ -181,9 +208,9 @@ class ModelConfig:
                 f"model {self.name!r}: a mixture has the name {MIXTURE!r} and a list of networks, in a file for"
                 " --config (docs/train.md); --minutes and --weights auto make one"
             )
-        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
+        by_prefix = re.fullmatch(f"({'|'.join((*FURTHER_NAMES, OWN_PREFIX))}).+", self.name)
         if self.name not in ("auto", MIXTURE, *MODEL_NAMES) and not by_prefix:
-            known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
+            known = ", ".join((*MODEL_NAMES, *FURTHER_NAMES.values()))
             raise OptionError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)} Known: {known}")
         if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):
             raise OptionError(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from common.errors import WeightsError, first_line, import_optional
 from common.image_spec import ImageSpec
 from common.shell import EXTRAS
+from vit.anatomy import known_anatomy
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, require_finite, require_seal, seal, write_tensors
@@ -87,7 +88,7 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
         if fits_torchvision(model):
             tensors, names = to_torchvision(tensors), "torchvision"
     # What the shapes of the tensors do not tell; 0 without attention or LayerNorm.
-    heads = next((module.num_heads for module in model.modules() if hasattr(module, "num_heads")), 0)
+    heads = own.num_heads if (own := known_anatomy(model)) else 0
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
     with open(path, "wb") as file:

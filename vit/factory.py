@@ -20,6 +20,7 @@ from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
+    LIBRARIES,
     MIXTURE,
     OWN_PREFIX,
     PACKAGED_MODELS,
@@ -34,21 +35,17 @@ from vit.config import (
 from vit.mixture import SideBySide, shared_picture
 
 if TYPE_CHECKING:
+    from vit.anatomy import Anatomy
     from vit.weight_files import WeightFile
 
 log = logging.getLogger(__name__)
 
-# name -> the module that makes it, imported on use: a scratch ViT needs neither torchvision nor transformers.
-MODELS: dict[str, str] = {
-    **dict.fromkeys(VIT_SHAPES, "scratch_models"),
-    **dict.fromkeys(TORCHVISION_MODELS, "torchvision_models"),
-    **dict.fromkeys(PACKAGED_MODELS, "timm_models"),
-}
-PREFIXES = {HF_PREFIX: "huggingface", TIMM_PREFIX: "timm_models"}
+MODELS: dict[str, str] = {name: row.module for row in LIBRARIES for name in row.names}
+"""Name -> the module that makes it, imported on use: a scratch ViT needs neither torchvision nor transformers."""
 
 
 class Library(Protocol):
-    """List the functions of each module of `MODELS` and `PREFIXES`."""
+    """List the functions of each module of `vit.config.LIBRARIES`; `mixture` has the last one alone."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
         """Build the model with weights that the library itself loads; a new head is zero."""
@@ -62,12 +59,15 @@ class Library(Protocol):
     def weights_path(self, config: ModelConfig) -> Path | None:
         """Return the file that `config.weights` means, which is not `none`; None if nothing is to load."""
 
+    def anatomy(self, model: nn.Module) -> "Anatomy | None":
+        """Return how a model of the library's classes is built; None if that is not known."""
+
 
 def library(name: str) -> Library:
     """Import the module that makes models of this name."""
     if name.startswith(OWN_PREFIX):
         raise WeightsError(f"{name} was defined in your own program: open it there (docs/from_python.md)")
-    prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
+    prefixed = (row.module for row in LIBRARIES if row.prefix and name.startswith(row.prefix))
     return cast("Library", import_module(f"{__package__}.{next(prefixed, None) or MODELS[name]}"))
 
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.errors import OptionError
+from vit.anatomy import anatomy_of
 from vit.low_rank import adapt
-from vit.parts import parts
 
 
 def freeze(model: nn.Module, trainable: str) -> None:
@@ -24,7 +24,7 @@ def freeze(model: nn.Module, trainable: str) -> None:
     """
     if trainable == "all":
         return
-    own, (kind, _, number) = parts(model), trainable.partition(":")
+    own, (kind, _, number) = anatomy_of(model), trainable.partition(":")
     chosen: list[nn.Module] = []
     if kind == "last":
         count = int(number)
@@ -64,11 +64,11 @@ def _stay_in_evaluation(layer: nn.Module, mode: bool = True) -> nn.Module:
 def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
     type(model).train(model, False)
     model.training = mode
-    own = parts(model)
+    own = anatomy_of(model)
     for part in (*own.blocks, *own.norms, *own.head):
         trains = [parameter.requires_grad for parameter in part.parameters()]
         if all(trains):
             part.train(mode)
         elif any(trains):
-            part.training = mode  # itself and none of its layers: vit/parts.py recomputes what a block in training does
+            part.training = mode  # itself and none of its layers: `recompute_activations` asks for it
     return model

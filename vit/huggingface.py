@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from common.errors import NoAttention, OptionError, WeightsError, import_optional
 from common.image_spec import ImageSpec
+from vit.anatomy import Anatomy, count_parameters, grid_positions, outermost, zero_
 from vit.config import HF_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access, spec_of_processor
-from vit.parts import Parts, count_parameters, outermost
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
@@ -36,7 +36,7 @@ class HuggingFaceBackbone(nn.Module):
         self.base_model, self.config = model, model.config
         names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
         self.class_tokens = len(names & {"cls_token", "class_embedding"})
-        self.classifier = _zero(nn.Linear(2 * model.config.hidden_size, num_classes))
+        self.classifier = zero_(nn.Linear(2 * model.config.hidden_size, num_classes))
 
     def forward(self, pixel_values: Tensor, **options: Any) -> Any:
         output = self.base_model(pixel_values=pixel_values, **options)
@@ -61,8 +61,6 @@ class HuggingFaceClassifier(nn.Module):
     def __init__(self, model: Any, *, options: dict[str, bool]) -> None:
         super().__init__()
         self.model, self.options = model, options
-        self.extra_tokens = extra_tokens(model.config)
-        """Tokens between the class token and the patches, which have no place on a map."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> logits (B, classes)."""
@@ -80,15 +78,19 @@ class HuggingFaceClassifier(nn.Module):
             raise NoAttention(f"{type(self.model).__name__} returns no attention weights; a ViT does")
         return output.logits, list(output.attentions)
 
-    def find_parts(self) -> Parts:
-        """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms.
 
-        What lists of the same length next to it hold belongs to the stage of its number, such as a stage's patches."""
-        modules = dict(self.model.base_model.named_modules())
-        lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
-        roots = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-        if not roots:
-            return Parts([], [], [self.model.classifier])
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms.
+
+    What lists of the same length next to it hold belongs to the stage of its number, such as a stage's patches."""
+    if not isinstance(model, HuggingFaceClassifier):
+        return None
+    inner = model.model
+    modules = dict(inner.base_model.named_modules())
+    lists = {name: module for name, module in modules.items() if isinstance(module, nn.ModuleList)}
+    roots = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    blocks, norms, kind = list[nn.Module](), list[nn.Module](), "blocks"
+    if roots:
         largest = max(roots, key=lambda name: count_parameters(lists[name])[0])
         parent = largest.rpartition(".")[0]
         alike = [
@@ -96,11 +98,21 @@ class HuggingFaceClassifier(nn.Module):
         ]
         stages = zip(*(lists[name] for name in alike), strict=True)
         blocks = [*lists[largest]] if len(alike) == 1 else [nn.ModuleList(stage) for stage in stages]
-        within = {layer for part in (*blocks, self.model.classifier) for layer in part.modules()}
+        within = {layer for part in (*blocks, inner.classifier) for layer in part.modules()}
         following = [*modules.values()][[*modules].index(largest) :]
         norms = outermost([layer for layer in following if layer._parameters and layer not in within])
         kind = "stages" if any(name.startswith(f"{largest}.") for name in lists) else "blocks"
-        return Parts(blocks, norms, [self.model.classifier], block_name=kind)
+    heads = getattr(inner.config, "num_attention_heads", 0)  # of a pyramid a list
+    return Anatomy(
+        blocks=blocks,
+        norms=norms,
+        head=[inner.classifier],
+        head_name=f"model.{_linear_of(inner)}",
+        block_name=kind,
+        positions=grid_positions(model),
+        extra_tokens=extra_tokens(inner.config),
+        num_heads=heads if isinstance(heads, int) else 0,
+    )
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
@@ -204,19 +216,19 @@ def _load(config: ModelConfig, settings: Any) -> Any:
 
 def _replace_head(model: Any, num_classes: int) -> None:
     """Replace the Linear of `classifier` by a zero one, unless it has as many outputs."""
+    name = _linear_of(model)
+    head = model.get_submodule(name)
+    if head.out_features != num_classes:
+        model.set_submodule(name, zero_(nn.Linear(head.in_features, num_classes)))
+
+
+def _linear_of(model: Any) -> str:
+    """Name the Linear of `classifier`. Raises OptionError: none, or several."""
     named = ((name, module) for name, module in model.named_modules() if name.partition(".")[0] == "classifier")
-    heads = [(name, module) for name, module in named if isinstance(module, nn.Linear)]
+    heads = [name for name, module in named if isinstance(module, nn.Linear)]
     if len(heads) != 1:
         raise OptionError(f"{type(model).__name__} has no Linear named `classifier`: its head cannot be replaced")
-    [(name, head)] = heads
-    if head.out_features != num_classes:
-        model.set_submodule(name, _zero(nn.Linear(head.in_features, num_classes)))
-
-
-def _zero(head: nn.Linear) -> nn.Linear:
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
+    return heads[0]
 
 
 def _transformers() -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from common.errors import OptionError
-from vit.parts import parts
+from vit.anatomy import anatomy_of
 
 # The Linears that make queries and values, as in the paper; where one makes queries, keys and values, that one.
 _ADAPTED = re.compile(r"qkv|query|value|[qv]|[qv]_proj")
@@ -39,7 +39,7 @@ class LowRank(nn.Module):
 def adapt(model: nn.Module, rank: int) -> list[nn.Module]:
     """Add a low-rank change to the attention of every block; return the changes."""
     changes: list[nn.Module] = []
-    for module in [module for block in parts(model).blocks for module in block.modules()]:
+    for module in [module for block in anatomy_of(model).blocks for module in block.modules()]:
         adapted: list[tuple[nn.Module, str]] = [
             (child, "weight")
             for name, child in module.named_children()

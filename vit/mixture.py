@@ -8,10 +8,9 @@ K classes.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ from torch.nn import functional as F
 
 from common.errors import OptionError
 from common.image_spec import HALF, ImageSpec
+from vit.anatomy import Anatomy, anatomy_of, recording, zero_
 from vit.config import Network
-from vit.parts import Parts, parts
 
 STAGES = 5
 """Stages whose features are taken, at most: the last ones."""
@@ -54,35 +53,28 @@ class WithStages(nn.Module):
         super().__init__()
         self.network = network
         was_training = network.training
-        with torch.no_grad(), _pooled(parts(network).blocks[-STAGES:]) as pooled:
+        with torch.no_grad(), _recording(network) as pooled:
             network.eval()(torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size))
         network.train(was_training)
         self.widths = tuple(each.size(1) for each in pooled)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> (B, D), its own features first"""
-        with _pooled(parts(self.network).blocks[-STAGES:]) as pooled:
+        with _recording(self.network) as pooled:
             features = self.network(images).float()
         return torch.cat([features, *pooled], dim=1)
 
-    def find_parts(self) -> Parts:
-        return parts(self.network)
+
+def _recording(network: nn.Module) -> AbstractContextManager[list[Tensor]]:
+    """Record the mean (B, D) over the map (B, D, H, W) of each last stage."""
+    return recording([(stage, "out") for stage in anatomy_of(network).blocks[-STAGES:]], take=_mean_of_map)
 
 
-@contextmanager
-def _pooled(stages: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Record the mean (B, D) over the map (B, D, H, W) of each stage. Raises OptionError: a stage makes no map."""
-    pooled: list[Tensor] = []
-
-    def record(stage: nn.Module, given: Any, made: Any) -> None:
-        if not isinstance(made, Tensor) or made.dim() != 4:
-            raise OptionError(f"{type(stage).__name__} makes no map: only a convolutional network has stages")
-        pooled.append(made.float().mean(dim=(2, 3)))
-
-    with ExitStack() as hooks:
-        for stage in stages:
-            hooks.enter_context(stage.register_forward_hook(record))
-        yield pooled
+def _mean_of_map(made: Tensor) -> Tensor:
+    """(B, D, H, W) -> (B, D). Raises OptionError: a stage that makes no map."""
+    if not isinstance(made, Tensor) or made.dim() != 4:
+        raise OptionError("its blocks make no maps: only a convolutional network has stages")
+    return made.float().mean(dim=(2, 3))
 
 
 class View(nn.Module):
@@ -95,11 +87,11 @@ class View(nn.Module):
     def __init__(self, network: nn.Module, spec: ImageSpec, picture: ImageSpec, *, stages: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        *others, end = parts(network).head
-        if others:
+        own = anatomy_of(network)
+        if len(own.head) > 1:
             raise OptionError(f"{type(network).__name__} has more than one layer in its head: it cannot be mixed")
         width = linear_of(network).in_features
-        network.set_submodule(next(name for name, each in network.named_modules() if each is end), nn.Identity())
+        network.set_submodule(own.head_name, nn.Identity())
         self.network = WithStages(network, spec) if stages else network
         self.levels = (width, *(self.network.widths if isinstance(self.network, WithStages) else ()))
         self.width = sum(self.levels)
@@ -127,8 +119,10 @@ class View(nn.Module):
 
 
 def linear_of(network: nn.Module) -> nn.Linear:
-    """Find the linear layer of a network's head."""
-    return next(layer for layer in parts(network).head[-1].modules() if isinstance(layer, nn.Linear))
+    """Return the linear layer of a network's head."""
+    layer = network.get_submodule(anatomy_of(network).head_name)
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def resizing(before: int, after: int, interpolation: str) -> Tensor:
@@ -169,8 +163,7 @@ class SideBySide(nn.Module):
         ]
         self.views, self.widths = nn.ModuleList(views), tuple(view.width for view in views)
         self.head = Float32Linear(sum(self.widths), num_classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        zero_(self.head)
         with torch.no_grad():
             for place, head in self.trained.items():
                 self.head.weight[:, self.columns[place]] = head.weight / len(self.trained)
@@ -179,9 +172,6 @@ class SideBySide(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> logits (B, K)"""
         return self.head(torch.cat([view(images).float() for view in self.views], dim=1))
-
-    def find_parts(self) -> Parts:
-        return Parts(list(self.views), [], [self.head], block_name="networks")
 
     @property
     def columns(self) -> tuple[slice, ...]:
@@ -192,3 +182,10 @@ class SideBySide(nn.Module):
     def levels(self) -> tuple[slice, ...]:
         """List the columns of each level: the last features of a network, or of one of its stages."""
         return one_after_the_other([width for view in self.views for width in view.levels])  # type: ignore[union-attr]
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Return the networks of a mixture as its blocks."""
+    if not isinstance(model, SideBySide):
+        return None
+    return Anatomy([*model.views], [], [model.head], "head", block_name="networks")

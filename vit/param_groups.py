@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from common.errors import OptionError
-from vit.parts import parts
+from vit.anatomy import anatomy_of
 
 _EMBEDDINGS = (
     "class_token", "cls_token", "positions", "pos_embedding", "pos_embed", "position_embeddings", "reg_token",
@@ -31,7 +31,7 @@ def param_groups(
         raise OptionError(f"layer_decay={layer_decay} must lie in (0, 1]")
     depths = _depths(model) if layer_decay != 1 else {}
     top = max(depths.values(), default=0)
-    head = {id(parameter) for part in parts(model).head for parameter in part.parameters()} if matrices else set()
+    head = {id(parameter) for part in anatomy_of(model).head for parameter in part.parameters()} if matrices else set()
     excepted = {
         f"{prefix}.{name}".removeprefix(".")
         for prefix, module in model.named_modules()
@@ -64,7 +64,7 @@ def param_groups(
 
 def _depths(model: nn.Module) -> dict[int, int]:
     """Map id(parameter) to its layer: stem 0, block i at i + 1, norm and head last."""
-    own = parts(model)
+    own = anatomy_of(model)
     depths = {id(parameter): 0 for parameter in model.parameters()}
     for depth, block in enumerate(own.blocks, start=1):
         depths |= {id(parameter): depth for parameter in block.parameters()}

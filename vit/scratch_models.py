@@ -4,6 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
+from vit.anatomy import Anatomy
 from vit.config import VIT_SHAPES, ModelConfig, ViTConfig, refuse_options
 from vit.model import VisionTransformer
 
@@ -27,3 +28,20 @@ def image_spec(config: ModelConfig) -> None:
 
 def weights_path(config: ModelConfig) -> Path | None:
     return Path(config.weights) if config.weights else None
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    if not isinstance(model, VisionTransformer):
+        return None
+    before = [] if model.pre_logits is None else [model.pre_logits, nn.Tanh()]
+    first, _ = next(model.embedding.patches.named_parameters())
+    return Anatomy(
+        blocks=[*model.blocks],
+        norms=[model.norm],
+        head=[*before, model.head],
+        head_name="head",
+        stem=f"embedding.patches.{first}",
+        family="ours",
+        positions="embedding.positions",
+        num_heads=model.config.num_heads,
+    )

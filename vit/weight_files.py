@@ -111,8 +111,6 @@ class WeightFile:
     @property
     def layer_norm_eps(self) -> float | None:
         """Return the epsilon of its LayerNorms; None for a network without them."""
-        if "layer4.0.conv1.weight" in self.tensors:  # a ResNet
-            return None
         recorded = _mapping(_mapping(self.extras.get("config")).get("model")) or self.extras.get("config_of_hub", {})
         return recorded.get("layer_norm_eps") or self.family.layer_norm_eps or None
 

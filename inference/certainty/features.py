@@ -6,14 +6,13 @@ middle block keep more of it. Each part is the mean over the places of an image.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from common.errors import OptionError
 from trainers.engine.engines import autocast
-from vit.parts import parts
+from vit.anatomy import known_anatomy, recording
 
 UNLIKE = "unlike"
 """The output of an ONNX file that says how unlike the validation images each image is."""
@@ -38,30 +37,19 @@ def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the parts (B, width) of a pass in the list while entered: of the first block and the middle one what they
     hand on, and what reaches the head; of an ONNX file its own score. It must be emptied after each pass."""
-    seen: list[Tensor] = []
     if UNLIKE in names_of_outputs(model):
+        seen: list[Tensor] = []
         with scored_by_itself(model, seen):
             yield seen
         return
-    head = head_if_known(model)
-    if head is None:
+    own = known_anatomy(model)
+    ends: list[tuple[nn.Module, Literal["in", "out"]]] = []
+    if own is not None:
+        blocks = list(own.blocks)
+        ends = [(blocks[place], "out") for place in sorted({0, len(blocks) // 2}) if blocks]
+        ends.append((own.head[0], "in"))
+    with recording(ends, take=pooled) as seen:
         yield seen
-        return
-    blocks = list(parts(model).blocks)
-
-    def after(_: nn.Module, given: Any, output: Any) -> None:
-        seen.append(pooled(output[0] if isinstance(output, tuple) else output))
-
-    def before(_: nn.Module, given: Any) -> None:
-        seen.append(pooled(given[0]))
-
-    handles = [blocks[place].register_forward_hook(after) for place in sorted({0, len(blocks) // 2}) if blocks]
-    handles.append(head.register_forward_pre_hook(before))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def names_of_outputs(model: nn.Module) -> list[str]:
@@ -84,14 +72,6 @@ def scored_by_itself(model: Any, seen: list[Tensor]) -> Iterator[None]:
         yield
     finally:
         del model.forward
-
-
-def head_if_known(model: nn.Module) -> nn.Module | None:
-    """Return the first module of the head; None of a model that is not known, such as an ONNX file."""
-    try:
-        return parts(model).head[0]
-    except OptionError:
-        return None
 
 
 def pooled(values: Tensor) -> Tensor:

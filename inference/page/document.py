@@ -31,11 +31,11 @@ from inference.page.residual_stream import logit_lens, patch_contents, residual_
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.figures.images import thumbnail
 from trainers.storage.run_folder import untrusted_run
+from vit.anatomy import count_parameters, position_embeddings
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.mixture import SideBySide
 from vit.model import ConvStem, VisionTransformer
-from vit.parts import count_parameters, position_embeddings
 
 SHOWN = 8  # pictures, where none are named
 MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest

@@ -1,24 +1,18 @@
 """The residual stream of a ViT: its tokens before and after each block, and what the head would say of them there."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vit.parts import parts, position_embeddings
+from vit.anatomy import anatomy_of, position_embeddings, recording
 
 
-@contextmanager
-def residual_stream(model: nn.Module) -> Iterator[list[Tensor]]:
+def residual_stream(model: nn.Module) -> AbstractContextManager[list[Tensor]]:
     """Record in the list the tokens of a pass while entered: before the first block, then after each, (B, T, D)."""
-    blocks, stream = parts(model).blocks, list[Tensor]()
-    with ExitStack() as hooks:
-        hooks.enter_context(blocks[0].register_forward_pre_hook(lambda _, given: stream.append(given[0])))
-        for block in blocks:
-            hooks.enter_context(block.register_forward_hook(lambda _, given, output: stream.append(_tokens(output))))
-        yield stream
+    blocks = anatomy_of(model).blocks
+    return recording([(blocks[0], "in"), *((block, "out") for block in blocks)])
 
 
 def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
@@ -33,16 +27,11 @@ def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor
         tokens = torch.cat(stream)
         return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
 
-    with parts(model).blocks[-1].register_forward_hook(hand_on):
+    with anatomy_of(model).blocks[-1].register_forward_hook(hand_on):
         return model(images).unflatten(0, (len(stream), len(images)))
 
 
 def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
     """Return the patches (B, N, D) of the tokens that enter the first block, less the learnt position of each."""
-    patches, positions = tokens[:, 1 + getattr(model, "extra_tokens", 0) :], position_embeddings(model)
+    patches, positions = tokens[:, 1 + anatomy_of(model).extra_tokens :], position_embeddings(model)
     return patches if positions is None or len(positions) != patches.size(1) + 1 else patches - positions[1:]
-
-
-def _tokens(output: Any) -> Tensor:
-    """Return the tokens of a block's output, which may be a tuple that begins with them."""
-    return output[0] if isinstance(output, tuple) else output

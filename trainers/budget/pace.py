@@ -21,7 +21,7 @@ from trainers.engine.handlers import reset_peak_memory
 from trainers.reporting import console
 from trainers.setup import RunSetup, head_of, optimizer_of, trainer_of
 from trainers.system import distributed
-from vit.parts import inputs_of, parts
+from vit.anatomy import anatomy_of, recording
 
 BATCHES = 2
 PARTS = 8
@@ -149,7 +149,7 @@ def read(loader: DataLoader) -> tuple[float, list[Any]]:
 
 def on_features(setup: RunSetup, batches: Sequence[Any]) -> tuple[RunSetup, list[Any]]:
     """Return a setup of the head alone, and batches of features: those of one image in the place of all."""
-    with torch.no_grad(), inputs_of(parts(setup.model).head[0]) as seen:
+    with torch.no_grad(), recording([(anatomy_of(setup.model).head[0], "in")]) as seen:
         setup.model(batches[0][0][:1].to(setup.device))
     features = seen[0].cpu()  # (1, D)
     head = dataclasses.replace(setup, model=head_of(setup.model), whole=setup.model)

@@ -48,9 +48,9 @@ from trainers.storage.data_folder import named_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, predictions_of
 from trainers.system.process import launched
+from vit.anatomy import anatomy_of
 from vit.config import Network, embedded_weights
 from vit.factory import image_spec
-from vit.parts import parts
 
 FIRST = 0.4
 """Share of the time that all images may take with the quick networks; and of what is left then, with the others."""
@@ -310,8 +310,8 @@ def has_a_probe(setup: RunSetup) -> bool:
     model = setup.config.model
     if model.weights == "none" or model.trainable == "head":
         return False
-    linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
-    return len(linears) == 1
+    layers = [layer for part in anatomy_of(setup.model).head for layer in part.modules()]
+    return sum(isinstance(layer, nn.Linear) for layer in layers) == 1
 
 
 def part_of_plan(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:

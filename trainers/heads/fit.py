@@ -24,9 +24,9 @@ from trainers.calibration import losses, sharpness
 from trainers.features import compute_features
 from trainers.heads.linear import Images, Judged, Linear, fit_head, weights_of
 from trainers.setup import RunSetup
+from vit.anatomy import anatomy_of
 from vit.config import Network
 from vit.mixture import SideBySide
-from vit.parts import parts
 
 FROZEN = "frozen together"
 MOST_TO_BEGIN_WITH = 60_000
@@ -141,12 +141,12 @@ def begin_as_probe(setup: RunSetup) -> str:
     Fine-tuning then distorts the features less than with a zero head, which first has to learn (LP-FT: Kumar et al.
     2022, arXiv:2202.10054).
     """
-    ends = [module for part in parts(setup.network).head for module in part.modules() if isinstance(module, nn.Linear)]
+    end: Any = setup.network.get_submodule(anatomy_of(setup.network).head_name)
     loader = not_augmented(setup)
-    found = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=ends[-1])
-    head, judged = fit_head(as_images(loader, found, ends[-1].out_features))
-    ends[-1].weight.copy_(torch.from_numpy(head.weight))
-    ends[-1].bias.copy_(torch.from_numpy(head.bias))
+    found = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=end)
+    head, judged = fit_head(as_images(loader, found, end.out_features))
+    end.weight.copy_(torch.from_numpy(head.weight))
+    end.bias.copy_(torch.from_numpy(head.bias))
     known = "too few images to choose its penalty by"
     if judged is not None:
         known = f"right on {judged.accuracy:.1%} of the training images, by cross-validation; loss {judged.loss:.3f}"

@@ -47,9 +47,9 @@ from trainers.reporting.figures.sheets import (
 from trainers.reporting.tensorboard import RunLoggers, tag_of
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import SNAPSHOTS
+from vit.anatomy import anatomy_of, position_embeddings, recording
 from vit.attention_maps import maps_of
 from vit.low_rank import merged_state
-from vit.parts import inputs_of, parts, position_embeddings
 from vit.tensor_files import write_tree
 
 KEPT = 3_000_000  # most parameters of a model whose weights are kept for `explain --page`: 6 MB per snapshot
@@ -227,8 +227,8 @@ def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
     if setup.on_features:
         return dataset.features[torch.tensor(rows)].float()
     features: list[Tensor] = []
-    head = parts(setup.model).head[0]
-    with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
+    head = anatomy_of(setup.model).head[0]
+    with evaluating(setup.model), autocast(setup.device, setup.amp_dtype), recording([(head, "in")]) as seen:
         for part in torch.tensor(rows).split(setup.config.data.batch_size or 64):
             setup.model(dataset.batch(BatchKey(0, part.numpy()))[0].to(setup.device))
             features.append(seen.pop().float().cpu())

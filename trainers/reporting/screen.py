@@ -18,8 +18,8 @@ from trainers.config import RunConfig
 from trainers.engine.optim import OPTIMIZERS
 from trainers.reporting.console import FEW, percent, say, say_new
 from trainers.setup import RunSetup
+from vit.anatomy import count_parameters
 from vit.config import WHAT_THEY_ARE
-from vit.parts import count_parameters
 
 LEAST = 20
 """Fewest validation images for a comparison of shares by their standard error."""
