@@ -164,12 +164,13 @@ def test_frozen_arms_look_at_each_image_once_for_all_rates_and_seeds(asked_once,
 
     monkeypatch.setattr(features, "compute_features", counted)
     monkeypatch.setattr(compare, "show", lambda comparison: None)
-    frozen = ",weights=fashion_mnist,trainable=head"
-    words = f"compare --arms vit_nano_8{frozen} vit_nano_8,image_size=16{frozen} --seeds 2 --epochs 1 --tune-lr on"
-    argv = [*words.split(), "--data", asked_once / "set", "--output-dir", tmp_path / "runs"]
-    code, _, err = call(capsys, *argv, "--device", "cpu", "--jobs", "1", "--workers", "0")
+    model = "vit_nano_8,weights=fashion_mnist"
+    arms = [f"{model},trainable=head", f"{model},trainable=head,image_size=16", f"{model},start_head=probe"]
+    options = "--seeds 2 --epochs 1 --tune-lr on --device cpu --jobs 1 --workers 0"
+    argv = ["compare", "--arms", *arms, *options.split()]
+    code, _, err = call(capsys, *argv, "--data", asked_once / "set", "--output-dir", tmp_path / "runs")
     assert code == 0, err
-    assert len(passed) == 2 * 3
+    assert len(passed) == 2 * 3  # the third arm begins with a head on the features of the first
 
 
 def test_features_that_another_process_computes_are_awaited(tmp_path):

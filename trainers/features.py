@@ -88,15 +88,11 @@ def features_of(
     saved there if it exists or `keep` is set. A mixture has the features of its networks, or of some `networks`, next
     to each other, in one file per network.
     """
-    folder = features_folder(setup.config.output, setup.config.data.source)
     loader = setup.data.dataloaders[split]
-    kept_in = folder if keep or folder.is_dir() else None
-    about = [fingerprint(setup.data, split), split, batch_sampler(loader).batch_size] if kept_in else []
-    about += [to_dict(setup.spec), setup.config.train.amp]  # tf32 and off have the same dtype, but different bits
+    kept_in, about = place_of(setup, loader, split, keep=keep)
     how: dict[str, Any] = {"loader": loader, "device": setup.device, "amp_dtype": setup.amp_dtype}
     if not isinstance(setup.model, SideBySide):
-        model = dataclasses.replace(setup.config.model, weights=None, trainable="head")
-        return kept_features(kept_in, [*about, to_dict(model)], setup.model, **how)
+        return kept_features(kept_in, [*about, backbone_of(setup)], setup.model, **how)
     columns = []
     for view, network, width in zip(setup.model.views, setup.model.networks, setup.model.widths, strict=True):
         if networks is not None and network not in networks:
@@ -108,6 +104,31 @@ def features_of(
         found = kept_features(None if network.weights else kept_in, [*about, str(network)], alone, **how, end=alone[1])
         columns.append(found.flatten(1).float())
     return torch.cat(columns, dim=1)
+
+
+def features_before(setup: RunSetup, loader: DataLoader, end: nn.Module) -> Tensor:
+    """Return what reaches a module of the network, of training images in the order of a loader: (N, D).
+
+    Kept like those of `features_of`, and the same where the network is frozen."""
+    kept_in, about = place_of(setup, loader, "train")
+    how: dict[str, Any] = {"loader": loader, "device": setup.device, "amp_dtype": setup.amp_dtype, "end": end}
+    return kept_features(kept_in, [*about, backbone_of(setup)], setup.network, **how)
+
+
+def place_of(setup: RunSetup, loader: DataLoader, split: str, *, keep: bool = False) -> tuple[Path | None, list[Any]]:
+    """Return where features of images are kept, if they are, and what they depend on besides the network."""
+    folder = features_folder(setup.config.output, setup.config.data.source)
+    if not (keep or folder.is_dir()):
+        return None, []
+    images: Any = loader.dataset
+    about = [fingerprint(setup.data, split), split, len(images), batch_sampler(loader).batch_size]
+    # tf32 and off have the same dtype, but different bits
+    return folder, [*about, to_dict(setup.spec), setup.config.train.amp]
+
+
+def backbone_of(setup: RunSetup) -> dict[str, Any]:
+    """Return the options of the network on which its features depend."""
+    return to_dict(dataclasses.replace(setup.config.model, weights=None, trainable="head"))
 
 
 def kept_features(

@@ -21,7 +21,7 @@ from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from datasets.split import subset_training
 from trainers.calibration import losses, sharpness
-from trainers.features import compute_features
+from trainers.features import features_before
 from trainers.heads.linear import Images, Judged, Linear, fit_head, weights_of
 from trainers.setup import RunSetup
 from vit.anatomy import anatomy_of
@@ -143,7 +143,7 @@ def begin_as_probe(setup: RunSetup) -> str:
     """
     end: Any = setup.network.get_submodule(anatomy_of(setup.network).head_name)
     loader = not_augmented(setup)
-    found = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=end)
+    found = features_before(setup, loader, end)
     head, judged = fit_head(as_images(loader, found, end.out_features))
     end.weight.copy_(torch.from_numpy(head.weight))
     end.bias.copy_(torch.from_numpy(head.bias))
