@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe, write_result
-from comparison.plan import SMALL_GRID
+from comparison.planning import SMALL_GRID
 from datasets.config import DataConfig
 from examples import distill
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict

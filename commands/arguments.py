@@ -23,6 +23,10 @@ RunName = Annotated[str, Positional, Arg(metavar="RUN")]
 """The first word of a command about a trained model."""
 
 
+DEFAULT_MINUTES = 15.0
+"""Time of `train FOLDER` and `compare --data FOLDER`: enough for a useful answer, and not too long to wait for it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SeveralRuns:
     """Options of the runs of one command: where they train, and how many at a time."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from commands.arguments import SeveralRuns, left_out, sections
+from commands.arguments import DEFAULT_MINUTES, SeveralRuns, left_out, sections
 from commands.output import JsonOption, json_document
 from commands.parser import ManyOptions, UsageError, by_sections, filled, read, takes_several
 from common.errors import OptionError
@@ -86,8 +86,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     labels: Annotated[tuple[str, ...], Arg(name="labels-per-class", metavar="N")] = ()
     """Train on so many images of each class. Of several numbers each is compared; all: every training image."""
     minutes: float | None = None
-    """Plan all runs together for this many minutes. The speed of each arm is measured first; then the epochs are
-    set."""
+    """Plan all runs together for this many minutes. Runs that train have equal time. Default for a folder: 15, unless
+    models or a length are named."""
     images_seen: tuple[int, ...] = ()
     """Show this many training images to every run. One number, or one for each of --labels-per-class; it sets the
     epochs. Default: what the arm that takes most of them asks for."""
@@ -212,14 +212,16 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def request_of(options: Options) -> Request:
-    from comparison.plan import Request, default_arms
+    from comparison.plan import Request
+    from comparison.planning import default_arms
 
     base = RunConfig(**sections(options))
     if base.model.name != "auto":
         raise UsageError(f"model {base.model.name}: compare takes its models from --arms")
     if base.model.weights is not None and not options.arms:
         raise UsageError(f"weights {base.model.weights}: they are for the models of --arms; name some")
-    arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
+    minutes = minutes_of(options)
+    arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base, in_minutes=minutes is not None)
     labels = (None if word == "all" else int(word) for word in options.labels)
     first, rates = options.tune_lr[0], tuple(rate for rate in options.tune_lr if isinstance(rate, float))
     return Request(
@@ -229,8 +231,18 @@ def request_of(options: Options) -> Request:
         labels=tuple(dict.fromkeys(labels)) or (None,),
         images_seen=options.images_seen,
         tune_lr=first if isinstance(first, str) else rates,
-        minutes=options.minutes,
+        minutes=minutes,
+        optional=0 if options.arms else len(arms) - 2,
     )
+
+
+def minutes_of(options: Options) -> float | None:
+    """Return the minutes for all runs; of one's own images, where nothing else sets a length, those of `train`."""
+    says_how = options.arms or options.images_seen or options.plan_only or options.on
+    if options.minutes is not None or says_how or options.train.epochs is not None or options.data.source in DATASETS:
+        return options.minutes
+    say(f"Nothing says for how long: comparing in {DEFAULT_MINUTES:g} minutes (--minutes M changes it).\n")
+    return DEFAULT_MINUTES
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:

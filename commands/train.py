@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from commands.arguments import TrainOptions
+from commands.arguments import DEFAULT_MINUTES, TrainOptions
 from commands.output import report, say_what_next, say_what_was_seen
 from commands.parser import UsageError
 from common.options import InFits, InPlans
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 Options = TrainOptions
 
-DEFAULT_MINUTES = 15.0
-"""Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""
 AS_IN_A_FIT = (None, "auto", "fit", "on")
 """Values that say nothing else than what a fitted head has: `start_head = "fit"`, `cache_features = "on"`."""
 SHOWN = 3

@@ -13,7 +13,8 @@ from statistics import mean
 
 from common.files import made_whole
 from common.shell import watch
-from comparison.plan import ComparisonPlan, Request, find_folder, plan_comparison, settle
+from comparison.plan import ComparisonPlan, Request
+from comparison.planning import find_folder, plan_comparison, settle
 from comparison.results import Comparison, compared
 from comparison.runs import FinishedRun, cautions, group_into_arms, on_unseen, read_run, require_same_data
 from comparison.train_arms import train_arms, write_commands

@@ -30,6 +30,8 @@ FITTED = 0.98
 """Training accuracy from which an arm has converged."""
 FEWEST = 8
 """Epochs below which convergence is not judged."""
+ONE_PASS = 0.99
+"""Passes over the training images below which a model has not been trained, and nothing is said of who is better."""
 CONVERGENCE = (
     "in the last fifth of the training (steps times learning rate), by over a point and twice its noise, with training "
     "accuracy below 98%"
@@ -77,6 +79,13 @@ class Comparison:
     def arms(self) -> list[str]:
         """Names of the arms."""
         return list(dict.fromkeys(self.runs["arm"]))
+
+    def with_names(self, names: Sequence[str]) -> Comparison:
+        """Return the comparison with other names of the arms, in their order."""
+        new = dict(zip(self.arms, names, strict=True))
+        runs, table = (frame.assign(arm=[new[name] for name in frame["arm"]]) for frame in (self.runs, self.table))
+        pairs = self.pairs.assign(**{end: [new[name] for name in self.pairs[end]] for end in ("first", "second")})
+        return replace(self, runs=runs, table=table, pairs=pairs)
 
     @property
     def labels(self) -> str:
@@ -147,7 +156,8 @@ def design(scored: pd.DataFrame) -> Design:
 
 def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pair of arms: the second minus the first (difference, low, high), p values, verdict, and what a
-    sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`.
+    sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`; of arms of which one took less
+    than a pass over the images it is `untrained`.
 
     All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): judged alone,
     six conditions of equal arms name a winner in an eighth of the reports.
@@ -161,15 +171,19 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
             row = {LABELS: first_of(condition).labels_per_class}
             row |= {"first": first_of(first).arm, "second": first_of(second).arm}
             row |= {"accuracy_first": accuracy(first), "accuracy_second": accuracy(second)}
+            row |= {"passes": min(passes(first), passes(second))}
             rows.append(row | {"images_seen_first": images_seen(first), "images_seen_second": images_seen(second)})
     adjusted = holm([difference.p for difference in found]) if len(found) > 1 else [None]
     for row, difference, p in zip(rows, found, adjusted, strict=True):
         row |= {"low": difference.low, "difference": difference.mean, "high": difference.high}
-        row |= {"p": difference.p, "p_holm": p, "verdict": verdict(difference, p), "together": len(found)}
+        row |= {"p": difference.p, "p_holm": p, "together": len(found)}
+        row |= {"verdict": verdict(difference, p, row["passes"])}
     return numeric(rows).assign(estimate=pd.Series([difference.found for difference in found], dtype=object))
 
 
-def verdict(difference: PairedDifference, adjusted_p: float | None) -> str:
+def verdict(difference: PairedDifference, adjusted_p: float | None, passes: float) -> str:
+    if passes < ONE_PASS:
+        return "untrained"
     if difference.identical:
         return "same"
     if not is_claim(difference, adjusted_p):
@@ -307,6 +321,11 @@ def images_seen(runs: pd.DataFrame) -> int:
     return int(median_of(runs, "images_seen"))
 
 
+def passes(runs: pd.DataFrame) -> float:
+    """Return how often the runs took their training images, the least over seeds."""
+    return min(summary["images_seen"] / summary["images"]["train"] for summary in runs["summary"])
+
+
 def memory(runs: pd.DataFrame) -> float | None:
     known = [value for history in runs["history"] if (value := history[-1].get("memory_mb")) is not None]
     return float(np.median(known)) if known else None
@@ -346,13 +365,14 @@ SCORES = (
 )
 DIFFERENCE = {
     "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
-    "verdict": "verdict",
+    "verdict": "verdict", "after_passes": "passes",
 }  # fmt: skip
 """Columns of table.csv that are those of `pairs` for the first arm and this one."""
 COSTS = (
     Column("parameters", lambda runs: first_of(runs).summary["parameters"], "parameters", ","),
     Column("trainable", lambda runs: first_of(runs).summary["trainable"], "trainable", ","),
     Column("images_seen", images_seen, "images seen", images_seen_text),
+    Column("passes", passes, "passes", ".3g"),
     Column("seconds", lambda runs: median_of(runs, "seconds"), "time", lambda row: duration(row.seconds)),
     Column("memory_mb", memory, "memory MB", lambda row: "-" if pd.isna(row.memory_mb) else f"{row.memory_mb:,.0f}"),
     Column("lr", lambda runs: first_of(runs).config["train"]["lr"], "lr", ".3g"),

@@ -1,6 +1,5 @@
 """Train every arm of a plan. Each run is an ordinary run: a stopped one is resumed, a finished one is read."""
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any, NamedTuple
 from common.errors import TrainingError
 from common.files import write_text
 from common.shell import command
-from comparison.plan import REPORT, Cell, ComparisonPlan, with_labels
+from comparison.plan import Cell, ComparisonPlan
+from comparison.planning import with_labels
 from comparison.runs import FinishedRun, read_run, require_same_data
+from comparison.timing import REPORT, Clock
 from trainers.config import rank_key, to_dict
 from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
@@ -18,8 +19,8 @@ from trainers.storage.data_folder import claimed_folder, data_folder, features_f
 from trainers.storage.run_folder import RunFolder, write_json
 from trainers.storage.run_result import RunResult, read_result
 
-LATE = 0.1
-"""Fraction of `--minutes` by which the end may be late without a line about it."""
+WIDTH = 80
+"""Letters of a line while runs train."""
 
 
 class ArmRun(NamedTuple):
@@ -45,7 +46,7 @@ def planned_run(plan: ComparisonPlan, run: ArmRun) -> Planned:
     if len(plan.rates(arm)) > 1 and seed == plan.seeds[0]:
         key, output = f"{key}_lr{lr:g}", tuning(output)
     tb = output.tb if seed == plan.seeds[0] else "scalars"  # the pictures of every seed say the same
-    budget = {"epochs": plan.epochs[cell[0]], "threads": plan.sharing.threads}
+    budget = {"epochs": plan.passes(cell), "threads": plan.sharing.threads}
     config = arm.config.changed(
         data=vars(with_labels(arm.config.data, labels)) | {"split": plan.split_file},
         train={"seed": seed, "lr": lr, "select": plan.select, **budget},
@@ -67,10 +68,17 @@ def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, 
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
+    clock = None if plan.until is None else Clock(plan.sharing.jobs, plan.until - REPORT, spare=not plan.continued)
     with training(
-        plan.sharing, slurm=slurm, folder=folder, opened=plan.opened, tracker=tracker, may_diverge=True
+        plan.sharing,
+        slurm=slurm,
+        folder=folder,
+        opened=plan.opened,
+        tracker=tracker,
+        may_diverge=True,
+        begin=None if clock is None else clock.begin,
     ) as train:
-        tried = train_all(plan, train)
+        tried = train_all(plan, train, clock)
     return [run for place in range(len(plan.request.labels)) for run in finished_runs(plan, place)], tried
 
 
@@ -109,20 +117,28 @@ def finished_only(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]
         yield run, Outcome(read_result(RunFolder(run.run_dir)))
 
 
-def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
+def train_all(plan: ComparisonPlan, train: TrainAll, clock: Clock | None = None) -> list[dict[str, Any]]:
     """Train all runs by a function of `trainers.multirun.runs`; return a row for each rate that was tried.
 
-    All rates are tried at the first seed, and the best run becomes the run of that seed.
+    All rates are tried at the first seed, and the best run becomes the run of that seed. `clock`: it gives each run its
+    end.
     """
     if any(arm.keeps_features for arm in plan.arms):  # all runs share them in a folder that is there
         base = plan.request.base
         claimed_folder(base.output, base.data.source)
         features_folder(base.output, base.data.source).mkdir(exist_ok=True)
-    progress, rows = Progress(plan), []
+    progress, rows, order = Progress(plan, clock), [], plan.order
 
     def trained(runs: Iterable[ArmRun]) -> Iterator[tuple[ArmRun, RunResult | None]]:
         plans = {run: planned_run(plan, run) for run in runs}
         by_name = {each.name: run for run, each in plans.items()}
+        del order[: len(plans)]
+        if clock is not None and plan.seconds is not None:
+            times = {cell: plan.seconds[cell[0]][cell[1]] for cell in plan.cells}
+            unfinished = {
+                name: times[run.cell] for name, run in by_name.items() if not RunFolder(plans[run].run_dir).is_finished
+            }
+            clock.expect(unfinished, [times[cell] for cell in order])
         for each, outcome in train([*plans.values()]):
             run = by_name[each.name]
             progress.end(run.cell, each.name, outcome)
@@ -130,7 +146,7 @@ def train_all(plan: ComparisonPlan, train: TrainAll) -> list[dict[str, Any]]:
 
     first, *others = plan.seeds
     rates = {cell: plan.rates(plan.arms[cell[1]]) for cell in plan.cells}
-    searched = [cell for cell in plan.cells if len(rates[cell]) > 1]
+    searched = plan.searched
     results: dict[Cell, dict[float | None, RunResult | None]] = {cell: {} for cell in searched}
     for run, result in trained(ArmRun(cell, first, lr) for lr in plan.grid for cell in searched):
         results[run.cell][run.lr] = result
@@ -176,31 +192,31 @@ def finished_runs(plan: ComparisonPlan, place: int) -> list[FinishedRun]:
 
 
 class Progress:
-    """Prints a line for each run that has ended, with the time that the rest takes at the pace so far."""
+    """Prints a line for each run that has ended, with the time that the rest takes: that of `clock`, or at the pace so
+    far."""
 
-    def __init__(self, plan: ComparisonPlan) -> None:
-        self.plan, self.done, self.late = plan, 0, False
+    def __init__(self, plan: ComparisonPlan, clock: Clock | None = None) -> None:
+        self.plan, self.clock, self.done, self.late = plan, clock, 0, False
         self.waiting = plan.all_seconds
         self.trained = self.taken = 0.0
 
     def end(self, cell: Cell, name: str, outcome: Outcome) -> None:
         result, (place, arm) = outcome.result, cell
+        if self.clock is not None:
+            self.clock.end(name)
         expected = self.plan.seconds[place][arm] if self.plan.seconds else 0.0
         self.done, self.waiting = self.done + 1, self.waiting - expected
         if outcome.trained and result is not None:
             self.trained, self.taken = self.trained + expected, self.taken + outcome.seconds
         runs, left = self.plan.number_of_runs - self.done, 0.0
-        if self.trained and runs:
+        if self.clock is not None:
+            left = self.clock.left
+        elif self.trained and runs:
             left = self.taken / self.trained * self.waiting / min(self.plan.sharing.jobs, runs)
         if self.done == 1:
             console.say(f"{'run':>7}  {'val acc':>8}  {'time':>6}  {'left':>6}")
         score = "diverged" if result is None else f"{result.val['accuracy']:.1%}"
         took = console.duration(outcome.seconds) if outcome.trained else "done"
         rest = console.duration(left) if left else ""
-        console.say(f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}  {name}")
-        if self.plan.until is not None and left and not self.late:
-            over = time.monotonic() + left + REPORT - self.plan.until
-            self.late = over > LATE * 60 * (self.plan.request.minutes or 0)
-            if self.late:
-                line = f"the machine is slower than measured: {console.duration(over)} late at the end"
-                console.say(line, label="time")
+        row = f"{self.done:>3}/{self.plan.number_of_runs:<3}  {score:>8}  {took:>6}  {rest:>6}"
+        console.say(f"{row}  {name}" if len(row) + len(name) <= WIDTH - 2 else f"{row}\n{'':>9}{name}")

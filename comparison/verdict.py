@@ -3,18 +3,20 @@
 import math
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from common.shell import command
-from common.text import ellipsis, format_table, pluralise, printable
+from common.text import format_table, pluralise, printable
 from comparison.plan import ComparisonPlan
-from comparison.results import CONVERGENCE, Comparison, by_arm, design, first_of, labels_text, of_runs, rows_of
+from comparison.results import CONVERGENCE, FEWEST, Comparison, by_arm, design, first_of, labels_text, of_runs, rows_of
 from comparison.runs import short_names
+from comparison.timing import whole_time
 from datasets.config import named_set
 from datasets.copies import units_of
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
@@ -23,8 +25,6 @@ from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
 
 WIDTH = 80
-LONGEST = 22
-"""Letters of an arm's name in the last screen."""
 MOST_ROWS = 12
 """Rows of a table that the last screen shows."""
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
@@ -39,20 +39,33 @@ def announce_plan(plan: ComparisonPlan) -> None:
     for parameters, arms in groupby(plan.arms, key=lambda arm: arm.parameters):
         console.say(f"{', '.join(arm.name for arm in arms)}: {parameters:,} parameters", label="arms")
     budgets = [
-        f"{'all' if labels is None else f'{labels} a class'}: {images:,} images x {pluralise(epochs, 'epoch')}"
-        for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True)
+        f"{'all' if labels is None else f'{labels} a class'}: {images:,} images {passes_text(plan, place)}"
+        for place, (labels, images) in enumerate(zip(request.labels, plan.train_images, strict=True))
     ]
     console.say("; ".join(budgets), label="budget")
+    if plan.given_up:
+        more = f"; --minutes {plan.minutes_for_all} have it" if plan.minutes_for_all else ""
+        console.say(f"{request.minutes:g} min leave none for {', '.join(plan.given_up)}{more}", label="time")
     together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
     tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.grid else ""
-    seconds = plan.all_seconds / plan.sharing.jobs
+    seconds = whole_time(plan)
     time = f" in about {console.duration(seconds)}" if seconds else ", not measured"
     console.say(f"{plan.number_of_runs}{time}, {together} {plan.where}{threads}{tuned}", label="runs")
     clusters = units_of(split.samples, split.samples.indices("test"))
     claims = math.comb(len(plan.arms), 2) * len(request.labels)
-    console.say(power_line(len(clusters), request.seeds, assumed(clusters), claims=claims), label="power")
+    console.say(power_line(len(clusters), len(plan.seeds), assumed(clusters), claims=claims), label="power")
     console.say(f"{plan.folder}{' (continued)' if plan.continued else ''}", label="folder")
+
+
+def passes_text(plan: ComparisonPlan, place: int) -> str:
+    """Say how often each run takes the images of a condition."""
+    passes = [plan.passes(cell) for cell in plan.trained if cell[0] == place] or [1.0]
+    if plan.request.minutes is None:
+        return f"x {pluralise(plan.epochs[place][0], 'epoch')}"
+    low, high = min(passes), max(passes)
+    numbers = f"{low:.3g} to {high:.3g} passes" if low < high else pluralise(float(f"{low:.3g}"), "pass")
+    return f"x about {numbers} in equal time"
 
 
 def protocol(plan: ComparisonPlan) -> Iterator[str]:
@@ -61,11 +74,17 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
     yield f"All runs use one split, saved as {plan.split_file.name}: {sizes(plan)} images."
     if split.halved:
         yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
-    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+    if request.minutes is not None:
         yield (
-            f"With {labels_text(labels, every='all training labels')} every run takes {pluralise(epochs, 'epoch')}: "
-            f"{round(images * epochs):,} images seen, the same for all arms."
+            f"All runs together had {request.minutes:g} minutes. Runs that train had equal time; the images that they"
+            " saw are in the table."
         )
+    for labels, images, (epochs, *_) in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        if request.minutes is None:
+            yield (
+                f"With {labels_text(labels, every='all training labels')} every run takes"
+                f" {pluralise(epochs, 'epoch')}: {round(images * epochs):,} images seen, the same for all arms."
+            )
     if plan.grid:
         yield (
             f"Every arm tried the peak learning rates {_rates(plan)} at seed {plan.seeds[0]}; the one with "
@@ -109,11 +128,17 @@ def _rates(plan: ComparisonPlan) -> str:
     return ", ".join(map(_rate, plan.grid))
 
 
-def headline(condition: Comparison) -> str:
-    """Return the verdict on all arms under one condition in one sentence: who wins, or which model to use."""
+def headline(condition: Comparison, *, brief: bool = False) -> str:
+    """Return the verdict on all arms under one condition in one sentence: who wins, or which model to use.
+
+    `brief`: without the number of images."""
     if len(condition.arms) == 2:
         return pair_sentence(first_of(condition.pairs))
-    return which_to_use(condition)
+    if (condition.pairs["verdict"] == "untrained").any():
+        rows = rows_of(condition.table)
+        shares = _listed([f"{row.arm} ({row.accuracy:.1%})" for row in rows], by="and")
+        return f"{after_passes(min(row.passes for row in rows))}, too few to name a model to use: {shares}."
+    return which_to_use(condition, brief=brief)
 
 
 def pair_sentence(pair: Any) -> str:
@@ -124,6 +149,9 @@ def pair_sentence(pair: Any) -> str:
     low, mean, high = sorted(100 * sign * value for value in (pair.low, pair.difference, pair.high))
     images = images_text(found.images, found.groups, pair.scored)
     points = f"{mean:+.1f} points, 95% interval {low:.1f} to {high:.1f}; {images}, {pluralise(found.seeds, 'seed')}"
+    if pair.verdict == "untrained":
+        shares = f"{better} {higher:.1%}, {worse} {lower:.1%}"
+        return f"{after_passes(pair.passes)}, too few to name a winner: {shares} of {images}."
     if pair.verdict == "same":
         sentence = f"No difference: {pair.first} and {pair.second} are right on the same of {images}"
     elif pair.verdict == "unclear":
@@ -142,7 +170,7 @@ def pair_sentence(pair: Any) -> str:
     return f"{sentence}."
 
 
-def which_to_use(condition: Comparison) -> str:
+def which_to_use(condition: Comparison, *, brief: bool = False) -> str:
     """Name the arm with the highest accuracy, and the arms that are, or may be, as good."""
     arms = {row.arm: row for row in rows_of(condition.table)}
     best, second, *_ = sorted(arms.values(), key=lambda row: -row.accuracy)
@@ -151,7 +179,8 @@ def which_to_use(condition: Comparison) -> str:
         if best.arm in (pair.first, pair.second) and pair.verdict in others:
             other = arms[pair.second if pair.first == best.arm else pair.first]
             others[pair.verdict].append(f"{other.arm} ({other.accuracy:.1%})")
-    text = f"Use {best.arm} ({best.accuracy:.1%} of {pluralise(best.images, f'{best.scored} image')} right)"
+    images = "" if brief else f" of {pluralise(best.images, f'{best.scored} image')} right"
+    text = f"Use {best.arm} ({best.accuracy:.1%}{images})"
     if others["same"]:
         text += f" or {_listed(others['same'])}, which {'is' if len(others['same']) == 1 else 'are'} as good"
     if others["unclear"]:
@@ -162,9 +191,13 @@ def which_to_use(condition: Comparison) -> str:
     return f"{text}."
 
 
-def _listed(names: list[str]) -> str:
+def after_passes(passes: float) -> str:
+    return f"After {passes:.2g} passes over the training images"
+
+
+def _listed(names: list[str], *, by: str = "or") -> str:
     *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"{', '.join(others)} {by} {last}" if others else last
 
 
 def images_text(images: int, groups: float, scored: str) -> str:
@@ -195,16 +228,17 @@ def not_converged(comparison: Comparison) -> Iterator[str]:
     conditions = comparison.conditions
     for condition in conditions:
         rows = rows_of(condition.table)
-        epochs = [first_of(runs).config["train"]["epochs"] or 1 for runs in by_arm(condition.runs)]
-        short = [row.arm for row, passes in zip(rows, epochs, strict=True) if passes < 1]
+        where = f" with {condition.title}" * (len(conditions) > 1)
+        steps = [first_of(runs).config["train"]["start_head"] != "fit" for runs in by_arm(condition.runs)]
+        short = [
+            f"{row.arm} ({row.passes:.2g})"
+            for row, trains in zip(rows, steps, strict=True)
+            if trains and row.passes < FEWEST
+        ]
         if short:
-            yield (
-                f"less than a pass over the images with {condition.title}: {', '.join(short)}; the verdict"
-                " says little: more time, fewer arms, seeds or rates"
-            )
+            yield f"too few passes to judge whether more would help{where}: {', '.join(short)}"
         rising = [row for row in rows if pd.notna(row.improvement)]
         if rising:
-            where = f" with {condition.title}" * (len(conditions) > 1)
             arms = ", ".join(f"{row.arm} (+{100 * row.improvement:.1f} points)" for row in rising)
             twice = 2 * max(row.images_seen for row in rising)
             longer = f"longer training may tell: compare --images-seen {twice}, or train --epochs"
@@ -222,11 +256,18 @@ def points_text(row: Any) -> str:
     return "" if pd.isna(row.difference) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*points)
 
 
+def verdict_text(row: Any) -> str:
+    """Say what the second arm of a pair is, next to the first."""
+    if row.verdict == "untrained":
+        return f"after {row.after_passes:.2g} passes"
+    return {None: "", "same": "the same"}.get(row.verdict, row.verdict)
+
+
 VERDICTS = {
     "arm": lambda row: row.arm,
     "accuracy %": mean_text,
     "difference, points": points_text,
-    "verdict": lambda row: {None: "", "same": "the same"}.get(row.verdict, row.verdict),
+    "verdict": lambda row: verdict_text(row),
 }
 """Columns of the table of results, few enough for a phone: heading -> text for a row of the table."""
 
@@ -234,44 +275,67 @@ VERDICTS = {
 def last_screen(comparison: Comparison) -> Iterator[str]:
     """Yield the answer and its cautions in lines of at most 80 letters: a line per condition for two arms, else one per
     arm."""
-    conditions, short = comparison.conditions, [printable(name) for name in short_names(comparison.arms)]
-    if len(short) == 2:
-        first, second = (ellipsis(name, 14) for name in short)
-        header, lines = ["labels", first, second, "difference, points", ""], []
+    names = [printable(name) for name in short_names(comparison.arms)]
+    lines = result_table(comparison.conditions, names)
+    if max(map(len, lines), default=0) > WIDTH:
+        letters = [*map(letter_of, range(len(names)))]
+        for letter, name in zip(letters, names, strict=True):
+            yield from textwrap.wrap(f"{letter}  {name}", WIDTH, subsequent_indent="   ")
+        comparison, names = comparison.with_names(letters), letters
+        lines = result_table(comparison.conditions, letters)
+    conditions = comparison.conditions
+    if len(names) > 2:
         for condition in conditions:
-            rows = rows_of(condition.table)
-            winner = (first, second)[rows[1].difference > 0]
-            verdict = f"{winner} wins" if rows[1].verdict in ("better", "worse") else "no clear winner"
-            lines.append([condition.labels, *map(mean_text, rows), points_text(rows[1]), verdict])
-    else:
-        for condition in conditions:
-            where = f"{condition.title}: " * (len(conditions) > 1)
-            yield from textwrap.wrap(printable(f"{where}{headline(condition)}"), WIDTH, subsequent_indent="  ")
+            brief = len(conditions) > 1
+            text = f"{condition.title}: " * brief + headline(condition, brief=brief)
+            yield from textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ")
         yield ""
-        header = ["labels", "arm", "accuracy", "difference, points", ""]
-        lines = [
-            [condition.labels, ellipsis(name, LONGEST), *(text(row) for text in [*VERDICTS.values()][1:])]
-            for condition in conditions
-            for name, row in zip(short, rows_of(condition.table), strict=True)
-        ]
-    if len(lines) <= MOST_ROWS:
-        cells = [line[len(conditions) == 1 :] for line in (header, *lines)]  # one condition needs no labels
-        yield from format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("arm", "")])
+    yield from lines
     row = first_of(comparison.table)
     images = images_text(row.images, row.groups, comparison.scored)
     yield f"accuracy in % of {images}, {pluralise(row.seeds, 'seed')}; 95% intervals"
-    if len(short) > 2:
-        yield f"difference, better, worse: against the first arm, {ellipsis(short[0], LONGEST)}"
+    if len(names) > 2:
+        yield from textwrap.wrap(f"difference, better, worse: than {names[0]}, the first", WIDTH)
     table = comparison.table
     if ((table["verdict"] == "unclear") & (table["difference_low"] * table["difference_high"] > 0)).any():
         together = len(comparison.pairs)
-        yield f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
-    if len(short) == 2:
+        line = f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
+        yield from textwrap.wrap(line, WIDTH)
+    if len(names) == 2:
         for condition in conditions:
             if needed := seeds_or_images_needed(first_of(condition.pairs)):
                 yield f"{condition.title}: to name a winner {needed}"
     for line in not_converged(comparison):
         yield from textwrap.wrap(printable(line), WIDTH, subsequent_indent="  ")
+
+
+def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list[str]:
+    """Return the lines of the table of results, with these names of the arms; none of more than MOST_ROWS."""
+    if len(names) == 2:
+        header, rows = ["labels", *names, "difference, points", ""], []
+        for condition in conditions:
+            first, second = rows_of(condition.table)
+            winner = names[second.difference > 0]
+            verdict = f"{winner} wins" if second.verdict in ("better", "worse") else "no clear winner"
+            verdict = verdict_text(second) if second.verdict == "untrained" else verdict
+            rows.append([condition.labels, mean_text(first), mean_text(second), points_text(second), verdict])
+    else:
+        header = ["labels", "arm", "accuracy", "difference, points", ""]
+        rows = [
+            [condition.labels, name, *(text(row) for text in [*VERDICTS.values()][1:])]
+            for condition in conditions
+            for name, row in zip(names, rows_of(condition.table), strict=True)
+        ]
+    if len(rows) > MOST_ROWS:
+        return []
+    cells = [row[len(conditions) == 1 :] for row in (header, *rows)]  # one condition needs no labels
+    return [*format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("arm", "")])]
+
+
+def letter_of(number: int) -> str:
+    """Return A to Z for the first numbers from 0 on, then A1 to Z1."""
+    again, place = divmod(number, len(ascii_uppercase))
+    return ascii_uppercase[place] + (str(again) if again else "")
 
 
 def assumed(clusters: Clusters) -> Spread:

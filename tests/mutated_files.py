@@ -29,7 +29,8 @@ from PIL import Image
 from small_run import META, SUMMARY
 
 import main
-from comparison.plan import Request, find_folder
+from comparison.plan import Request
+from comparison.planning import find_folder
 from comparison.runs import read_run, require_same_data
 from datasets.config import DataConfig
 from datasets.images import read_image

@@ -47,7 +47,8 @@ def finished_run(
         next(section for section in config.values() if name in section)[name] = value
     write_json(folder / "config.json", config)
     best = {"epoch": 2, "accuracy": 0.5, "loss": 1.0}
-    base = SUMMARY | {"epochs": 2, "seconds": 1.5 + seed, "images_seen": 2 * train_images, "best": best}
+    base = SUMMARY | {"epochs": 2, "seconds": 1.5 + seed, "images_seen": 10 * train_images, "best": best}
+    base |= {"images": {"train": train_images, "val": 3, "test": len(labels)}}
     write_json(folder / "summary.json", base | (summary or {}))
     machine = {"processor": "P <1>", "device": "cpu", "platform": "Linux"}
     git = {"commit": "0123456789abcdef", "dirty": False}
@@ -102,7 +103,14 @@ def arm_in_memory(name: str, correct: np.ndarray, labels: np.ndarray | None = No
     """The runs of an arm without files, which are right where `correct` (K, N) says so, else one class further."""
     classes, images = ("a", "b", "c"), correct.shape[1]
     labels = np.zeros(images, np.int64) if labels is None else labels
-    costs = {"images_seen": 1, "seconds": 1.0, "parameters": 1, "trainable": 1, "best": {"epoch": 1}}
+    costs = {
+        "images_seen": images,
+        "images": {"train": images},
+        "seconds": 1.0,
+        "parameters": 1,
+        "trainable": 1,
+        "best": {"epoch": 1},
+    }
     known = {"config": {"train": {"lr": 0.1, "epochs": 1}}, "summary": costs, "meta": {}, "history": [{}]}
     runs = []
     for seed, row in enumerate(correct):

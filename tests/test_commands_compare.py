@@ -13,8 +13,8 @@ from fake_sets import class_folders
 from small_run import call
 
 import main
-from comparison import plan
-from comparison.plan import default_arms
+from comparison import planning as plan
+from comparison.planning import default_arms
 from comparison.verdict import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split

@@ -18,7 +18,7 @@ from commands.arguments import TrainOptions
 from commands.parser import kinds, on_line, parse
 from common.errors import Interrupted
 from common.options import Option
-from comparison.plan import refuse_what_cannot_be_shared
+from comparison.planning import refuse_what_cannot_be_shared
 from datasets.open import OpenedImages
 from trainers.config import RunConfig, run_options
 from trainers.options.recipes import filled_in

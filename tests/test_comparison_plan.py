@@ -1,19 +1,24 @@
 """What a comparison decides before its first step, by arithmetic, and its lines while it trains."""
 
 import gc
+import re
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from small_run import few_digits
 
 from common.errors import OptionError
-from comparison import plan as plans
-from comparison.plan import Request, plan_comparison, seconds_of_run
+from comparison import planning as plans
+from comparison import timing
+from comparison.plan import Request
+from comparison.planning import plan_comparison
+from comparison.timing import REPORT, Clock, makespan, seconds_of_run, suited, whole_time
 from comparison.train_arms import Progress
 from trainers.budget.pace import Cost, Pace
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.multirun.runs import Outcome
+from trainers.multirun.runs import Outcome, Planned
 from trainers.multirun.sharing import Sharing
 from trainers.setup import prepare
 from vit.config import ModelConfig
@@ -28,11 +33,11 @@ FEW_EPOCHS = TrainConfig(epochs=4, device="cpu")
 def planned(tmp_path, monkeypatch):
     """Plans two arms with this pace; `options` are those of a request."""
 
-    def plan(pace=PACE, *, slurm=None, train=FEW_EPOCHS, **options):
+    def plan(pace=PACE, *, slurm=None, jobs=None, train=FEW_EPOCHS, arms=2, **options):
         monkeypatch.setattr(plans, "measure", lambda setup: pace)
         base = RunConfig(ModelConfig("vit_micro_2"), few_digits(), train, OutputConfig(output_dir=tmp_path))
-        arms = (base, base.changed(model={"pool": "mean"}))
-        return plan_comparison(Request(base, arms, **options), slurm=slurm)
+        made = [base.changed(model={"pool": pool}) for pool in ("cls", "mean", "mean_norm")]
+        return plan_comparison(Request(base, tuple(made[:arms]), **options), slurm=slurm, jobs=jobs)
 
     return plan
 
@@ -56,20 +61,109 @@ def test_a_person_may_decide(planned):
     assert planned(tune_lr="off").grid == ()
 
 
-@pytest.mark.parametrize("minutes", [0.5, 3, 15, 600])
-def test_epochs_of_minutes_keep_their_proportions_and_fill_the_time(planned, monkeypatch, minutes):
+def quick(pace=PACE, factor=0.1):
+    return pace._replace(training=Cost(0.2 * factor, 0.01 * factor), scoring=Cost(0.1 * factor, 0.002 * factor))
+
+
+@pytest.fixture
+def at_rest(monkeypatch):
+    """Time stands still while a plan is made."""
     monkeypatch.setattr(plans.time, "monotonic", lambda: 0.0)
-    plan = planned(train=TrainConfig(device="cpu"), labels=(10, None), minutes=minutes)
-    assert min(plan.epochs) > 0
-    seconds = 60 * minutes - plans.REPORT
-    if plan.epochs[1] > 0.5:
-        default = planned(train=TrainConfig(device="cpu"), labels=(10, None))
-        assert plan.epochs[0] / plan.epochs[1] == pytest.approx(default.epochs[0] / default.epochs[1], rel=0.1)
-        assert plan.all_seconds == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("minutes", [1, 3, 15, 600])
+def test_a_plan_of_minutes_fills_them_in_equal_time_or_is_refused(planned, at_rest, minutes, factor, jobs):
+    """What is given up first is what a comparison needs least: rates, then seeds; never less than a pass."""
+    seconds = 60 * minutes - REPORT
+    try:
+        plan = planned(quick(factor=factor), train=TrainConfig(device="cpu"), minutes=minutes, jobs=jobs)
+    except OptionError as error:
+        more = int(re.search(r"give (\d+) or more", str(error))[1])
+        assert more > minutes
+        plan = planned(quick(factor=factor), train=TrainConfig(device="cpu"), minutes=more, jobs=jobs)
+        seconds = 60 * more - REPORT
+    assert whole_time(plan) == pytest.approx(seconds, rel=0.01)
+    [times] = plan.seconds
+    assert times[0] == pytest.approx(times[1])
+    passes = [plan.passes(cell) for cell in plan.cells]
+    assert min(passes) >= 1
+    enough_for_all = min(passes) >= 0.5 * plan.usual_epochs[0]
+    assert enough_for_all or (plan.grid, plan.number_of_seeds) == ((), 1)
+    assert not plan.grid or plan.number_of_seeds == 3
+    assert bool(plan.given_up) is not (bool(plan.grid) and plan.number_of_seeds == 3)
+    if plan.given_up:
+        more = planned(quick(factor=factor), train=TrainConfig(device="cpu"), minutes=plan.minutes_for_all, jobs=jobs)
+        assert not more.given_up
+
+
+def test_models_that_nobody_named_are_given_up_before_passes(planned, at_rest):
+    named = planned(quick(factor=0.3), train=TrainConfig(device="cpu"), minutes=2)
+    free = planned(quick(factor=0.3), train=TrainConfig(device="cpu"), minutes=2, optional=1, arms=3)
+    assert (len(named.arms), len(free.arms)) == (2, 2)
+    assert any("mean_norm" in name for name in free.given_up)
+    long = planned(quick(factor=0.3), train=TrainConfig(device="cpu"), minutes=200, optional=1, arms=3)
+    assert len(long.arms) == 3
+    with pytest.raises(OptionError, match="less than|of a pass"):
+        planned(quick(factor=9.0), train=TrainConfig(device="cpu"), minutes=1, optional=1, arms=3)
+
+
+def test_conditions_share_the_time_as_their_usual_epochs_would(planned, at_rest):
+    plan = planned(train=TrainConfig(device="cpu"), labels=(10, None), minutes=30)
+    few, all_labels = (plan.passes((place, 0)) / plan.usual_epochs[place] for place in (0, 1))
+    assert few == pytest.approx(all_labels, rel=0.15)
+
+
+@pytest.mark.parametrize("options", [
+    {"trainable": "head"}, {"trainable": "all"}, {"weights": "none"}, {"trainable": "last:2"},
+])  # fmt: skip
+def test_an_arm_of_minutes_is_trained_by_what_suits_it_unless_a_person_said_otherwise(options):
+    base = RunConfig(ModelConfig("vit_nano_8", **{"weights": "fashion_mnist"} | options))
+    train = suited(base).train
+    heads = {"head": "fit", "all": "probe", "last:2": "probe"}
+    scratch = options.get("weights") == "none"
+    assert train.start_head == (None if scratch else heads[options["trainable"]])
+    assert (train.schedule == "cooldown") is (options.get("trainable") != "head")
+    told = base.changed(train={"start_head": "plain", "schedule": "cosine", "lr": 0.5})
+    assert suited(replace(told, given=frozenset(["--start-head", "--schedule", "--lr"]))).train == told.train
+
+
+class Machine:
+    """A clock of its own, on which runs take their time times `slower`."""
+
+    def __init__(self, monkeypatch, slower):
+        self.now, self.slower = 0.0, slower
+        monkeypatch.setattr(timing.time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("jobs", "runs"), [(1, 1), (1, 6), (2, 2), (2, 6), (2, 7), (3, 10)])
+def test_runs_end_in_time_whatever_their_fixed_parts_take(monkeypatch, jobs, runs, slower):
+    """Each run takes its whole share; a fitted head, every third, cannot be shortened, and takes longer or less."""
+    machine, seconds = Machine(monkeypatch, slower), [5.0 if run % 3 == 2 else 20.0 for run in range(runs)]
+    until = makespan(seconds, jobs)
+    clock, ends, took = Clock(jobs, until), [0.0] * jobs, []
+    clock.expect({str(run): each for run, each in enumerate(seconds)}, [])
+    for run, each in enumerate(seconds):
+        machine.now = worker = min(ends)
+        for other in [name for name, end in clock.running.items() if end <= machine.now + 1e-9]:
+            clock.end(other)
+        begun = clock.begin(Planned(str(run), RunConfig()))
+        end = machine.now + slower * each if run % 3 == 2 else begun.until
+        clock.running[str(run)] = end
+        ends[ends.index(worker)] = end
+        took.append(end - machine.now)
+    assert max(ends) <= until + (5 * slower if slower > 1 else 0) + 1e-6
+    trained = [each for run, each in enumerate(took) if run % 3 != 2]
+    assert max(trained) <= 2.2 * min(trained)
 
 
 def test_of_runs_on_kept_features_the_first_alone_reads_the_images():
-    pace, arm = PACE._replace(decoding=0.3, sizes={"train": 100, "val": 10}), SimpleNamespace(keeps_features=True)
+    pace, arm = (
+        PACE._replace(decoding=0.3, sizes={"train": 100, "val": 10}),
+        SimpleNamespace(keeps_features=True, start_head="plain"),
+    )
     seconds = [runs * seconds_of_run(pace, 5, runs, arm) for runs in (1, 2, 3)]
     assert seconds[1] - seconds[0] == pytest.approx(seconds[2] - seconds[1])
     assert seconds[1] - seconds[0] == pytest.approx(pace.seconds(5) - 0.3 * 110)
@@ -86,7 +180,7 @@ def test_arms_are_built_once_each_and_one_at_a_time(planned, monkeypatch):
         return setup
 
     monkeypatch.setattr(plans, "prepare", one_at_a_time)
-    planned(minutes=1, train=TrainConfig(device="cpu"))
+    planned(minutes=30, train=TrainConfig(device="cpu"))
     assert len(models) == 2
 
 
@@ -103,9 +197,7 @@ def test_of_jobs_in_a_queue_nothing_is_known_here(planned, monkeypatch):
 
 
 def test_a_line_says_which_run_ended_its_score_the_time_left_and_that_another_diverged(capsys):
-    plan = SimpleNamespace(
-        all_seconds=30.0, number_of_runs=3, seconds=((10.0,),), until=None, sharing=SimpleNamespace(jobs=1)
-    )
+    plan = SimpleNamespace(all_seconds=30.0, number_of_runs=3, seconds=((10.0,),), sharing=SimpleNamespace(jobs=1))
     progress, result = Progress(plan), SimpleNamespace(val={"accuracy": 0.5})
     for name, outcome in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):
         progress.end((0, 0), f"pretrained/10/{name}", Outcome(*outcome))

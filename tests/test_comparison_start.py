@@ -13,7 +13,7 @@ from killed_runs import Crash
 from small_run import call, few_digits
 
 import main
-from comparison import compare, plan
+from comparison import compare, planning
 from comparison.plan import Request
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -93,7 +93,7 @@ def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp
     monkeypatch.setattr(compare, "train_arms", keep)
     argv = "compare --arms vit_micro_2 vit_micro_2,pool=mean --minutes 2 --data digits --device cpu --workers 0"
     for measured in (measure, lambda setup: pytest.fail("measured again")):
-        monkeypatch.setattr(plan, "measure", measured)
+        monkeypatch.setattr(planning, "measure", measured)
         with pytest.raises(Crash):
             main.main([*argv.split(), "--output-dir", str(tmp_path)])
     first, again = plans

@@ -1,6 +1,7 @@
 import csv
 import io
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
     )
     assert (good.seeds, good.images, good.scored, pd.isna(good.labels_per_class)) == (3, 60, "test", True)
     costs = ("parameters", "trainable", "images_seen", "seconds", "memory_mb", "lr", "best_epoch")
-    assert [getattr(good, name) for name in costs] == [1000, 900, 12, 2.5, 302, 0.001, "2"]
+    assert [getattr(good, name) for name in costs] == [1000, 900, 60, 2.5, 302, 0.001, "2"]
 
 
 def test_the_csv_reads_back_with_every_digit(two):
@@ -84,6 +85,23 @@ def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(c
         assert len(lines) <= 20  # and four that say where the rest is
         assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("     5", "    20", "   all")) for line in last_screen(crowd)) == 9
+
+
+@pytest.mark.parametrize("length", [3, 30, 60])
+@pytest.mark.parametrize("arms", [2, 3, 5])
+def test_names_in_the_last_screen_are_whole_and_never_equal(tmp_path, arms, length):
+    """Two networks of one family were both called "efficientne… head only"."""
+    names = [f"{'efficientnet_lite' * 4}"[:length] + f"{number} pretrained, head only" for number in range(arms)]
+    arms_made = (
+        arm_of(tmp_path, name, outcomes(0.3 + 0.1 * place, seed=place), LABELS) for place, name in enumerate(names)
+    )
+    lines = [*last_screen(comparison_of((None, tuple(arms_made))))]
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert all(name in text for name in names)
+    if arms > 2:
+        table = [line for line in lines if re.search(r"  \d\d\.\d ± ", line)]
+        assert len({line.split("  ")[0] for line in table}) == arms
 
 
 def test_identical_arms_are_called_the_same(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 from small_comparison import arm_of, comparison_of, pairs_in_memory
 
-from comparison.results import improvement_at_end
-from comparison.verdict import ASSUMED, headline, last_screen, not_converged, notes, pair_sentence, power_line
+from comparison.results import improvement_at_end, rows_of
+from comparison.verdict import ASSUMED, card, headline, last_screen, not_converged, notes, pair_sentence, power_line
 from trainers.statistics import LEVEL, Spread, estimate
 
 LABELS = [row % 3 for row in range(60)]
@@ -173,16 +173,30 @@ def test_of_few_epochs_or_old_files_nothing_is_said():
     assert improvement_at_end([rows]) is None
 
 
-@pytest.mark.parametrize(("epochs", "warned"), [(0.1, True), (1, False)])
-def test_arms_that_had_less_than_a_pass_are_named(tmp_path, epochs, warned):
-    quick = arm_of(tmp_path, "quick", right(55), LABELS, options={"epochs": epochs})
+@pytest.mark.parametrize(("passes", "named"), [(0.1, [True]), (3, [True]), (8, [])])
+def test_arms_that_had_too_few_passes_for_a_curve_are_named(tmp_path, passes, named):
+    quick = arm_of(tmp_path, "quick", right(55), LABELS, summary={"images_seen": 6 * passes})
     lines = [*not_converged(comparison_of((None, (quick, arm_of(tmp_path, "whole", right(9), LABELS)))))]
-    assert [("quick" in line, "whole" in line) for line in lines] == [(True, False)] * warned
+    assert [("quick" in line, "whole" in line) for line in lines] == [(each, False) for each in named]
+
+
+@pytest.mark.parametrize("arms", [2, 3])
+@pytest.mark.parametrize(("passes", "judged"), [(0.1, False), (0.97, False), (1, True)])
+def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(tmp_path, arms, passes, judged):
+    """A tenth of a pass: "Use vit_stem_16 pretrained (70.2 %)"."""
+    made = [arm_of(tmp_path, name, right(9 + 20 * place), LABELS) for place, name in enumerate("abc"[: arms - 1])]
+    quick = arm_of(tmp_path, "quick", right(60), LABELS, summary={"images_seen": 6 * passes})
+    found = comparison_of((None, (*made, quick)))
+    said = [*last_screen(found), card(found), headline(found), *map(pair_sentence, rows_of(found.pairs)[arms - 2 :])]
+    text = " ".join("\n".join(said).split())
+    assert bool(re.search("Use |quick wins", text)) is judged
+    assert (f"after {passes:g} passes" in text.lower()) is not judged
+    assert (found.table["verdict"].iloc[-1] == "untrained") is not judged
 
 
 def test_of_several_arms_it_is_said_which_one_the_others_are_better_than(tmp_path):
     several = comparison(tmp_path, a=right(20), b=right(57), c=right(40))
     two = comparison(tmp_path / "two", a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):
-        assert any("first arm, a" in line for line in last_screen(made)) is said
+        assert any("than a, the first" in line for line in last_screen(made)) is said
         assert any("first arm, a" in line for line in notes(made)) is said

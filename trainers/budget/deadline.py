@@ -6,6 +6,7 @@ import time
 from ignite.engine import Engine, Events
 
 from trainers.engine.optim import COOLDOWN
+from trainers.run import Handler
 from trainers.run_engines import Run
 from trainers.setup import schedule
 
@@ -13,6 +14,11 @@ LATE = 0.06
 """Stop early if the projected end overshoots the deadline by more than this fraction of the run's time."""
 FILES = 3.0
 """Seconds allowed for pictures and files after the last step, besides the scores of the test images."""
+
+
+def ending_at(until: float, *, most: float = math.inf) -> Handler:
+    """Return what ends a run in time: see `DeadlineHandler`."""
+    return lambda trainer: DeadlineHandler(trainer.state.run, until, most=most)
 
 
 class DeadlineHandler:

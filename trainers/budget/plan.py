@@ -21,7 +21,7 @@ from common.options import InFits, InPlans, Training
 from common.text import pluralise
 from datasets.open import OpenedImages
 from trainers.auto_resume import find_same_options
-from trainers.budget.deadline import DeadlineHandler
+from trainers.budget.deadline import ending_at
 from trainers.budget.networks import (
     FILES,
     ON_FEATURES,
@@ -266,7 +266,7 @@ def with_deadline(
 ) -> tuple[RunConfig, list[Handler]]:
     """Return the options of about so many passes and the handler that ends them in time."""
     config = options_begun(config.changed(train={"epochs": rounded(passes)}))
-    return config, [lambda trainer: DeadlineHandler(trainer.state.run, until, most=most)]
+    return config, [ending_at(until, most=most)]
 
 
 def rounded(epochs: float) -> int | float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from common.errors import Diverged, TrainingError
 from datasets.open import OpenedImages
 from trainers.auto_resume import train_or_resume
+from trainers.budget.deadline import ending_at
 from trainers.config import RunConfig
 from trainers.multirun.sharing import Sharing
 from trainers.multirun.slurm import runner
@@ -44,6 +45,8 @@ class Planned:
     config: RunConfig
     earlier: Path | None = None
     """Run that it goes on with."""
+    until: float | None = None
+    """When it shall be over, by `time.monotonic`; it then takes as many steps as there is time for."""
 
     def __str__(self) -> str:
         return self.name
@@ -75,11 +78,13 @@ def training(
     tracker: str | None = None,
     aloud: bool = False,
     may_diverge: bool = False,
+    begin: Callable[[Planned], Planned] | None = None,
 ) -> Iterator[TrainAll]:
     """Give a function that trains several runs, here or as jobs of a queue.
 
     `slurm`: options of sbatch for jobs, which have their files in `folder`. `opened`: images that this process has
-    opened. `may_diverge`: a run that diverges is an outcome, no error."""
+    opened. `may_diverge`: a run that diverges is an outcome, no error. `begin`: makes a run another one
+    at its start."""
     if tracker is not None:
         from trainers.reporting import trackers
 
@@ -95,9 +100,13 @@ def training(
                     yield planned, Outcome(read_result(RunFolder(planned.run_dir)))
             left = [planned for planned, finished in zip(plans, done, strict=True) if not finished]
             if left:
-                yield from each(train, left if slurm is None else map(by_itself, left))
+                yield from each(train, map(begin or (by_itself if slurm is not None else as_planned), left))
 
         yield train_all
+
+
+def as_planned(planned: Planned) -> Planned:
+    return planned
 
 
 def by_itself(planned: Planned) -> Planned:
@@ -113,7 +122,8 @@ def train_one(planned: Planned, *, opened: OpenedImages | None, aloud: bool, may
         say(str(planned))
         try:
             opened = opened or of_this_worker()
-            result = train_or_resume(planned.config, earlier=planned.earlier, opened=opened)
+            ends = [] if planned.until is None else [ending_at(planned.until)]
+            result = train_or_resume(planned.config, earlier=planned.earlier, opened=opened, handlers=ends)
         except TrainingError as error:
             if not (may_diverge and isinstance(error.__cause__, Diverged)):
                 raise

@@ -221,7 +221,7 @@ class RunFolder:
             holds = {
                 "best": isinstance(values["best"].get("epoch"), int),
                 "test": test is None or are_scores(test),
-                "images": all(isinstance(images.get(split), int) for split in ("val", *["test"] * bool(test))),
+                "images": all(isinstance(images.get(split), int) for split in ("train", "val", *["test"] * bool(test))),
             }
             refuse_damage(path, values, [name for name, right in holds.items() if not right])
         return values

@@ -1,0 +1,226 @@
+"""Time of a comparison: what its runs take, what `--minutes` holds, and when each run ends.
+
+In so many minutes every run that trains has the same share, in which it takes as many passes over the images as it can;
+a fitted head takes what it takes. Where the passes would be few, learning rates are given up first, then seeds, then
+models that nobody named, then passes. Less than one pass is refused.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from common.errors import OptionError
+from common.text import pluralise
+from comparison.plan import Cell, ComparisonPlan, PlannedArm
+from trainers.budget.networks import ON_FEATURES
+from trainers.budget.pace import Pace
+from trainers.config import RunConfig, run_options
+from trainers.multirun.runs import Planned
+from trainers.options import defaults
+from trainers.options.recipes import filled_in
+
+REPORT = 10.0
+"""Seconds for the tables, figures and pages at the end."""
+ENOUGH = 0.5
+"""Share of an arm's usual passes from which on time goes to seeds and learning rates, too."""
+HEAD = 6.0
+"""Seconds in which a head is fitted to features that are there."""
+BY_STEPS = {"--lr", "--optimizer", "--augment", "--mixup", "--cutmix", "--start-head", "--cache-features"}
+"""Options with which a head is to be trained by steps, or cannot be fitted."""
+
+
+def suited(config: RunConfig) -> RunConfig:
+    """Return the options with which an arm learns in little time, but for those that were given.
+
+    A frozen network gets a fitted head, a pretrained one begins with such a head, and the learning rate falls when the
+    end is near."""
+    train: dict[str, Any] = {"schedule": "cooldown"}
+    if config.model.trainable == "head":
+        if BY_STEPS.isdisjoint(option.flag for option in run_options() if config.is_given(option)):
+            return filled_in(config, ON_FEATURES)
+    elif defaults.with_model(config).model.weights != "none":
+        train["start_head"] = "probe"
+    return filled_in(config, {"train": train})
+
+
+# What runs take
+
+
+def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
+    """Return the plan with the mean seconds of a run, by condition and arm; None where an arm was not measured."""
+    paces = [arm.pace for arm in plan.arms if arm.pace is not None]
+    if len(paces) < len(plan.arms):
+        return replace(plan, seconds=None)
+    held_out = {split: plan.split.size(split) for split in ("val", "test")}
+    seconds = tuple(
+        tuple(
+            seconds_of_run(pace._replace(sizes={"train": images, **held_out}), passes, plan.runs_of(arm), arm)
+            for pace, passes, arm in zip(paces, epochs, plan.arms, strict=True)
+        )
+        for images, epochs in zip(plan.train_images, plan.epochs, strict=True)
+    )
+    return replace(plan, seconds=seconds)
+
+
+def seconds_of_run(pace: Pace, epochs: float, runs: int, arm: PlannedArm) -> float:
+    """Return the mean seconds of some runs of an arm.
+
+    Of those on kept features the first computes them for all."""
+    saved = pace.first_reading * (runs - 1) / runs if arm.keeps_features else 0.0
+    head = {"fit": HEAD, "probe": HEAD + pace.scored("train")}.get(arm.start_head, 0.0)
+    return pace.seconds(epochs) + head - saved
+
+
+def makespan(seconds: Sequence[float], jobs: int, busy: Sequence[float] = ()) -> float:
+    """Return when runs of so many seconds have ended, each of which starts as soon as one of the jobs is free.
+
+    `busy`: the seconds that runs which have started take yet."""
+    ends = [*sorted(busy, reverse=True)[: jobs - 1], *[0.0] * jobs][:jobs]
+    heapq.heapify(ends)
+    for each in seconds:
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends)
+
+
+def whole_time(plan: ComparisonPlan) -> float:
+    """Return the seconds that all runs take; 0: not measured."""
+    if plan.seconds is None:
+        return 0.0
+    return makespan([plan.seconds[place][arm] for place, arm in plan.order], plan.sharing.jobs)
+
+
+# What so many minutes hold
+
+
+def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
+    """Return the plan that fills so many seconds. Raises OptionError: they are too few for a pass of each arm."""
+    *more, least = (with_share(candidate, seconds) for candidate in candidates(plan))
+    found = next((each for each in more if has_enough(each)), least)
+    spent = 60 * (plan.request.minutes or 0) - seconds
+    slowest = min(found.trained, key=found.passes, default=None)
+    if slowest is not None and found.passes(slowest) < 1:
+        needed = whole_time(with_passes(found, lambda _: 1.0)) + spent
+        raise OptionError(
+            f"--minutes {plan.request.minutes:g} is {found.passes(slowest):.2g} of a pass over the images for"
+            f" {found.arms[slowest[1]].name}: give {math.ceil(1.1 * needed / 60)} or more, or fewer arms or labels"
+        )
+    for_all = whole_time(with_passes(plan, lambda cell: enough(plan, cell))) + spent
+    return replace(found, given_up=tuple(given_up(plan, found)), minutes_for_all=math.ceil(1.1 * for_all / 60))
+
+
+def candidates(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
+    """Yield what the time may hold: all that was asked for, then less and less of it."""
+    yield plan
+    if plan.grid and plan.request.tune_lr == "auto":
+        plan = replace(plan, grid=(), why_not_tuned=f"--minutes {plan.request.minutes:g} leaves no time for it")
+        yield plan
+    for seeds in range(plan.number_of_seeds - 1, 0, -1):
+        plan = replace(plan, number_of_seeds=seeds)
+        yield plan
+    for arms in range(len(plan.arms) - 1, len(plan.arms) - plan.request.optional - 1, -1):
+        yield plan.with_first(arms)
+
+
+def given_up(plan: ComparisonPlan, found: ComparisonPlan) -> Iterator[str]:
+    """Yield what the time does not hold."""
+    if plan.grid and not found.grid:
+        yield "the choice of learning rates"
+    if missing := plan.number_of_seeds - found.number_of_seeds:
+        yield f"{missing} of {pluralise(plan.number_of_seeds, 'seed')}"
+    yield from (arm.name for arm in plan.arms[len(found.arms) :])
+
+
+def has_enough(plan: ComparisonPlan) -> bool:
+    return all(plan.passes(cell) >= enough(plan, cell) for cell in plan.trained)
+
+
+def enough(plan: ComparisonPlan, cell: Cell) -> float:
+    """Return the passes in which an arm learns most of what it can."""
+    longest = defaults.lookup(plan.arms[cell[1]].resolved).max_epochs
+    return ENOUGH * min(longest, plan.usual_epochs[cell[0]])
+
+
+def with_passes(plan: ComparisonPlan, passes: Callable[[Cell], float]) -> ComparisonPlan:
+    """Return the plan in which arms that train take so many passes."""
+    trained = {*plan.trained}
+    epochs = [
+        tuple(passes((place, arm)) if (place, arm) in trained else 1.0 for arm in range(len(plan.arms)))
+        for place in range(len(plan.epochs))
+    ]
+    return with_seconds(replace(plan, epochs=tuple(epochs)))
+
+
+def with_share(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
+    """Return the plan that takes so many seconds, in which all arms that train have equal time.
+
+    Conditions share the time as their usual passes would."""
+    at_rest = with_passes(plan, lambda _: 0.0)
+    usual = with_passes(plan, lambda cell: plan.usual_epochs[cell[0]])
+    fixed, whole = (dict(zip(plan.cells, times(each), strict=True)) for each in (at_rest, usual))
+    longest = {place: max(whole[cell] for cell in plan.trained if cell[0] == place) for place, _ in plan.trained}
+
+    def durations(share: float) -> dict[Cell, float]:
+        return fixed | {cell: share * longest[cell[0]] / max(longest.values()) for cell in plan.trained}
+
+    low, high = 0.0, seconds
+    for _ in range(30):  # to a millionth of the time
+        share = (low + high) / 2
+        each = durations(share)
+        is_in_time = makespan([each[cell] for cell in plan.order], plan.sharing.jobs) <= seconds
+        low, high = (share, high) if is_in_time else (low, share)
+    found = durations(low)
+    passes = {c: plan.usual_epochs[c[0]] * (found[c] - fixed[c]) / (whole[c] - fixed[c]) for c in plan.trained}
+    timed = with_passes(plan, lambda cell: rounded(passes[cell]))
+    rows = (tuple(found[place, arm] for arm in range(len(plan.arms))) for place in range(len(plan.epochs)))
+    return replace(timed, seconds=tuple(rows))
+
+
+def times(plan: ComparisonPlan) -> list[float]:
+    """List the seconds of a run of each cell."""
+    assert plan.seconds is not None, "a plan of minutes has been measured"
+    return [plan.seconds[place][arm] for place, arm in plan.cells]
+
+
+def rounded(passes: float) -> float:
+    """Round passes down, to hundredths where they are few."""
+    return float(int(passes)) if passes >= 20 else max(0.01, int(100 * passes) / 100)
+
+
+class Clock:
+    """Gives each run that starts its end, so that all end in time, whatever those before it took.
+
+    `spare`: time that those before it left over is for those that follow."""
+
+    def __init__(self, jobs: int, until: float, *, spare: bool = True) -> None:
+        self.jobs, self.until, self.most = jobs, until, math.inf if spare else 1.0
+        self.waiting: dict[str, float] = {}
+        self.later: Sequence[float] = ()
+        self.running: dict[str, float] = {}
+
+    def expect(self, runs: Mapping[str, float], later: Sequence[float]) -> None:
+        """Take the names of the runs that come next, with their seconds, and the seconds of those after them."""
+        self.waiting, self.later = dict(runs), later
+
+    def begin(self, run: Planned) -> Planned:
+        """Return a run with its end."""
+        now, seconds = time.monotonic(), self.waiting.pop(run.name)
+        busy = [max(0.0, end - now) for end in self.running.values()]
+        whole = makespan([seconds, *self.waiting.values(), *self.later], self.jobs, busy)
+        scale = min(self.most, max(0.0, self.until - now) / whole)
+        self.running[run.name] = end = now + seconds * scale
+        return replace(run, until=min(end, self.until))
+
+    def end(self, name: str) -> None:
+        self.running.pop(name, None)
+
+    @property
+    def left(self) -> float:
+        """Seconds until all runs have ended."""
+        now = time.monotonic()
+        whole = makespan([*self.waiting.values(), *self.later], self.jobs, [end - now for end in self.running.values()])
+        return max(0.0, min(self.until - now, self.most * whole)) if whole > 0 else 0.0
