@@ -9,8 +9,9 @@ K classes.
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import accumulate
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,22 +53,19 @@ class WithStages(nn.Module):
     def __init__(self, network: nn.Module, spec: ImageSpec) -> None:
         super().__init__()
         self.network = network
+        self.ends: list[tuple[nn.Module, Literal["out"]]]
+        self.ends = [(stage, "out") for stage in anatomy_of(network).blocks[-STAGES:]]
         was_training = network.training
-        with torch.no_grad(), _recording(network) as pooled:
+        with torch.no_grad(), recording(self.ends, take=_mean_of_map) as pooled:
             network.eval()(torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size))
         network.train(was_training)
         self.widths = tuple(each.size(1) for each in pooled)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> (B, D), its own features first"""
-        with _recording(self.network) as pooled:
+        with recording(self.ends, take=_mean_of_map) as pooled:
             features = self.network(images).float()
         return torch.cat([features, *pooled], dim=1)
-
-
-def _recording(network: nn.Module) -> AbstractContextManager[list[Tensor]]:
-    """Record the mean (B, D) over the map (B, D, H, W) of each last stage."""
-    return recording([(stage, "out") for stage in anatomy_of(network).blocks[-STAGES:]], take=_mean_of_map)
 
 
 def _mean_of_map(made: Tensor) -> Tensor:
