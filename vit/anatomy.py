@@ -49,12 +49,12 @@ def anatomy_of(model: nn.Module) -> Anatomy:
 
 
 def known_anatomy(model: nn.Module) -> Anatomy | None:
-    """Ask the library whose class a model has; None for any other model."""
+    """Ask the libraries whose class a model may have; None for any other model."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     homes = [f"{kind.__module__}." for kind in type(model).__mro__]
-    module = next((row.module for home in homes for row in LIBRARIES if home.startswith(f"{row.classes}.")), None)
-    found: Anatomy | None = import_module(f"{__package__}.{module}").anatomy(model) if module else None
-    return found
+    modules = (row.module for home in homes for row in LIBRARIES if home.startswith(f"{row.classes}."))
+    found = (import_module(f"{__package__}.{module}").anatomy(model) for module in modules)
+    return next((each for each in found if each is not None), None)
 
 
 def grid_positions(model: nn.Module) -> str | None:

@@ -82,7 +82,7 @@ VIT_SHAPES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
-"""Their ImageNet weights come in a pip package."""
+"""Their ImageNet weights come in a pip package: Tan and Le 2019 (arXiv:1905.11946), the Lite variant, Apache 2.0."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,13 @@ WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
 """Description, for every report, of a model that is not what one expects here."""
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagenet": "vit_stem_16"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
-EMBEDDED_SHA256: dict[str, str] = {
+SHA256: dict[str, str] = {
     "fashion_mnist": "c5a31c75835b0792902b0837765e91e3e8581910dad7dec449fe393b9ce6b75b",
     "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
+    "efficientnet_lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "efficientnet_lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
+"""Hash of each file of weights that comes with the application or in a pip package. torchvision's names have theirs."""
 MIXTURE = "mixture"
 """Name of a model that is several networks side by side; which ones, its `networks` say."""
 HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)

