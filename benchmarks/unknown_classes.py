@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.environment import describe
 from datasets.transforms import Pipeline
-from inference.certainty.features import in_one, recorded
+from inference.certainty.features import joined_batches, recorded
 from inference.certainty.unknown import fit_threshold, fit_unlikeness
 from inference.images import find_images, read_pixels
 from vit import build_model, image_spec
@@ -52,7 +52,7 @@ def kept_features(model: str, size: int, folder: Path, keep: Path) -> Kept:
             for start in range(0, len(files), 32):
                 images = find_images([str(file) for file in files[start : start + 32]])
                 network(pipeline.normalise(torch.from_numpy(np.stack([read_pixels(i, pipeline) for i in images]))))
-        parts = {f"part{n}": part.numpy() for n, part in enumerate(in_one(passes, len(files)) or ())}
+        parts = {f"part{n}": part.numpy() for n, part in enumerate(joined_batches(passes, len(files)) or ())}
         labels, splits = np.array(rows).T
         keep.mkdir(parents=True, exist_ok=True)
         np.savez(path, labels=labels, splits=splits, classes=np.array(classes), **parts)

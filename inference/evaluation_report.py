@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from common.files import write_text
 from common.tables import csv_text
 from common.text import format_table, printable
-from datasets.copies import units_of
-from inference.certainty.report import report
-from trainers.calibration import sharpness
-from trainers.engine.engines import Scores, write_predictions
+from inference.certainty.report import JudgedPass, report
+from inference.scored_pass import ScoredPass
+from trainers.engine.engines import write_predictions
 from trainers.engine.metrics import (
     ClassRow,
     confidence_bins,
@@ -60,62 +59,70 @@ class Evaluation:
     """Findings in sentences."""
 
 
-def write_evaluation(
-    folder: Path,
-    name: str,
-    scores: Scores,
-    kept: Sequence[tuple[Tensor, ...]],
-    dataset: Any,
-    class_names: Sequence[str],
-    *,
-    answers: Any = None,
-    fit_for: str | None = None,
-) -> Evaluation:
-    """Write `<name>_predictions.csv`, `_per_class.csv`, `_confusion.csv` and `.png`, `_reliability.png`, and what
-    `certainty.report` writes of the `answers`, into `folder`.
+def write_evaluation(folder: Path, judged: JudgedPass) -> Evaluation:
+    """Write what a pass found into a folder.
 
-    `kept`: the features of each pass. With `fit_for`, the name of the weights, a temperature and answers are fitted to
-    these scores and saved; else the given answers, and their temperature, are used.
+    `<name>_predictions.csv`, `_per_class.csv`, `_confusion.csv` and `.png`, `_reliability.png`, and what
+    `certainty.report` writes.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    scored, temperature = judged.scored, judged.temperature
+    classes = per_class(scored.outputs, scored.class_names)
+    design = design_of(scored.outputs.correct, scored.units)
+    files = [*write_tables(folder, scored, classes), *draw(folder, scored, temperature)]
+    numbers, sentences, more = report(folder, judged)
+    return Evaluation(
+        metrics=scored.metrics,
+        images=design.images,
+        design=design,
+        interval=design.interval(scored.metrics["accuracy"]),
+        classes=classes,
+        files=[*files, *more],
+        temperature=temperature,
+        scaled={} if temperature is None else scaled_metrics(scored, temperature),
+        answers=numbers,
+        said=sentences,
+    )
+
+
+def write_tables(folder: Path, scored: ScoredPass, classes: Sequence[ClassRow]) -> list[Path]:
+    """Write the predictions, the scores of each class, and the confusion matrix; return the files."""
+    name, names = scored.name, scored.class_names
+    predictions = write_predictions(folder, name, scored.scores, scored.images, names)
+    of_classes, confusion = (folder / f"{name}_{table}.csv" for table in ("per_class", "confusion"))
+    write_text(of_classes, csv_text(ClassRow._fields, classes))
+    write_text(confusion, confusion_text(scored.outputs, names))
+    return [predictions, of_classes, confusion]
+
+
+def draw(folder: Path, scored: ScoredPass, temperature: float | None) -> list[Path]:
+    """Draw the confusion matrix and the reliability, before and after calibration; return the files."""
     from trainers.reporting.figures.results import (  # matplotlib takes a second to import
         confusion_figure,
         reliability_figure,
         save,
     )
 
-    folder.mkdir(parents=True, exist_ok=True)
-    outputs = scores.outputs
-    temperature = None
-    if outputs.whole:
-        temperature = fitted_temperature(outputs) if fit_for is not None else answers and answers.temperature
-    bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
-    if temperature is not None:
-        scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
-        scaled = _calibration(scores, temperature)
-    classes = per_class(outputs, class_names)
-    predictions = write_predictions(folder, name, scores, dataset, class_names)
-    tables = [predictions, *(folder / f"{name}_{table}.csv" for table in ("per_class", "confusion"))]
-    write_text(tables[1], csv_text(ClassRow._fields, classes))
-    write_text(tables[2], confusion_text(outputs, class_names))
-    counts, names, shown = most_confused(outputs, class_names)
+    name, outputs = scored.name, scored.outputs
+    counts, names, shown = most_confused(outputs, scored.class_names)
     confusion = confusion_figure(counts, names, title=f"{name}: {len(outputs.labels):,} images{shown}")
-    diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
-    pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
-    design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
-    about = (folder, name, outputs, kept, dataset, class_names)
-    numbers, said, files = report(*about, answers=answers, fit_for=fit_for, temperature=temperature)
-    return Evaluation(
-        scores.metrics,
-        design.images,
-        design,
-        design.interval(scores.metrics["accuracy"]),
-        classes,
-        [*tables, *pictures, *files],
-        temperature,
-        scaled,
-        answers=numbers,
-        said=said,
-    )
+    bins = confidence_bins(outputs.confidence, outputs.correct)
+    scaled = None if temperature is None else scaled_bins(scored, temperature)
+    diagram = reliability_figure(bins, ece=scored.metrics["ece"], title=name, scaled=scaled)
+    return [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
+
+
+def scaled_metrics(scored: ScoredPass, temperature: float) -> dict[str, float]:
+    """Compute `loss` and `ece` once the logits are divided by the temperature."""
+    logits, labels = scored.outputs.logits.double(), scored.outputs.labels
+    loss = F.cross_entropy(logits / temperature, labels).item()
+    return {"loss": loss, "ece": expected_calibration_error(scaled_bins(scored, temperature))}
+
+
+def scaled_bins(scored: ScoredPass, temperature: float) -> Tensor:
+    """Return the `confidence_bins` once the logits are divided by the temperature."""
+    confidence, predicted = (scored.outputs.logits.float() / temperature).softmax(dim=1).max(dim=1)
+    return confidence_bins(confidence, predicted == scored.outputs.labels)
 
 
 def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:
@@ -126,26 +133,6 @@ def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:
     pairs = Counter(zip(outputs.labels.tolist(), outputs.predicted.tolist(), strict=True))
     rows = ((class_names[true], class_names[predicted], images) for (true, predicted), images in sorted(pairs.items()))
     return csv_text(("true", "predicted", "images"), rows)
-
-
-def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
-    logits, labels = scores.outputs.logits, scores.outputs.labels
-    bins = reliability(logits, labels, temperature=temperature)
-    return {
-        "loss": F.cross_entropy(logits.double() / temperature, labels).item(),
-        "ece": expected_calibration_error(bins),
-    }
-
-
-def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Return the `confidence_bins` of predictions (N, classes), once the logits are divided by `temperature`."""
-    confidence, predicted = (logits.detach().float() / temperature).softmax(dim=1).max(dim=1)
-    return confidence_bins(confidence, predicted == labels)
-
-
-def fitted_temperature(outputs: Predictions) -> float:
-    """Fit the temperature (Guo et al. 2017) to the logits and labels of validation images."""
-    return 1 / sharpness(outputs.logits.double().numpy(), outputs.labels.numpy())
 
 
 LISTED = 4

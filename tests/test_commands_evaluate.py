@@ -19,8 +19,7 @@ from torch.nn import functional as F
 import main
 from datasets import DataConfig, DataError
 from datasets.open import split_samples
-from inference.certainty.answers import FILE
-from inference.evaluation_report import fitted_temperature
+from inference.certainty.answers import FILE, fitted_temperature
 from trainers.engine.metrics import class_scores, mean_of, per_class
 
 TINY = "--model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"

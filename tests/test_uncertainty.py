@@ -22,7 +22,7 @@ from inference.certainty import answers as answers_file
 from inference.certainty import conformal, unknown
 from inference.certainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
-from inference.certainty.features import in_one, recorded
+from inference.certainty.features import joined_batches, recorded
 from inference.certainty.unknown import RobustScale, fit_gaussian, fit_threshold, fit_unlikeness, fitted_rows
 from inference.classifier import open_classifier
 from inference.images import find_images
@@ -216,8 +216,9 @@ def test_recording_leaves_the_bits_of_the_logits():
         alone = model(images)
         with recorded(model) as kept:
             assert torch.equal(model(images), alone)
-    assert [part.shape for part in in_one(kept, 5)] == [(5, 64)] * 3  # the first block, the middle one, the head
-    assert in_one(kept, 6) is None
+    whole = joined_batches(kept, 5)
+    assert [part.shape for part in whole] == [(5, 64)] * 3  # the first block, the middle one, the head
+    assert joined_batches(kept, 6) is None
 
 
 def test_a_large_pass_keeps_its_promise_without_logits():

@@ -23,6 +23,7 @@ from inference.certainty import conformal, unknown
 from inference.certainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
 from inference.certainty.features import WithUnlikeness
 from inference.certainty.unknown import RATES, Gaussian, RobustScale, Unlikeness, fit_threshold, fit_unlikeness
+from trainers.calibration import sharpness
 
 FILE = "answers.json"
 """Name of the file in the folder of a run's predictions."""
@@ -72,7 +73,6 @@ def fit_answers(
     units: NDArray,
     *,
     weights: str = "",
-    temperature: float | None = None,
 ) -> tuple[Answers, NDArray[np.float64]]:
     """Fit to the `Predictions` of N validation images, with the parts (N, width) of their features, or None, and the
     unit (N,) of each. Returns the score for unknowns (N,) too; NaN of images that it is fitted to."""
@@ -87,10 +87,15 @@ def fit_answers(
         {rate: threshold for rate, threshold in thresholds.items() if threshold is not None},
         unlikeness,
         weights,
-        temperature,
+        fitted_temperature(outputs) if outputs.whole else None,
         halved=unlikeness.gaussian is not None,
     )
     return answers, scores
+
+
+def fitted_temperature(outputs: Any) -> float:
+    """Fit the temperature (Guo et al. 2017) to the logits and labels of validation images."""
+    return 1 / sharpness(outputs.logits.double().numpy(), outputs.labels.numpy())
 
 
 def own_probabilities(outputs: Any) -> NDArray[np.float64]:

@@ -20,27 +20,31 @@ UNLIKE = "unlike"
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Record the parts (B, width) of each pass in the list while entered, float32 on the CPU; none where the blocks and
-    the head of a model are not known. The logits keep their bits."""
-    passes: list[tuple[Tensor, ...]] = []
-    with watched(model) as seen:
+    """Record the parts (B, width) of each batch in the list while entered, float32 on the CPU.
+
+    There are none where the blocks and the head of a model are not known. The logits keep their bits.
+    """
+    batches: list[tuple[Tensor, ...]] = []
+    with watched(model) as features:
 
         def keep(*_: Any) -> None:
-            passes.append(tuple(part.detach().float().cpu() for part in seen))
-            seen.clear()
+            batches.append(tuple(part.detach().float().cpu() for part in features))
+            features.clear()
 
         with model.register_forward_hook(keep):
-            yield passes
+            yield batches
 
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Record the parts (B, width) of a pass in the list while entered: of the first block and the middle one what they
-    hand on, and what reaches the head; of an ONNX file its own score. It must be emptied after each pass."""
+    """Record the parts (B, width) of a batch in the list while entered; the caller empties it after each batch.
+
+    They are what the first block and the middle one hand on, and what reaches the head; of an ONNX file its own score.
+    """
     if UNLIKE in names_of_outputs(model):
-        seen: list[Tensor] = []
-        with scored_by_itself(model, seen):
-            yield seen
+        features: list[Tensor] = []
+        with scored_by_itself(model, features):
+            yield features
         return
     own = known_anatomy(model)
     ends: list[tuple[nn.Module, Literal["in", "out"]]] = []
@@ -48,8 +52,8 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
         blocks = list(own.blocks)
         ends = [(blocks[place], "out") for place in sorted({0, len(blocks) // 2}) if blocks]
         ends.append((own.head[0], "in"))
-    with recording(ends, take=pooled) as seen:
-        yield seen
+    with recording(ends, take=pooled) as features:
+        yield features
 
 
 def names_of_outputs(model: nn.Module) -> list[str]:
@@ -59,12 +63,12 @@ def names_of_outputs(model: nn.Module) -> list[str]:
 
 
 @contextmanager
-def scored_by_itself(model: Any, seen: list[Tensor]) -> Iterator[None]:
+def scored_by_itself(model: Any, features: list[Tensor]) -> Iterator[None]:
     """Let an ONNX file compute its score (B, 1) in the pass that computes the logits."""
 
     def forward(images: Tensor) -> Tensor:
         logits, score = model.run(images, model.output, UNLIKE)
-        seen.append(score[:, None])
+        features.append(score[:, None])
         return logits
 
     model.forward = forward  # of the instance
@@ -90,12 +94,12 @@ class WithUnlikeness(nn.Module):
         self.model, self.unlikeness, self.amp_dtype = model, unlikeness, amp_dtype
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        with watched(self.model) as seen, autocast(images.device, self.amp_dtype):
+        with watched(self.model) as features, autocast(images.device, self.amp_dtype):
             logits = self.model(images)
-        return logits, self.unlikeness(logits, tuple(part.float() for part in seen) or None)
+        return logits, self.unlikeness(logits, tuple(part.float() for part in features) or None)
 
 
-def in_one(kept: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
-    """Join the parts (N, width) of a pass over N images; None where none were kept, or not of each."""
-    whole = tuple(torch.cat(each) for each in zip(*kept, strict=True)) if kept else ()
+def joined_batches(batches: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
+    """Join the parts that batches recorded to (N, width) of all N images; None unless each image has them."""
+    whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True)) if batches else ()
     return whole if whole and all(len(part) == images for part in whole) else None

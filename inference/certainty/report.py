@@ -1,114 +1,125 @@
-"""Report of an evaluation on its answers: in sentences, as a table of images, as a picture, and as numbers.
-
-N images, K columns of probabilities: of all classes, or of a large pass the likeliest of each image.
-"""
+"""Report of an evaluation on its answers: in sentences, as a table of images, as a picture, and as numbers."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from common.files import text_file, write_bytes
 from common.tables import csv_lines
 from common.text import printable
-from datasets.copies import units_of
 from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
-from inference.certainty.features import in_one
 from inference.predict import JOINT
+from inference.scored_pass import ScoredPass
 from trainers.calibration import WANTED, answered
 
 LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
 
 
-def report(
-    folder: Path,
-    name: str,
-    outputs: Any,
-    kept: Sequence[tuple[Tensor, ...]],
-    dataset: Any,
-    class_names: Sequence[str],
-    *,
-    answers: Answers | None,
-    fit_for: str | None = None,
-    temperature: float | None = None,
-) -> tuple[dict[str, Any], list[str], list[Path]]:
-    """Hold answers against a pass over N labelled images, or with `fit_for`, the name of the weights, fit them to it
-    and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`; returns the numbers of
-    `numbers_of`, sentences, and the files.
+@dataclass(frozen=True, eq=False)
+class JudgedPass:
+    """A scored pass over N images with K columns of probabilities, and what answers say of each image."""
 
-    outputs: the `Predictions` of the pass; kept: what `recorded` gave; dataset: its `samples`, `indices` and `path`.
+    scored: ScoredPass
+    answers: Answers | None
+    """None: nothing is promised for this model."""
+    unlike: NDArray[np.float64] | None
+    """How unlike the validation images each is (N,), NaN of those that the score is fitted to; None: not known."""
+    fitted: bool = False
+    """Whether the answers were fitted to these very images."""
+
+    @property
+    def temperature(self) -> float | None:
+        """Divisor of the logits; None: none was fitted, or the logits were not kept."""
+        return self.answers.temperature if self.answers is not None and self.scored.outputs.whole else None
+
+    @property
+    def sets(self) -> NDArray[np.bool_] | None:
+        """Which classes are in the set of each image at LEVEL (N, K); None: it cannot be promised."""
+        cut = None if self.answers is None else self.answers.cuts.get(LEVEL)
+        return None if cut is None else sets_of(self.scored.probabilities, cut)
+
+    @property
+    def unknown(self) -> NDArray[np.float64] | None:
+        """1 for each image (N,) that is unknown at RATE, else 0; NaN, None: as `unlike`, or nothing can be promised."""
+        threshold = None if self.answers is None else self.answers.thresholds.get(RATE)
+        if threshold is None or self.unlike is None:
+            return None
+        return np.where(np.isnan(self.unlike), np.nan, self.unlike > threshold)
+
+
+def fit_to(scored: ScoredPass, weights: str) -> JudgedPass:
+    """Fit answers to a pass over validation images. `weights`: name of the weights that they hold for."""
+    if not scored.outputs.whole and scored.features is None:
+        return JudgedPass(scored, None, None, fitted=True)
+    answers, unlike = fit_answers(scored.outputs, scored.features, scored.units, weights=weights)
+    return JudgedPass(scored, answers, unlike, fitted=True)
+
+
+def hold_against(scored: ScoredPass, answers: Answers | None) -> JudgedPass:
+    """Judge each image of a pass by answers that were fitted to other images."""
+    if answers is None:
+        return JudgedPass(scored, None, None)
+    score = answers.unlikeness
+    of_features = score.gaussian is not None or score.energy is None  # or of an ONNX file, which gives its own
+    if (score.energy is not None and not scored.outputs.whole) or (of_features and scored.features is None):
+        return JudgedPass(scored, answers, None)
+    return JudgedPass(scored, answers, score(scored.outputs.logits, scored.features).double().numpy())
+
+
+def report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str], list[Path]]:
+    """Write `<name>_answers.csv` and `<name>_answers.png` into a folder, and answers that were fitted to these images.
+
+    Returns the numbers of `numbers_of`, sentences, and the files.
     """
-    units, features = units_of(dataset.samples, dataset.indices), in_one(kept, len(outputs.labels))
-    scores, files = None, []
-    if fit_for is not None and (outputs.whole or features is not None):
-        answers, scores = fit_answers(outputs, features, units, weights=fit_for, temperature=temperature)
-        files.append(write_answers(folder, answers))
-    elif answers is not None:
-        scores = scores_of(answers, outputs, features)
-    shares, _ = columns_of(outputs)
-    cut = None if answers is None else answers.cuts.get(LEVEL)
-    sets = None if cut is None else sets_of(shares, cut)
-    threshold = None if answers is None else answers.thresholds.get(RATE)
-    unlike = None if threshold is None or scores is None else np.where(np.isnan(scores), np.nan, scores > threshold)
+    scored, answers, files = judged.scored, judged.answers, list[Path]()
+    sets, unknown = judged.sets, judged.unknown
     if answers is not None:
-        files.append(folder / f"{name}_answers.csv")
+        if judged.fitted:
+            files.append(write_answers(folder, answers))
+        files.append(folder / f"{scored.name}_answers.csv")
         with text_file(files[-1]) as file:
-            rows = table_rows(outputs, dataset, class_names, sets, unlike)
-            file.writelines(csv_lines(("path", "label", "predicted", "set", "unknown"), rows))
-    files.append(folder / f"{name}_answers.png")
-    draw(files[-1], shares.max(axis=1), outputs.correct.numpy(), sets, title=name)
-    numbers = numbers_of(answers, outputs, unlike, units)
-    said = [*lines(answers, numbers, fitted=fit_for is not None)]
-    if unlike is not None:
-        judged = ~np.isnan(unlike)
-        of_classes, worst = unknown_by_class(unlike[judged], outputs.labels.numpy()[judged], class_names)
+            file.writelines(
+                csv_lines(("path", "label", "predicted", "set", "unknown"), table_rows(scored, sets, unknown))
+            )
+    files.append(folder / f"{scored.name}_answers.png")
+    draw(files[-1], scored, sets)
+    numbers = numbers_of(judged, unknown)
+    said = [*lines(answers, numbers, fitted=judged.fitted)]
+    if unknown is not None:
+        known = ~np.isnan(unknown)
+        of_classes, worst = unknown_by_class(unknown[known], scored.outputs.labels.numpy()[known], scored.class_names)
         numbers["unknown_by_class"], said = of_classes, [*said, *worst]
     return numbers, said, files
 
 
-def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
-    """Return how unlike the validation images each is (N,); None where a part of the score is not there."""
-    score = answers.unlikeness
-    of_features = score.gaussian is not None or score.energy is None  # or of an ONNX file, which gives its own
-    if (score.energy is not None and not outputs.whole) or (of_features and features is None):
-        return None
-    return score(outputs.logits, features).double().numpy()
-
-
-def columns_of(outputs: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Probabilities (N, K), and the classes (N, K) that they are of."""
-    if not outputs.whole:
-        return outputs.probabilities.double().numpy(), outputs.classes.numpy()
-    shares = outputs.logits.double().softmax(dim=1).numpy()
-    return shares, np.broadcast_to(np.arange(shares.shape[1]), shares.shape)
-
-
-def numbers_of(answers: Answers | None, outputs: Any, unlike: NDArray | None, units: NDArray) -> dict[str, Any]:
+def numbers_of(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[str, Any]:
     """Shares as fractions. `sets`: for each level that can be promised the share of images whose set has the right
     class, and the mean number of classes. `unknown`: the share of images called unlike the validation images. Of groups
     of images each weighs as one image."""
-    shares, _ = columns_of(outputs)
-    weights = unit_weights(units)
+    scored, answers = judged.scored, judged.answers
+    shares, correct = scored.probabilities, scored.outputs.correct.numpy()
+    weights = unit_weights(scored.units)
     weights = weights / weights.sum()
-    found: dict[str, Any] = {"right": WANTED, "answered": answered(shares.max(axis=1), outputs.correct.numpy())}
+    found: dict[str, Any] = {"right": WANTED, "answered": answered(shares.max(axis=1), correct)}
     if answers is None:
         return found
-    own = own_probabilities(outputs)
+    own = own_probabilities(scored.outputs)
     sets = {}
     for level, cut in answers.cuts.items():
-        held = (own >= cut) | outputs.correct.numpy()
+        covered = (own >= cut) | correct
         sizes = sets_of(shares, cut).sum(axis=1)
-        sets[f"{level:g}"] = {"cut": cut, "cover": float(weights @ held), "size": float(weights @ sizes)}
+        sets[f"{level:g}"] = {"cut": cut, "cover": float(weights @ covered), "size": float(weights @ sizes)}
     found |= {"fitted_on": answers.images, "units": answers.units, "sets": sets}
     alarms = None
-    if unlike is not None:
-        judged = ~np.isnan(unlike)
-        alarms = float(np.average(unlike[judged], weights=unit_weights(units[judged])))
+    if unknown is not None:
+        known = ~np.isnan(unknown)
+        alarms = float(np.average(unknown[known], weights=unit_weights(scored.units[known])))
     return found | {"false_alarms": RATE, "unknown": alarms}
 
 
@@ -147,29 +158,26 @@ def unknown_by_class(
     return of_classes, [f"{'':>17}  {said}"] if many else []
 
 
-def table_rows(
-    outputs: Any, dataset: Any, class_names: Sequence[str], sets: NDArray[np.bool_] | None, unlike: NDArray | None
-) -> Iterator[list[str]]:
+def table_rows(scored: ScoredPass, sets: NDArray[np.bool_] | None, unknown: NDArray | None) -> Iterator[list[str]]:
     """Yield a row per image: path, label, predicted, the set, and whether it is unknown.
 
     The last is empty where nothing is promised, and for images that the score is fitted to.
     """
-    shares, classes = columns_of(outputs)
-    predicted, labels = outputs.predicted.tolist(), outputs.labels.tolist()
+    names, classes = scored.class_names, scored.columns
+    predicted, labels = scored.outputs.predicted.tolist(), scored.outputs.labels.tolist()
     for row, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
-        names = ""
+        inside = ""
         if sets is not None:
-            order = np.argsort(-shares[row], kind="stable")
-            names = JOINT.join(class_names[classes[row, place]] for place in order[sets[row][order]])
-        known = "" if unlike is None or np.isnan(unlike[row]) else ("yes" if unlike[row] else "no")
-        cells = (dataset.path(row), class_names[label], class_names[guess], names, known)
-        path, *others = cells
-        yield [path, *map(printable, others)]
+            order = np.argsort(-scored.probabilities[row], kind="stable")
+            inside = JOINT.join(names[classes[row, place]] for place in order[sets[row][order]])
+        known = "" if unknown is None or np.isnan(unknown[row]) else ("yes" if unknown[row] else "no")
+        yield [scored.images.path(row), *map(printable, (names[label], names[guess], inside, known))]
 
 
-def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> None:
+def draw(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
     """Draw the accuracy on the images that it is surest of, and the sizes of the sets."""
     from trainers.reporting.figures.results import coverage_picture  # matplotlib takes a second to import
 
-    sizes, title = None if sets is None else sets.sum(axis=1), f"{title}: {len(correct):,} images"
+    confidence, correct = scored.probabilities.max(axis=1), scored.outputs.correct.numpy()
+    sizes, title = None if sets is None else sets.sum(axis=1), f"{scored.name}: {len(correct):,} images"
     write_bytes(path, coverage_picture(confidence, correct, title=title, sizes=sizes, level=LEVEL))
