@@ -48,8 +48,6 @@ OfWeights = "of weights"
 """Follows from the pretrained weights if it is left open."""
 Shape = "shape"
 """Must be given with a model's name for the weights of a run to fit."""
-Telling = "telling"
-"""Names the arms of finished runs wherever it differs, even if their models differ, too; so does each `Shape`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import CheckpointError, DataError
-from common.options import ChoosesImages, Neutral, OfWeights, Shape, Telling
+from common.options import ChoosesImages, Neutral, OfWeights
 from common.shell import command
 from common.text import pluralise
 from datasets.bundle import SPLITS
@@ -167,7 +167,10 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
             "name runs that differ in more than their seed"
         )
     arms = list(groups.values())
-    names = arm_names([next(iter(arm.values())).config for arm in arms], planned=False)
+    names = folder_names([next(iter(arm.values())).folder.path for arm in arms])
+    if all(len(arm) > 1 for arm in arms):  # a run's default name ends in its seed
+        shorter = [re.sub(r"_s\d+$", "", name) for name in names]
+        names = shorter if len({*shorter}) == len(names) else names
     names = [f"{name} ({copy})" if copy > 1 else name for name, (_, copy) in zip(names, groups, strict=True)]
     if any(arm.keys() != arms[0].keys() for arm in arms):
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
@@ -213,18 +216,22 @@ def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]
     return [(option, row) for option, row in rows if len(set(row)) > 1]
 
 
-def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
+def folder_names(folders: Sequence[Path]) -> list[str]:
+    """Name runs by their paths, without the first and the last folders that all share."""
+    parts = [[*folder.absolute().parts] for folder in folders]
+    while len({tuple(each[-1:]) for each in parts}) == 1 and min(map(len, parts)) > 1 and len({*map(tuple, parts)}) > 1:
+        parts = [each[:-1] for each in parts]
+    shared = len([*takewhile(lambda column: len({*column}) == 1, zip(*parts, strict=False))])
+    return ["/".join(each[shared:]) or each[-1] for each in parts]
+
+
+def arm_names(configs: Sequence[Config]) -> list[str]:
     """Name each arm by its model and weights, then by the options that tell it from arms of the same name.
 
-    Equal names mean the same configuration twice. For arms not `planned` together, architecture and budget are named
-    whenever they differ.
+    Equal names mean the same configuration twice.
     """
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
-    if not planned:
-        telling = {option.name for option in (*run_options(Shape), *run_options(Telling))}
-        seen = [{option: text for option, text in plain.items() if option in telling} for plain in values]
-        names = _with_differences(names, seen, from_all=True)
     derived = {option.name for option in run_options(OfWeights)}
     chosen = [{option: text for option, text in plain.items() if option not in derived} for plain in values]
     return _with_differences(_with_differences(names, chosen), values)
@@ -237,13 +244,11 @@ def _irrelevant() -> frozenset[str]:
     return frozenset({*found, "seed", "name", "networks"})
 
 
-def _with_differences(
-    names: Sequence[str], values: Sequence[Mapping[str, str]], *, from_all: bool = False
-) -> list[str]:
-    """Add to each name the options in which it differs from others of the same name, or from any other."""
+def _with_differences(names: Sequence[str], values: Sequence[Mapping[str, str]]) -> list[str]:
+    """Add to each name the options in which it differs from others of the same name."""
     longer = []
     for name, mine in zip(names, values, strict=True):
-        alike = [theirs for other, theirs in zip(names, values, strict=True) if from_all or other == name]
+        alike = [theirs for other, theirs in zip(names, values, strict=True) if other == name]
         options = dict.fromkeys(option for theirs in alike for option in theirs)
         differing = [o for o in options if any(theirs.get(o, "-") != mine.get(o, "-") for theirs in alike)]
         longer.append(" ".join([name, *(f"{option}={mine.get(option, '-')}" for option in differing)]))

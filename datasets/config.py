@@ -16,7 +16,6 @@ from common.options import (
     InFiles,
     Movable,
     Neutral,
-    Telling,
     Training,
     operand,
     options_of,
@@ -126,7 +125,7 @@ class DataConfig:
     """Balance the classes: sampler draws each equally often, loss weights each. The weights are 1 / the size of a
     class."""
     augment: Annotated[
-        Literal["auto", "none", "light", "standard", "strong"], Hparam, Training, Telling, Arg(metavar="PRESET")
+        Literal["auto", "none", "light", "standard", "strong"], Hparam, Training, Arg(metavar="PRESET")
     ] = "auto"
     """Choose a preset of data augmentation. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and
     CutMix. strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""

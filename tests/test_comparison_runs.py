@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from small_comparison import finished_run
 from common.errors import CheckpointError, DataError
 from comparison.compare import compare_runs
 from comparison.results import compared, rows_of
-from comparison.runs import arm_names, cautions, group_into_arms, read_run, require_same_data, slugs
+from comparison.runs import arm_names, cautions, folder_names, group_into_arms, read_run, require_same_data, slugs
 from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.engines import Scores, write_predictions
@@ -128,7 +129,7 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(t
     shown = []
     monkeypatch.setattr("comparison.compare.show", shown.append)
     compare_runs(names, OutputConfig(output_dir=tmp_path / "runs"))
-    assert [name.rpartition(" ")[2] for name in shown[0].arms] == ["data=given", "data=cleaned"]
+    assert shown[0].arms == ["given", "cleaned"]
     (different,) = shown[0].warnings
     assert "6 train images in A, 5 in B" in different
     other = run_in(tmp_path / "other", source="c.csv", labels=LABELS[:5], correct=RIGHT[:5])
@@ -139,12 +140,12 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(t
 def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
     incidental = [{"workers": seed, "device": f"x{seed}", "source": "."} for seed in range(3)]
     runs = [
-        read_run(run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr} | incidental[seed]))
+        read_run(run_in(tmp_path / f"{lr}_s{seed}", seed=seed, options={"lr": lr} | incidental[seed]))
         for lr in (0.1, 0.2)
         for seed in (2, 0, 1)
     ]
     arms = group_into_arms(runs)
-    names = ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
+    names = ["0.1", "0.2"]
     assert [(run.arm, run.seed) for run in arms] == [(name, seed) for name in names for seed in range(3)]
     assert list(cautions(arms)) == []
 
@@ -154,7 +155,7 @@ def test_arms_of_different_seeds_are_refused_with_the_seeds_of_each(tmp_path):
         read_run(run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr}))
         for lr, seed in ((0.1, 0), (0.1, 1), (0.2, 1))
     ]
-    with pytest.raises(DataError, match=r"lr=0.1: \[0, 1\]; .*lr=0.2: \[1\]"):
+    with pytest.raises(DataError, match=r"0.1_0: \[0, 1\]; .*0.2_1: \[1\]"):
         group_into_arms(runs)
 
 
@@ -162,10 +163,16 @@ def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     with pytest.raises(DataError, match="one arm"):
         group_into_arms(runs)
-    assert [run.arm for run in group_into_arms([runs[0], runs[0]])] == [
-        "vit_micro_4 from scratch",
-        "vit_micro_4 from scratch (2)",
-    ]
+    assert [run.arm for run in group_into_arms([runs[0], runs[0]])] == ["0", "0 (2)"]
+
+
+@pytest.mark.parametrize(("folders", "names"), [
+    ("runs/photos/resnet18_s0 runs/photos/mixture_s0_2", "resnet18_s0 mixture_s0_2"),
+    ("runs/photos/compare/from_scratch/all/s0 runs/photos/compare/pretrained/all/s0", "from_scratch pretrained"),
+    ("runs/a/x runs/b/y c/x", "runs/a/x runs/b/y c/x"), ("runs/a runs/a/b", "a b"), ("x x", "x x"),
+])  # fmt: skip
+def test_finished_runs_are_called_by_their_folders(folders, names):
+    assert folder_names([Path(folder) for folder in folders.split()]) == names.split()
 
 
 def config(name, *, lr=0.1, **model):
@@ -234,7 +241,7 @@ def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
     require_same_data([run, read_run(folder)])
 
 
-def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_the_sentence(tmp_path):
+def test_unequal_training_of_finished_runs_is_in_the_sentence(tmp_path):
     labels, right = [0, 1, 2] * 4, [True] * 12
     wrong = [False] * 6 + [True] * 6
     stem = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean", "image_size": 32}
@@ -243,7 +250,6 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
         tmp_path / "long", labels=labels, correct=wrong, options={"epochs": 2}, summary={"images_seen": 4020}
     )
     comparison = compared("ants", group_into_arms([read_run(short), read_run(long)]))
-    assert comparison.arms[0] == "vit_nano_8 from scratch pool=mean patch_embedding=stem epochs=1"
-    assert comparison.arms[1] == "vit_micro_4 from scratch pool=cls patch_embedding=conv epochs=2"
+    assert comparison.arms == ["short", "long"]
     (pair,) = rows_of(comparison.pairs)
     assert f"{comparison.arms[1]} saw 4,020 training images" in pair_sentence(pair)

@@ -23,7 +23,6 @@ from common.options import (
     Neutral,
     Option,
     Shared,
-    Telling,
     options_of,
     require,
     require_finite,
@@ -43,7 +42,7 @@ Device = Annotated[str, Arg(metavar="DEVICE", help="Compute on auto, cpu, cuda, 
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
-    epochs: Annotated[int | float | None, Hparam, Movable, Shared, Telling, ForAllArms] = None
+    epochs: Annotated[int | float | None, Hparam, Movable, Shared, ForAllArms] = None
     """Pass so often over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the
     model and the number of images."""
     optimizer: Annotated[Literal["adamw", "sgd", "muon"], Hparam] = "adamw"
