@@ -65,7 +65,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
 @pytest.mark.parametrize(
     "phase",
     [
-        "datasets.loaders.read_samples",
+        "datasets.open.read_samples",
         "trainers.reporting.tensorboard.write_start",
         "trainers.reporting.pictures.draw_attention",
         "trainers.engine.metrics.expected_calibration_error",
@@ -95,7 +95,7 @@ CACHED = "--trainable head --weights fashion_mnist --augment none --model vit_na
 @pytest.mark.parametrize(
     ("words", "phase", "hint"),
     [
-        (["compare", *TWO_ARMS], "comparison.plan.shared_split", "same command"),
+        (["compare", *TWO_ARMS], "comparison.planning.shared_split", "same command"),
         (["compare", *TWO_ARMS], "trainers.run.write_results", "same command"),
         (["compare", *TWO_ARMS], "comparison.report.write_report", "same command"),
         (["train", "--folds", "3"], "trainers.run.write_results", "same command"),
