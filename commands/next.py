@@ -83,7 +83,9 @@ def main(options: Options) -> int:
     if options.review or not waiting:
         place = (options.output or folder.parent) / "features"
         networks = pretrained(table.IMAGENET)
-        found = extract_features(pool.samples, networks, place, components=table.COMPONENTS)
+        found = extract_features(
+            pool.samples, networks, place, components=table.COMPONENTS, data_root=options.data_root
+        )
     if not waiting:
         for fault in found.faults[:LISTED]:
             say(f"left out, cannot be read: {printable(fault)}", label="note")

@@ -177,6 +177,10 @@ class Samples:
     """Names of the groups in split.csv, by their number."""
     grouped_by: str = ""
     """Description of how the groups were made: `by the folder below the class`."""
+    known: Any = None
+    """What is known of the images: `datasets.known.Known`; None before anybody asked, and of a program's own."""
+    copies: np.ndarray | None = None
+    """int64 (N,): copies of one picture, near ones too, share a number; -1 of others. None: not looked for."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     val_fraction: float | None = None

@@ -11,36 +11,30 @@ Near copies of a million pictures are found in three steps:
 3. `similarity`: the correlation of the two thumbnails and of their fine detail. Hashes of different pictures collide.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps
 from tqdm import tqdm
 
 from common.text import pluralise
+from common.versions import versions_of
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.identity import CONTENT_HASH, identified, keys_of
-from datasets.images import from_array, open_image, to_mode
-from datasets.processes import cpu_count
-from datasets.remembered import KEPT_FROM, remembered
+from datasets.known import BAR, KEPT_FROM, SEARCHED_UP_TO, known_of, look
+from datasets.look import COMPARED, LEAST_SIDE, THUMBNAIL_SIZE, WHOLE
+from datasets.remembered import remembered
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Words = NDArray[np.uint64]  # hashes
 Places = NDArray[np.int64]  # of pictures in their table
 
-SEARCHED_UP_TO = 20_000
-"""Images. Near copies are not looked for in larger sets before a run; `check` does that."""
 COPIES = "copies-"
 """Beginning of the name of a group of copies that nobody has named; the hash of the first of them follows."""
-LEAST_SIDE = 32
-"""Smaller pictures are not compared: handwritten ones of 28 x 28 pixels look alike without being copies."""
-THUMBNAIL_SIZE = 32
-"""Side of the grey thumbnails, in pixels."""
 RADIUS = 14
 """Largest Hamming distance of two candidates, of 63 bits; of _MANY pictures 11, and some of the others."""
 _PASSED, _SURE, _ALMOST = (0.90, 0.70), (0.98, 0.90), (0.75, 0.40)
@@ -56,8 +50,8 @@ _ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits int
 _PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  # of a hash; every sixth bit
 _MANY = 50_000  # hashes; fewer are compared each with each in less time
 _WAITING = 1_000_000  # close pairs that are kept, before those which are not of the nearest go
+_THUMBNAILS = 4096  # thumbnails that are hashed at a time
 _BLOCK = 1024  # pairs whose thumbnails are compared at a time, 4 KiB each as float32
-_BAR = {"disable": None, "leave": False}  # silent unless a terminal watches
 
 
 # Units: which images belong together
@@ -147,7 +141,9 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
         why = "the set is too large to be read at the start; `check` finds them"
         return samples if samples.root is None else samples.note(f"copies were not looked for: {why}")
     images = int((samples.splits != LEFT_OUT).sum())
-    if images > SEARCHED_UP_TO:
+    if images <= SEARCHED_UP_TO:
+        samples = samples.replace(copies=copies)
+    else:
         samples = samples.note(f"near copies were not looked for among {images:,} images; `check` finds them")
     if (copies < 0).all():
         return samples
@@ -155,40 +151,47 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
     return joined(samples.note(*_about_copies(samples, copies)), names)
 
 
-def copies_of(samples: Samples, data_root: Path | None = None) -> Places | None:
+def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool = False) -> Places | None:
     """Number each picture that is there more than once, int64 (N,), -1 for others; None: contents are not read.
 
-    Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies.
+    Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies. `any_size`: larger sets are read, and
+    near copies are looked for in them, too.
     """
+    if samples.copies is not None:
+        return samples.copies
     samples = identified(samples, data_root)
-    if samples.hash_kind != CONTENT_HASH or samples.digests is None:
-        return None
     rows = np.flatnonzero(samples.splits != LEFT_OUT)
-    _, first, number = np.unique(keys_of(samples.digests[rows]), return_index=True, return_inverse=True)
+    digests = samples.digests
+    if samples.hash_kind != CONTENT_HASH:
+        if not any_size:
+            return None
+        known = look(samples, rows, WHOLE)
+        rows, digests = rows[known.hashed[rows]], known.digests
+    assert digests is not None
+    _, first, number = np.unique(keys_of(digests[rows]), return_index=True, return_inverse=True)
     links = rows[_links(number)]
-    if len(rows) <= SEARCHED_UP_TO:
-        links = np.concatenate([links, _near_links(samples, rows[first], data_root)], axis=1)
+    if any_size or len(rows) <= SEARCHED_UP_TO:
+        links = np.concatenate([links, _near_links(samples, digests, rows[first], data_root)], axis=1)
     component = connected(len(samples), links)
     return np.where(np.bincount(component)[component] > 1, component, -1)
 
 
-def _near_links(samples: Samples, distinct: np.ndarray, data_root: Path | None) -> Places:
+def _near_links(samples: Samples, digests: np.ndarray, distinct: np.ndarray, data_root: Path | None) -> Places:
     """Return pairs of near copies (2, m) among images of distinct contents, in the order of their hashes."""
     if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
         return np.empty((2, 0), np.int64)
 
     def search() -> dict[str, np.ndarray]:
-        # Threads, for Pillow decodes without the interpreter's lock; processes would import the caller's program anew.
-        with ThreadPoolExecutor(cpu_count()) as pool:
-            decoded = pool.map(lambda row: _thumbnail_of(samples, row), distinct.tolist())
-            seen = list(tqdm(decoded, "copies", len(distinct), **_BAR))
-        return {"pairs": near_copies(seen)[0]}
+        known = look(samples, distinct, COMPARED, pictures=True)
+        compared = np.flatnonzero(known.compared(distinct))
+        return {"pairs": compared[near_copies(known.thumbnails, distinct[compared])[0]]}
 
-    assert samples.digests is not None
     key = str(samples.root or samples.name)
-    stamps = b"1" + samples.digests[distinct].tobytes()  # 1: version of the search
+    stamps = json.dumps(versions_of("pillow", "numpy")).encode() + digests[distinct].tobytes()
     place = data_root if len(distinct) >= KEPT_FROM else None
-    return distinct[remembered("copies", key, stamps, search, data_root=place)["pairs"]]
+    pairs = distinct[remembered("copies", key, stamps, search, data_root=place)["pairs"]]
+    known_of(samples).drop_thumbnails()
+    return pairs
 
 
 def _about_copies(samples: Samples, copies: np.ndarray) -> Iterator[str]:
@@ -208,54 +211,28 @@ def _about_copies(samples: Samples, copies: np.ndarray) -> Iterator[str]:
             yield f"{count} in two {what}, first {first}: scores are wrong; `check` lists them"
 
 
-def _thumbnail_of(samples: Samples, row: int) -> bytes:
-    """Return the thumbnail of an image; empty of one that cannot be read or is smaller than LEAST_SIDE."""
-    if samples.pixels is not None:
-        return thumbnail(from_array(samples.pixels[row], samples.pixels.shape[3]))
-    try:
-        with open_image(samples.file(row)) as image:
-            if min(image.size) < LEAST_SIDE:
-                return b""
-            if isinstance(image, ImageFile.ImageFile) and image.format in ("JPEG", "MPO"):
-                image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
-            image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-            return thumbnail(image)
-    except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever trains on the image names it
-        return b""
-
-
-def thumbnail(image: Image.Image) -> bytes:
-    """Return 32 x 32 grey values of a decoded, upright picture, row by row."""
-    factor = min(image.size) // (2 * THUMBNAIL_SIZE)
-    if factor > 1 and image.mode in ("L", "RGB"):
-        image = image.reduce(factor)
-    grey = to_mode(image, "L")
-    shrinks = min(grey.size) >= THUMBNAIL_SIZE
-    resampling = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
-    return grey.resize((THUMBNAIL_SIZE, THUMBNAIL_SIZE), resampling).tobytes()
-
-
 # Near copies among thumbnails
 
 
-def near_copies(thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
-    """Find pairs i < j (2, m) of one picture; return their correlations and whether j is mirrored, too.
+def near_copies(thumbnails: NDArray[np.uint8], rows: Places) -> tuple[Places, Floats, Mask]:
+    """Find pairs of one picture among these rows of thumbnails, uint8 (N, 32, 32): places i < j in `rows`, (2, m).
 
-    Empty thumbnails and pictures of one colour match nothing. Pairs come sorted by i, then j, each once.
+    Returns their correlations and whether j is mirrored, too. Pictures of one colour match nothing. Pairs come sorted
+    by i, then j, each once.
     """
-    table = np.frombuffer(b"".join(thumbnails), np.uint8).reshape(-1, THUMBNAIL_SIZE**2)
-    parts = np.array_split(table, len(table) // 4096 + 1)  # float64 each
-    textured = np.flatnonzero(np.concatenate([part.std(axis=1) for part in parts]) >= 2)
-    kept = table[textured].reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE)
-    places = np.flatnonzero([len(grey) for grey in thumbnails])[textured]
-    i, j, mirrored = candidates(perceptual_hashes(kept))
+    textured = [np.empty(0, np.int64)]
+    for start in range(0, len(rows), _THUMBNAILS):
+        values = thumbnails[rows[start : start + _THUMBNAILS]].reshape(-1, THUMBNAIL_SIZE**2)
+        textured.append(start + np.flatnonzero(values.std(axis=1) >= 2))
+    places = np.concatenate(textured)
+    kept = rows[places]
+    i, j, mirrored = candidates(perceptual_hashes(thumbnails, kept))
     scores = np.empty((2, len(i)), np.float32)
-    for start in tqdm(range(0, len(i), _BLOCK), desc="near duplicates, second look", **_BAR):
+    for start in tqdm(range(0, len(i), _BLOCK), desc="near duplicates, second look", **BAR):
         block = slice(start, start + _BLOCK)
-        right = kept[j[block]]
+        right = thumbnails[kept[j[block]]]
         right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
-        scores[:, block] = similarity(kept[i[block]], right)
+        scores[:, block] = similarity(thumbnails[kept[i[block]]], right)
     passed, sure, almost = ((scores[0] >= least[0]) & (scores[1] >= least[1]) for least in (_PASSED, _SURE, _ALMOST))
     component = connected(len(kept), np.stack([i, j])[:, passed])
     if (almost & (component[i] != component[j])).sum() > max(3, LOOK_ALIKE * passed.sum()):
@@ -267,18 +244,19 @@ def near_copies(thumbnails: Sequence[bytes]) -> tuple[Places, Floats, Mask]:
     return places[pairs[:, new]], scores[0, same[new]], mirrored[same[new]]
 
 
-def perceptual_hashes(thumbnails: NDArray[np.uint8]) -> Words:
-    """Hash (n, 32, 32) grey thumbnails to (n,) 64-bit words."""
+def perceptual_hashes(thumbnails: NDArray[np.uint8], rows: Places | None = None) -> Words:
+    """Hash grey thumbnails (N, 32, 32), or these rows of them, to (n,) 64-bit words."""
     basis = np.cos(np.pi * np.arange(8)[:, None] * (np.arange(THUMBNAIL_SIZE) + 0.5) / THUMBNAIL_SIZE)
     basis = basis.astype(np.float32)  # (8, 32): frequency, position
-    hashes = np.empty(len(thumbnails), np.uint64)
-    for start in range(0, len(thumbnails), 4096):
-        block = thumbnails[start : start + 4096].astype(np.float32)
+    rows = np.arange(len(thumbnails)) if rows is None else rows
+    hashes = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), _THUMBNAILS):
+        block = thumbnails[rows[start : start + _THUMBNAILS]].astype(np.float32)
         block -= block.mean(axis=(1, 2), keepdims=True)  # brightness is no evidence; also keeps float32 exact enough
         spectrum = basis @ block @ basis.T  # (b, 8, 8): [vertical, horizontal] frequency
         bits = (spectrum > 0).reshape(len(block), 64)
         bits[:, 0] = False  # the mean
-        hashes[start : start + 4096] = np.packbits(bits, axis=1).view(">u8").ravel()
+        hashes[start : start + _THUMBNAILS] = np.packbits(bits, axis=1).view(">u8").ravel()
     return hashes
 
 
@@ -287,7 +265,7 @@ def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
     looks = ((hashes, 0), (hashes ^ MIRROR, 1))
     steps = [(*look, part) for look in looks for part in (_PARTS if len(hashes) >= _MANY else (0,))]
     found, waiting = [np.empty((4, 0), np.int64)], 0
-    for words, mirrored, part in tqdm(steps, desc="near duplicates, hashes", **_BAR):
+    for words, mirrored, part in tqdm(steps, desc="near duplicates, hashes", **BAR):
         for rows, columns in _blocks(words, hashes, part):
             distances = np.bitwise_count(words[rows, None] ^ hashes[columns])
             j, i = np.nonzero(distances <= RADIUS)

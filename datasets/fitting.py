@@ -6,19 +6,19 @@ shows them.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from common.errors import DataError
 from common.image_spec import ImageSpec
 from datasets.bundle import LEFT_OUT, TEST, Samples, evenly
-from datasets.images import Size, image_size
+from datasets.images import Size
+from datasets.known import look
+from datasets.look import HEADER
 
 Fit = Literal["crop", "pad", "squash"]
-LOOKED_AT = 500
+HEADERS_READ = 500
 """Pictures, spread over a set, whose sizes are read from their headers."""
 LOST = 0.4
 """Share of a picture that is much to lose: `crop` cuts it off beyond 5 : 3."""
@@ -97,11 +97,10 @@ def chosen_fit(samples: Samples) -> Fit:
     """Choose the fit for the images that no test is held out of: `crop`, unless it would cut much off many."""
     if samples.pixels is not None:
         return choose(np.array([samples.pixels.shape[2:0:-1]]))
-    rows, sizes = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST)), []
-    for row in rows[evenly(len(rows), LOOKED_AT)].tolist():
-        with suppress(DataError):  # whoever decodes it names it
-            sizes.append(image_size(samples.file(row)))
-    return choose(np.array(sizes, np.int64).reshape(-1, 2))
+    rows = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST))
+    rows = rows[evenly(len(rows), HEADERS_READ)]
+    sizes = look(samples, rows, HEADER).sizes[rows].astype(np.int64)
+    return choose(sizes[sizes.all(axis=1)])  # who decodes the others names them
 
 
 def choose(sizes: np.ndarray) -> Fit:
@@ -129,16 +128,17 @@ def in_words(fit: str, sizes: np.ndarray) -> str:
     return f"fit {fit} shows all, crop would cut off {cut:.0%}"
 
 
-def never_seen(sizes: Sequence[Size], labels: Sequence[str]) -> str:
-    """Describe what `crop` cuts off pictures of these sizes and classes, in one line; empty where that is little."""
-    table = np.array(sizes, np.int64).reshape(-1, 2)
-    cropped = seen_by_crop(table)
-    if not len(table) or cropped.mean() > 0.95:
+def never_seen(sizes: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> str:
+    """Describe what `crop` cuts off pictures of these sizes (n, 2) and classes, in one line; empty if little."""
+    cropped = seen_by_crop(sizes)
+    if not len(sizes) or cropped.mean() > 0.95:
         return ""
-    means = {label: cropped[np.array(labels) == label].mean() for label in dict.fromkeys(labels)}
-    hit = sorted((share, label) for label, share in means.items() if share <= 1 - LOST)
+    counts = np.bincount(labels, minlength=len(class_names))
+    shares = np.bincount(labels, cropped, minlength=len(class_names)) / np.maximum(counts, 1)
+    many = np.flatnonzero((counts > 0) & (shares <= 1 - LOST)).tolist()
+    hit = sorted((shares[label], class_names[label]) for label in many)
     most = ", ".join(f"{label!r} ({1 - share:.0%})" for share, label in hit[:3])
     worst = f", most of {most}{f' and {len(hit) - 3} more' if len(hit) > 3 else ''}" if hit else ""
-    fit = choose(table)
+    fit = choose(sizes)
     line = f"--fit crop cuts off {1 - cropped.mean():.0%} of the pixels{worst}; `train` chooses {fit}"
     return line + ("" if fit == "crop" else ", which shows whole pictures")

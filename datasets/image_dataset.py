@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import get_worker_info
-from tqdm import tqdm
 
 from common.errors import DataError
-from common.text import pluralise
-from datasets.bundle import LEFT_OUT, BatchKey, ImageSet, Samples
+from datasets.bundle import BatchKey, ImageSet, Samples
 from datasets.cache import ImageCache
-from datasets.images import Size, image_size, picture_of, read_image, to_array
+from datasets.images import Size, picture_of, to_array
+from datasets.known import size_of
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
 
@@ -48,7 +47,7 @@ class ImageDataset(ImageSet):
         if self.samples.pixels is not None:
             return self.samples.pixels.shape[2], self.samples.pixels.shape[1]
         with saying_what_helps():
-            return image_size(self.samples.file(int(self.indices[index])))
+            return size_of(self.samples, int(self.indices[index]))
 
     def original(self, index: int) -> np.ndarray:
         return to_array(self._picture(index)).copy()
@@ -99,26 +98,3 @@ def saying_what_helps() -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"{error}; --on-bad-image skip leaves such images out, `check` lists them") from error
-
-
-def without_unreadable(samples: Samples) -> Samples:
-    """Decode every image once, and leave out those that fail."""
-    if samples.pixels is not None:
-        return samples
-    bad: dict[int, str] = {}
-
-    def attempt(row: int) -> None:
-        try:
-            read_image(samples.file(row))
-        except DataError as error:
-            bad[row] = str(error)
-
-    rows = np.flatnonzero(samples.splits != LEFT_OUT)
-    with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(rows), disable=None) as progress:
-        for part in np.array_split(rows, len(rows) // 1024 + 1):  # a future per image, so not all at once
-            progress.update(len(list(threads.map(attempt, part.tolist()))))
-    if not bad:
-        return samples
-    reasons = tuple(bad[row] for row in sorted(bad))
-    note = f"{pluralise(len(bad), 'unreadable image')} left out, first: {reasons[0]}"
-    return samples.with_splits({LEFT_OUT: [*bad]}).replace(skipped=reasons).note(note)

@@ -10,9 +10,8 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
 from common.errors import DataError
-from common.text import printable
 from datasets.bit_depth import UnsureValues, is_deep, largest_of, narrow_range, to_8_bits, unsure_tiff
-from datasets.bundle import LEFT_OUT, Samples, evenly
+from datasets.bundle import Samples
 
 # As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
 # frame is read only where somebody names the file, on the command line or in a table.
@@ -33,8 +32,6 @@ STRIP = 2**20  # pixels that are converted at once
 RESERVE = 2
 """Pixels that a scaled-down JPEG has along each side for each one that is needed; Pillow's own `thumbnail` keeps as
 many, so that what is left to the resampling filter is most of its work."""
-LOOKED_AT = 16
-"""Pictures, spread over a set, whose values are looked at before it is used; `check` looks at all."""
 THE_IMAGE = "the image"
 """Name in messages of a picture without a name."""
 BEGINNINGS = {
@@ -77,7 +74,7 @@ def naming(file: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> 
         yield
     except Exception as error:
         which = label if label == THE_IMAGE else f"image {label}"
-        raise DataError(f"cannot read {which}: {_reason(error, file)}") from error
+        raise DataError(f"cannot read {which}: {reason_of(error, file)}") from error
 
 
 def read_image(
@@ -161,37 +158,8 @@ def picture_of(
     return read_image(samples.file(index), channels=channels or 3, least=least)
 
 
-def require_used_range(samples: Samples) -> Samples:
-    """Return the samples. Raises DataError: of LOOKED_AT pictures all that have 16 bits use little of their range, or
-    the values of one may mean several things."""
-    if samples.pixels is not None or samples.root is None:
-        return samples
-    rows, largest, most_of = np.flatnonzero(samples.splits != LEFT_OUT), 0, ""
-    for row in rows[evenly(len(rows), LOOKED_AT)].tolist():
-        path = f"{samples.name}: {printable(samples.paths[row])!r}"
-        try:
-            with open_image(samples.file(row)) as image:
-                deep = is_deep(image)
-                if deep or image.mode == "F":  # what has 8 bits need not be decoded
-                    to_mode(image, "L")
-                    largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, path))
-        except UnsureValues as error:
-            raise DataError(f"{path}: {error}") from error
-        except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever reads the file later names it
-            continue
-    if fault := narrow_range(largest):
-        raise DataError(f"{most_of} and others hold {fault}")
-    return samples
-
-
 def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
-
-
-def image_size(file: str | os.PathLike[str] | BinaryIO) -> Size:
-    """Return (width, height) as shown, from the header alone."""
-    with naming(file), open_image(file) as image:
-        return upright_size(image)
 
 
 def upright_size(image: Image.Image) -> Size:
@@ -200,7 +168,8 @@ def upright_size(image: Image.Image) -> Size:
     return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _reason(error: Exception, file: str | os.PathLike[str] | BinaryIO) -> str:
+def reason_of(error: Exception, file: str | os.PathLike[str] | BinaryIO) -> str:
+    """Explain why a file cannot be read as a picture."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     words = " ".join(str(error).split()) or type(error).__name__

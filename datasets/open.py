@@ -2,6 +2,7 @@
 
 `OpenedImages` is what training and comparing ask; `labelled_samples` what scoring asks, of images that get no split."""
 
+import os
 from collections.abc import Sequence
 from itertools import compress
 from typing import Any
@@ -10,16 +11,19 @@ import numpy as np
 
 from common.errors import DataError
 from common.shell import command
-from common.text import shorten_list
-from datasets.bundle import LEFT_OUT, SPLITS, Samples
+from common.text import pluralise, printable, shorten_list
+from datasets.bit_depth import narrow_range
+from datasets.bundle import LEFT_OUT, SPLITS, Samples, evenly
 from datasets.config import Columns, DataConfig, named_set
 from datasets.groups import with_groups
 from datasets.identity import identified
-from datasets.image_dataset import without_unreadable
-from datasets.images import require_used_range
+from datasets.known import look, look_ahead
+from datasets.look import VALUES, WHOLE
 from datasets.sources import read
 from datasets.split import split_set
 
+VALUES_READ = 16
+"""Pictures, spread over a set, whose values are read before it is used; `check` reads all."""
 LISTING = ("source", "root", "path_column", "label_column", "group", "exclude", "on_bad_image")
 """Options that choose the images."""
 SPLITTING = (*LISTING, "split", "grow", "split_seed", "val_fraction", "test_fraction", "folds", "fold")
@@ -39,17 +43,49 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
     return with_groups(samples, config.group)
 
 
-def readable_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
-    """Read the table of the images that can be used: none is damaged where that is asked, none uses half its range."""
-    samples = read_samples(config, only_scored=only_scored)
+def usable_samples(samples: Samples, config: DataConfig) -> Samples:
+    """Return the samples without damaged images, where that is asked. Raises DataError: as `require_used_range`."""
+    samples = look_ahead(samples, config.root, judge_all=config.on_bad_image == "skip")
     if config.on_bad_image == "skip":
         samples = without_unreadable(samples)
     return require_used_range(samples)
 
 
+def without_unreadable(samples: Samples) -> Samples:
+    """Leave out every image that cannot be decoded."""
+    if samples.pixels is not None:
+        return samples
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    known = look(samples, rows, WHOLE)
+    bad = rows[~known.readable(rows)].tolist()
+    if not bad:
+        return samples
+    reasons = tuple(f"cannot read image {os.fspath(samples.file(row))}: {known.faults[row].reason}" for row in bad)
+    note = f"{pluralise(len(bad), 'unreadable image')} left out, first: {reasons[0]}"
+    return samples.with_splits({LEFT_OUT: bad}).replace(skipped=reasons).note(note)
+
+
+def require_used_range(samples: Samples) -> Samples:
+    """Return the samples. Raises DataError: of VALUES_READ pictures all that have 16 bits use little of their range, or
+    the values of one may mean several things."""
+    if samples.pixels is not None or samples.root is None:
+        return samples
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    rows = rows[evenly(len(rows), VALUES_READ)].tolist()
+    known = look(samples, np.array(rows, np.int64), VALUES)
+    paths = {row: f"{samples.name}: {printable(samples.paths[row])!r}" for row in rows}
+    for row in rows:
+        if (unsure := known.faults.get(row)) and unsure.kind == "unsure_values":
+            raise DataError(f"{paths[row]}: {unsure.detail}")
+    largest, most_of = max(((int(known.largest[row]), paths[row]) for row in rows), default=(0, ""))
+    if fault := narrow_range(largest):
+        raise DataError(f"{most_of} and others hold {fault}")
+    return samples
+
+
 def open_samples(config: DataConfig) -> Samples:
     """Read the table of all images that can be used, each with its identity, not yet split."""
-    return identified(readable_samples(config), config.root)
+    return identified(usable_samples(read_samples(config), config), config.root)
 
 
 class OpenedImages:
@@ -90,8 +126,27 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
-    samples = readable_samples(config, only_scored=True)
+    samples = read_samples(config, only_scored=True)
+    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
+    if config.on_bad_image != "skip":
+        require_known_classes(samples, config, class_names)  # before any picture is read
+    if not chosen.any():
+        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
+        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
+    scored = usable_samples(samples.with_splits({LEFT_OUT: np.flatnonzero(~chosen)}), config)
+    readable = scored.splits != LEFT_OUT
+    if not readable.any():
+        raise DataError(f"{config.source}: no image can be read, first {scored.skipped[0]}")
+    require_known_classes(samples.with_splits({LEFT_OUT: np.flatnonzero(chosen & ~readable)}), config, class_names)
     known = {name: number for number, name in enumerate(class_names)}
+    number = np.array([known.get(name, -1) for name in samples.class_names], np.int32)
+    splits = np.where(readable, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
+    return scored.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+
+
+def require_known_classes(samples: Samples, config: DataConfig, class_names: Sequence[str]) -> None:
+    """Raise DataError where an image in use has a class that a model does not have; both lists are named."""
+    known = set(class_names)
     unknown = [name for name in compress(samples.class_names, samples.classes_in_use()) if name not in known]
     if unknown:
         root, hint = samples.root, ""
@@ -102,10 +157,3 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
             f"the data has {shorten_list(list(samples.class_names), 20)};"
             f" the model has {shorten_list(list(class_names), 20)}{hint}"
         )
-    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
-    if not chosen.any():
-        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
-        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
-    number = np.array([known.get(name, -1) for name in samples.class_names], np.int32)
-    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
-    return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)

@@ -1,4 +1,8 @@
-"""Cache on disk: arrays that are costly to compute, kept below --data-root for later starts."""
+"""Cache on disk: arrays that are costly to compute, kept below --data-root for later starts.
+
+One file per kind and key, `<data_root>/index/<kind>-<hash of key>.npz`, is replaced when its stamps differ, and ignored
+when it is damaged. Nothing is kept without a `data_root`, nor where the disk takes no file.
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -9,35 +13,39 @@ import numpy as np
 
 from common.files import NO_DOWNLOADS, replacing
 
-KEPT_FROM = 256
-"""Images. What is computed of fewer is computed anew at every start."""
+Arrays = dict[str, np.ndarray]
 
 
-def remembered(
-    kind: str,
-    key: str,
-    stamps: bytes,
-    compute: Callable[[], dict[str, np.ndarray]],
-    *,
-    data_root: Path | None,
-) -> dict[str, np.ndarray]:
-    """Return the arrays of `compute()`, or those that an earlier start kept with the same stamps.
+def remembered(kind: str, key: str, stamps: bytes, compute: Callable[[], Arrays], *, data_root: Path | None) -> Arrays:
+    """Return the arrays of `compute()`, or those that an earlier start kept with the same stamps."""
+    arrays = recall(kind, key, stamps, data_root=data_root)
+    if arrays is None:
+        remember(kind, key, stamps, arrays := compute(), data_root=data_root)
+    return arrays
 
-    One file per kind and key, `<data_root>/index/<kind>-<hash of key>.npz`, is replaced when the stamps differ, and
-    ignored when it is damaged. Nothing is kept without a `data_root`, nor where the disk takes no file.
-    """
+
+def recall(kind: str, key: str, stamps: bytes, *, data_root: Path | None) -> Arrays | None:
+    """Return the arrays that were kept with these stamps; None where there are none."""
     if data_root is None:
-        return compute()
-    name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-    place = data_root / "index" / f"{kind}-{name}.npz"
+        return None
     # A file may be missing, or damaged in any way: BadZipFile, ValueError, KeyError, zlib.error, ...
-    with suppress(Exception), open(place, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+    with suppress(Exception), open(_place(data_root, kind, key), "rb") as opened, np.load(opened) as file:
         if file["stamps"].tobytes() == stamps:
             return {array: file[array] for array in file.files if array != "stamps"}
-    arrays = compute()
-    if not NO_DOWNLOADS.get():
-        with suppress(OSError):  # a full or read-only disk
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(place) as aside:
-                np.savez(aside, stamps=np.frombuffer(stamps, np.uint8), **arrays)  # type: ignore[arg-type]
-    return arrays
+    return None
+
+
+def remember(kind: str, key: str, stamps: bytes, arrays: Arrays, *, data_root: Path | None) -> None:
+    """Keep arrays for later starts, unless a run is opened that may come from a stranger."""
+    if data_root is None or NO_DOWNLOADS.get():
+        return
+    place = _place(data_root, kind, key)
+    with suppress(OSError):  # a full or read-only disk
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as aside:
+            np.savez(aside, stamps=np.frombuffer(stamps, np.uint8), **arrays)  # type: ignore[arg-type]
+
+
+def _place(data_root: Path, kind: str, key: str) -> Path:
+    name = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return data_root / "index" / f"{kind}-{name}.npz"

@@ -7,7 +7,8 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, TEST, TRAIN, Samples
 from datasets.config import DataConfig
-from datasets.copies import SEARCHED_UP_TO, copies_of
+from datasets.copies import copies_of
+from datasets.known import SEARCHED_UP_TO
 from datasets.open import OpenedImages
 from datasets.split import hold_out_half_of_val, require_complete
 

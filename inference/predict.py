@@ -19,7 +19,8 @@ from tqdm import tqdm
 from common.errors import CheckpointError
 from common.tables import csv_lines
 from common.text import printable
-from datasets.identity import CONTENT_HASH, file_digest
+from datasets.identity import CONTENT_HASH
+from datasets.look import file_digest
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
 from inference.certainty.answers import LEVEL, RATE, Judge

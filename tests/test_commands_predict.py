@@ -20,8 +20,8 @@ from small_run import CLASSES, SUMMARY, call, labelled_photos, make_run, photo
 from common.shell import PROGRAM
 from common.tables import read_rows
 from datasets.config import DataConfig
-from datasets.identity import file_digest
 from datasets.loaders import evaluation_loader
+from datasets.look import file_digest
 from datasets.open import labelled_samples
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images

@@ -8,6 +8,7 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import planted_faults
 import pytest
@@ -18,8 +19,12 @@ from commands.check import CSV_COLUMNS, Options, main, printable
 from commands.parser import parse
 from common.errors import DataError
 from common.tables import read_rows
+from datasets import known
 from datasets.checking.check import check_source
-from datasets.checking.inspection import inspect_file, inspect_files
+from datasets.config import DataConfig
+from datasets.known import look_anew
+from datasets.look import look_at
+from datasets.open import read_samples
 from datasets.sources.problems import KINDS
 
 
@@ -86,11 +91,14 @@ def test_a_zip_and_a_zip_with_a_folder_around_everything_give_the_same_findings(
         assert found_in(archive) == expected
 
 
-def test_the_pool_gives_the_same_inspections_as_one_process(clean, monkeypatch):
-    monkeypatch.setattr("datasets.checking.inspection._POOL_THRESHOLD", 1)
-    files = sorted(clean.rglob("*.jpg"))
-    facts = [True, False] * (len(files) // 2)
-    assert list(inspect_files(files, facts, workers=2)) == list(inspect_files(files, facts, workers=0))
+def test_processes_find_what_one_process_finds(clean, monkeypatch):
+    monkeypatch.setattr(known, "_POOL_THRESHOLD", 1)
+    monkeypatch.setattr(known, "_WAITING", 5)
+    samples = read_samples(DataConfig(str(clean)))
+    one, more = (look_anew(samples, np.arange(len(samples)), workers=workers, with_facts=9) for workers in (0, 2))
+    assert len(one.facts) == 9
+    for name, column in vars(one).items():
+        assert np.array_equal(column, getattr(more, name)), name
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}], ids=str)
@@ -106,9 +114,9 @@ def test_a_jpeg_cut_at_any_byte_is_judged_as_by_a_full_decode(tmp_path, options)
             readable = True
         except Exception:
             readable = False
-        seen = inspect_file(file)
+        seen = look_at(file)
         assert (seen.fault is None) == readable, (length, len(data), seen)
-        verdicts[seen.fault] += 1
+        verdicts[seen.fault and seen.fault.kind] += 1
     assert verdicts["truncated"] > 0.5 * sum(verdicts.values())  # the rest is cut within the header
 
 
@@ -122,8 +130,8 @@ def test_exif_orientation_counts_for_size_and_likeness(tmp_path):
     exif[0x0112] = 6
     save(upright.transpose(Image.Transpose.ROTATE_90), tmp_path / "a" / "z_sideways.jpg", exif=exif)
     assert found_in(tmp_path) == {("near_duplicate", "a/z_sideways.jpg")}
-    seen = inspect_file(tmp_path / "a/z_sideways.jpg")
-    assert (seen.width, seen.height) == upright.size
+    seen = look_at(tmp_path / "a/z_sideways.jpg")
+    assert seen.size == upright.size
 
 
 def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch, capsys):
@@ -205,7 +213,7 @@ def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
 
 
 def test_workers_of_the_pool_do_not_import_torch():
-    code = "import sys, datasets.checking.inspection, datasets.checking.check; print('torch' in sys.modules)"
+    code = "import sys, datasets.known, datasets.checking.check; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 

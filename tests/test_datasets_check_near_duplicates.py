@@ -6,13 +6,17 @@ from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 from sklearn.datasets import load_digits
 
-from datasets import copies
+from datasets import copies, look
 from datasets.checking.check import check_source
 from datasets.copies import MIRROR, candidates, near_copies, perceptual_hashes
 
 
 def thumbnail(image):
-    return np.frombuffer(copies.thumbnail(image.convert("RGB")), np.uint8).reshape(32, 32)
+    return np.frombuffer(look.thumbnail(image.convert("RGB")), np.uint8).reshape(32, 32)
+
+
+def copies_among(thumbnails):
+    return near_copies(thumbnails, np.arange(len(thumbnails)))
 
 
 def brute_force(hashes, nearest):
@@ -49,8 +53,8 @@ def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks_and_g
 def test_pictures_that_merely_look_alike_are_not_taken_for_copies():
     digits = load_digits()
     pictures = (Image.fromarray((pixels * 15).astype(np.uint8)).resize((48, 48)) for pixels in digits.images[:300])
-    thumbnails = [copies.thumbnail(picture) for picture in pictures]
-    pairs, _, _ = near_copies(thumbnails + thumbnails[:20])
+    thumbnails = np.stack([thumbnail(picture) for picture in pictures])
+    pairs, _, _ = copies_among(np.concatenate([thumbnails, thumbnails[:20]]))
     assert {(i, i + 300) for i in range(20)} <= set(map(tuple, pairs.T.tolist()))
     assert pairs.shape[1] < 30  # 130 without the rule for pictures of one kind
 
@@ -73,7 +77,7 @@ def test_the_hash_is_the_signs_of_scipys_dct():
 def test_edited_copies_are_found_among_strangers(edit):
     originals = [photograph(k) for k in range(60)]
     edited = [Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in originals[:20]]
-    (i, j), correlation, mirrored = near_copies([copies.thumbnail(image) for image in originals + edited])
+    (i, j), correlation, mirrored = copies_among(np.stack([thumbnail(image) for image in originals + edited]))
     pairs = set(zip(i.tolist(), j.tolist(), strict=True))
     assert pairs <= {(k, 60 + k) for k in range(20)}
     assert len(pairs) >= 19
@@ -84,15 +88,15 @@ def test_edited_copies_are_found_among_strangers(edit):
 def test_very_many_copies_of_one_picture_are_all_tied_to_it_without_all_their_pairs():
     same = np.repeat(thumbnail(photograph(0))[None], 200, axis=0)
     same[:, 0, 0] = np.arange(200) % 7
-    (i, j), _, _ = near_copies([grey.tobytes() for grey in same])
+    (i, j), _, _ = copies_among(same)
     assert set(j.tolist()) == set(range(1, 200))
     assert len(i) <= 32 * 200
     assert np.all(i < j)
 
 
 def test_pictures_of_one_colour_and_no_pictures_match_nothing():
-    for thumbnails in ([bytes([200]) * 1024] * 10, [b""] * 3, []):
-        (i, j), correlation, mirrored = near_copies(thumbnails)
+    for thumbnails in (np.full((10, 32, 32), 200, np.uint8), np.empty((0, 32, 32), np.uint8)):
+        (i, j), correlation, mirrored = copies_among(thumbnails)
         assert len(i) == len(j) == len(correlation) == len(mirrored) == 0
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from fake_sets import Spec, class_folders, save
 
-from datasets import DataConfig, DataError, build_dataloaders, identity, split_table, write_split
+from datasets import DataConfig, DataError, build_dataloaders, known, split_table, write_split
 
 
 def split_of(folder, **options):
@@ -76,7 +76,7 @@ def test_the_order_of_files_the_root_and_the_form_of_names_change_nothing(folder
 
 
 def test_paths_stand_for_contents_where_a_set_is_too_large_to_read(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "READ_UP_TO_FILES", 10)
+    monkeypatch.setattr(known, "READ_UP_TO_FILES", 10)
     (folder / "c0").rename(folder / "größe")
     before = split_of(folder)
     shutil.copytree(folder, tmp_path / "elsewhere" / "other")

@@ -10,7 +10,7 @@ import pytest
 from fake_sets import parquet
 from PIL import Image
 
-from datasets import copies, identity
+from datasets import copies, known
 from datasets.config import Columns
 from datasets.copies import copies_of
 from datasets.groups import with_groups
@@ -104,10 +104,10 @@ USUAL = Columns()
     ],
 )
 def test_what_is_kept_on_disk_answers_as_a_new_folder_of_data(tmp_path, monkeypatch, write, before, after, numbers):
-    monkeypatch.setattr(identity, "KEPT_FROM", 1)
+    monkeypatch.setattr(known, "KEPT_FROM", 1)
     monkeypatch.setattr(copies, "KEPT_FROM", 1)
     monkeypatch.setattr(shards, "LARGE", 1)
-    monkeypatch.setattr(identity, "SETTLED", -1e12)  # as if the files had long been there
+    monkeypatch.setattr(known, "SETTLED", -1e12)  # as if the files had long been there
     first = answer(write(tmp_path, BEFORE), tmp_path / "data", before)
     source = write(tmp_path, numbers)
     os.utime(source, (1, 1))

@@ -9,9 +9,9 @@ from PIL import Image
 from planted_faults import photograph
 
 from datasets.checking.check import check_source
-from datasets.checking.inspection import inspect_file
 from datasets.checking.shortcuts import FACTS
 from datasets.config import Columns
+from datasets.look import look_at
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def test_images_of_one_group_count_once(tmp_path):
 @pytest.mark.parametrize("size", [(500, 333), (70, 90), (20, 30)])
 def test_facts_leave_the_thumbnail_as_it_is(tmp_path, mode, size):
     photograph(3, size).convert(mode).save(tmp_path / "x.jpg", quality=80)
-    plain, known = (inspect_file(tmp_path / "x.jpg", with_facts) for with_facts in (False, True))
+    plain, known = (look_at(tmp_path / "x.jpg", with_facts=with_facts) for with_facts in (False, True))
     assert plain.facts is None
     assert known.facts.jpeg.startswith("quality 80")
     assert known.facts.is_grey == (mode == "L")
@@ -123,7 +123,7 @@ def test_a_picture_of_every_mode_is_grey_or_has_colour(mode, tmp_path):
     image = photograph(1, (40, 30)).convert("L" if mode in ("I;16", "F") else "RGB").convert(mode)
     image = Image.fromarray(np.asarray(image) / np.float32(255)) if mode == "F" else image  # as floats are read
     image.save(tmp_path / "x.tif")
-    seen = inspect_file(tmp_path / "x.tif", True)
+    seen = look_at(tmp_path / "x.tif", with_facts=True)
     assert seen.fault is None
     assert seen.facts.is_grey == (mode not in ("P", "RGB", "RGBA", "CMYK"))
 
@@ -131,4 +131,4 @@ def test_a_picture_of_every_mode_is_grey_or_has_colour(mode, tmp_path):
 @pytest.mark.parametrize("quality", [30, 50, 75, 95])
 def test_the_quality_of_a_jpeg_is_the_one_it_was_saved_with(tmp_path, quality):
     photograph(3).save(tmp_path / "x.jpg", quality=quality)
-    assert inspect_file(tmp_path / "x.jpg", True).facts.jpeg == f"quality {quality}, 4:2:0"
+    assert look_at(tmp_path / "x.jpg", with_facts=True).facts.jpeg == f"quality {quality}, 4:2:0"

@@ -6,11 +6,11 @@ from fake_sets import Spec, class_folders
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 
-from datasets import DataConfig, build_dataloaders, copies, identity, split_table
+from datasets import DataConfig, build_dataloaders, copies, known, split_table
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.copies import joined, with_copies
 from datasets.evening import TOLERANCE, ClassCounts, evened_out
-from datasets.identity import CONTENT_HASH, identified
+from datasets.identity import CONTENT_HASH
 from datasets.open import split_samples
 from datasets.remembered import remembered
 from datasets.split import assign_splits, subset_training
@@ -182,40 +182,55 @@ def test_copies_of_two_groups_make_them_one():
 
 def test_sets_that_are_too_large_to_read_say_that_copies_were_not_looked_for(tmp_path, monkeypatch):
     folder = class_folders(tmp_path / "set", {"a": 10, "b": 10})
-    monkeypatch.setattr(copies, "SEARCHED_UP_TO", 5)
+    for module in (copies, known):
+        monkeypatch.setattr(module, "SEARCHED_UP_TO", 5)
     notes = split_samples(DataConfig(source=str(folder), root=tmp_path)).notes
     assert "near copies were not looked for among 20 images; `check` finds them" in notes
-    monkeypatch.setattr(identity, "READ_UP_TO_FILES", 5)
+    monkeypatch.setattr(known, "READ_UP_TO_FILES", 5)
     samples = split_samples(DataConfig(source=str(folder), root=tmp_path))
     assert samples.hash_kind == "path_hash"
     assert any(note.startswith("copies were not looked for: the set is too large") for note in samples.notes)
 
 
-def test_near_copies_are_looked_for_once(tmp_path, monkeypatch):
-    folder = variants(tmp_path / "set", groups=4, near=True)
+@pytest.fixture
+def keeping(monkeypatch):
+    """As if sets were large and their files had long been there."""
     monkeypatch.setattr(copies, "KEPT_FROM", 1)
+    monkeypatch.setattr(known, "KEPT_FROM", 1)
+    monkeypatch.setattr(known, "SETTLED", -1e15)
+
+
+def test_near_copies_are_looked_for_once(tmp_path, monkeypatch, keeping):
+    folder = variants(tmp_path / "set", groups=4, near=True)
     config = DataConfig(source=str(folder), root=tmp_path)
     before = split_samples(config)
-    monkeypatch.setattr("datasets.copies._thumbnail_of", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr(known, "look_at", lambda *_, **__: pytest.fail("looked again"))
+    monkeypatch.setattr(copies, "near_copies", lambda *_: pytest.fail("searched again"))
     assert np.array_equal(split_samples(config).groups, before.groups)
 
 
-def test_files_are_hashed_again_only_if_one_of_them_changed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("few", [True, False])
+def test_files_are_read_again_only_if_one_of_them_changed(tmp_path, monkeypatch, keeping, few):
     folder = class_folders(tmp_path / "set", {"a": 6, "b": 6})
-    monkeypatch.setattr(identity, "KEPT_FROM", 1)
-    monkeypatch.setattr(identity, "SETTLED", -1e15)
-    samples = split_samples(DataConfig(source=str(folder), root=tmp_path)).replace(digests=None)
+    for module in (copies, known):
+        monkeypatch.setattr(module, "SEARCHED_UP_TO", 20 if few else 5)
     read = []
-    monkeypatch.setattr(
-        identity, "content_digest", lambda _, row, true=identity.content_digest: read.append(row) or true(_, row)
-    )
-    before = identified(samples, tmp_path).digests
-    assert not read
+    for name in ("look_at", "file_digest"):
+        function = getattr(known, name)
+        monkeypatch.setattr(
+            known, name, lambda file, *a, true=function, **more: read.append(file) or true(file, *a, **more)
+        )
+    config = DataConfig(source=str(folder), root=tmp_path)
+    before = split_samples(config).digests
+    assert len(read) == 12
+    split_samples(config)
+    assert len(read) == 12
     (folder / "a" / "002.png").write_bytes((folder / "b" / "002.png").read_bytes())
     for _ in range(2):
-        now = identified(samples, tmp_path).digests
-        assert np.flatnonzero((now != before).any(axis=1)).tolist() == [list(samples.paths).index("a/002.png")]
-        assert len(read) == 12
+        samples = split_samples(config)
+        changed = np.flatnonzero((samples.digests != before).any(axis=1)).tolist()
+        assert changed == [list(samples.paths).index("a/002.png")]
+        assert len(read) == 24
 
 
 def test_what_is_remembered_is_computed_once_for_the_same_stamps_and_anew_where_the_file_is_damaged(tmp_path):

@@ -5,20 +5,23 @@ picture in two splits or under two labels, class maps that differ. Everything el
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples, evenly, split_name
-from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.copies import LEAST_SIDE, near_copies, united, units_of
+from datasets.copies import near_copies, united, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
+from datasets.identity import keys_of
+from datasets.known import Known, look_anew
+from datasets.look import LEAST_SIDE
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
@@ -26,6 +29,7 @@ from datasets.suspect import suspect_groups
 
 SPLIT_ORDER = ("", *SPLITS)
 """Order of the splits: the later one of two equal pictures is out of place."""
+_ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 
 
 @dataclass(frozen=True)
@@ -74,32 +78,34 @@ def check_source(
     reading = replace(reading, samples=with_groups(reading.samples, columns.group))
     samples = reading.samples
     used = np.flatnonzero(samples.splits != LEFT_OUT)
-    rows, pictures = _pictures(samples, used if sample is None else used[evenly(len(used), sample)])
-    seen = inspections(samples, rows, workers=workers, with_facts=MOST_IMAGES)
-    digests = [b"%d" % row if picture.fault else picture.digest for row, picture in zip(rows, seen, strict=True)]
-    _, first, contents = np.unique(digests, return_index=True, return_inverse=True)
-    readable = [place for place in np.sort(first).tolist() if not seen[place].fault]
-    large = [place for place in readable if seen[place].compared] if near else []
-    pairs, correlation, mirrored = near_copies([seen[place].thumbnail for place in large])
-    pairs = np.array(large, np.int64)[pairs]
+    rows = _by_split_and_path(samples, used if sample is None else used[evenly(len(used), sample)])
+    known = look_anew(samples, rows, workers=workers, with_facts=MOST_IMAGES)
+    readable, contents = known.readable(rows), np.arange(len(rows))
+    _, first, number = np.unique(keys_of(known.digests[rows[readable]]), return_index=True, return_inverse=True)
+    first = np.flatnonzero(readable)[first]
+    contents[readable] = first[number]
+    distinct = np.sort(first)
+    large = distinct[known.compared(rows[distinct])] if near else distinct[:0]
+    pairs, correlation, mirrored = near_copies(known.thumbnails, rows[large])
+    pairs = large[pairs]
     findings = [
         *reading.problems,
         *torn(samples),
-        *_own_findings(pictures, seen),
-        *_exact_findings(pictures, contents),
-        *_near_findings(pictures, pairs, correlation, mirrored),
+        *_own_findings(samples, rows, known),
+        *_exact_findings(samples, rows, contents),
+        *_near_findings(samples, rows[pairs], correlation, mirrored),
     ]
     suspect = suspect_groups(samples, drawn=bool((samples.splits == UNSPLIT).any()))
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
-    units = united(contents, units_of(grouped, np.array(rows, np.int64)), pairs=pairs)
-    shortcuts = find_shortcuts(samples, rows, seen, units)
+    units = united(contents, units_of(grouped, rows), pairs=pairs)
+    shortcuts = find_shortcuts(samples, rows, known, units)
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]
         findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
-    too_small, unread, is_copied = len(readable) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
-    shapes = [(one.width, one.height, of.label) for of, one in zip(pictures, seen, strict=True) if one.width]
+    too_small, unread, is_copied = len(distinct) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
+    sizes, labels = known.sizes[rows[readable]], samples.labels[rows[readable]]
     notes = {
         "no split is given: train keeps a picture with its copies, a split of your own may tear them apart": any(
             finding.kind in is_copied and not finding.split for finding in findings
@@ -107,20 +113,23 @@ def check_source(
         f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": near and too_small,
         f"{unread:,} pictures were not read: their faults and their copies are not known": unread,
         "near duplicates were not looked for": not near,
-        never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes]): True,
+        never_seen(sizes, labels, samples.class_names): True,
     }
     said = tuple(note for note, holds in notes.items() if note and holds)
     return CheckReport(reading, _ordered(findings), tuple(shortcuts), said)
 
 
-def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:
-    """Return these rows, and their pictures, by split and path."""
-    pictures = {}
-    for row in read.tolist():
-        label = samples.class_names[samples.labels[row]]
-        pictures[row] = Problem("", samples.paths[row], split_name(samples.splits[row]), label)
-    rows = sorted(pictures, key=lambda row: (SPLIT_ORDER.index(pictures[row].split), pictures[row].path))
-    return rows, [pictures[row] for row in rows]
+def _by_split_and_path(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """Sort rows by the order of their splits and, within one, by path."""
+    by_path = np.array(sorted(rows.tolist(), key=samples.paths.__getitem__), np.int64)
+    place = np.array([SPLIT_ORDER.index(split_name(code)) for code in range(-1, len(SPLITS))])
+    return by_path[np.argsort(place[samples.splits[by_path] + 1], kind="stable")]
+
+
+def _picture(samples: Samples, row: int) -> Problem:
+    """Name an image in a finding that has no kind yet."""
+    label = samples.class_names[samples.labels[row]]
+    return Problem("", samples.paths[row], split_name(samples.splits[row]), label)
 
 
 def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
@@ -132,44 +141,51 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(findings, key=place))
 
 
-def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> list[Problem]:
+def _own_findings(samples: Samples, rows: np.ndarray, known: Known) -> list[Problem]:
     """Find what is wrong with each picture by itself."""
-    findings = []
-    for picture, seen in zip(pictures, inspected, strict=True):
-        if seen.fault:
-            findings.append(picture._replace(kind=seen.fault, detail=seen.detail))
-            continue
-        if seen.format and wrong_extension(picture.path, seen.format):
-            findings.append(picture._replace(kind="wrong_extension", detail=f"holds {seen.format}"))
-        if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
-            findings.append(picture._replace(kind="blank_image", detail=f"grey value {seen.thumbnail[0]}"))
-    blank = sum(finding.kind == "blank_image" for finding in findings)
-    if blank > 1 and blank == sum(not seen.fault for seen in inspected):
-        findings.append(pictures[0]._replace(kind="all_blank", detail=f"{blank:,} pictures"))
-    largest, place = max(((seen.largest, -place) for place, seen in enumerate(inspected)), default=(0, 0))
-    if fault := narrow_range(largest):
-        findings.append(pictures[-place]._replace(kind="narrow_range", detail=fault))
+    findings = [
+        _picture(samples, row)._replace(kind=fault.kind, detail=fault.detail) for row, fault in known.faults.items()
+    ]
+    readable = rows[known.readable(rows)]
+    for row in readable.tolist():
+        found = known.formats[row].decode()
+        if found and wrong_extension(samples.paths[row], found):
+            findings.append(_picture(samples, row)._replace(kind="wrong_extension", detail=f"holds {found}"))
+    blank = [row for row in readable.tolist() if not np.ptp(known.thumbnails[row])]
+    for row in blank:
+        grey = known.thumbnails[row, 0, 0]
+        findings.append(_picture(samples, row)._replace(kind="blank_image", detail=f"grey value {grey}"))
+    if len(blank) > 1 and len(blank) == len(readable):
+        findings.append(_picture(samples, rows[0])._replace(kind="all_blank", detail=f"{len(blank):,} pictures"))
+    if len(rows):
+        most = rows[known.largest[rows].argmax()]
+        if fault := narrow_range(int(known.largest[most])):
+            findings.append(_picture(samples, most)._replace(kind="narrow_range", detail=fault))
     return findings
 
 
-def _exact_findings(pictures: Sequence[Problem], contents: np.ndarray) -> Iterator[Problem]:
+def wrong_extension(path: str, file_format: str) -> bool:
+    """Return whether an extension that Pillow knows promises another format than the file has."""
+    promised = Image.registered_extensions().get(Path(path).suffix.lower())
+    return promised is not None and promised != _ALIASES.get(file_format, file_format)
+
+
+def _exact_findings(samples: Samples, rows: np.ndarray, contents: np.ndarray) -> Iterator[Problem]:
     """Yield a finding per picture and kind, with the earliest picture of equal number in `contents`."""
     earlier: dict[int, dict[tuple[str, str], Problem]] = defaultdict(dict)  # the first of each split and label
     for place in np.flatnonzero(np.bincount(contents)[contents] > 1).tolist():
-        picture, known = pictures[place], earlier[contents[place]]
+        picture, known = _picture(samples, rows[place]), earlier[contents[place]]
         copies = (problem for other in reversed(known.values()) for problem in _copies(picture, other))
         yield from {problem.kind: problem for problem in copies}.values()
         known.setdefault((picture.split, picture.label), picture)
 
 
-def _near_findings(
-    pictures: Sequence[Problem], pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray
-) -> list[Problem]:
+def _near_findings(samples: Samples, pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray) -> list[Problem]:
     """One finding per picture and kind, with the most similar earlier picture as the other one."""
     left, right = pairs
     best: dict[tuple[str, int], Problem] = {}
     for k in np.argsort(-correlation, kind="stable"):
-        other, picture = pictures[left[k]], pictures[right[k]]  # left < right: the earlier split first
+        other, picture = _picture(samples, left[k]), _picture(samples, right[k])  # the earlier split first
         near = f"{'mirrored, ' if mirrored[k] else ''}similarity {correlation[k]:.3f}"
         for problem in _copies(picture, other, near):
             best.setdefault((problem.kind, int(right[k])), problem)

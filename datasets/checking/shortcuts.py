@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from common.errors import DataError
 from common.text import printable
 from datasets.bundle import Samples
-from datasets.checking.inspection import Inspection
 from datasets.groups import folders
+from datasets.known import Known
 
 MOST_IMAGES, LEAST_IMAGES = 3_000, 20
 """Images that are judged, and fewer that are not."""
@@ -80,25 +80,23 @@ class Shortcut(NamedTuple):
         )
 
 
-def find_shortcuts(
-    samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], units: NDArray[np.int64]
-) -> list[Shortcut]:
+def find_shortcuts(samples: Samples, rows: NDArray[np.int64], known: Known, units: NDArray[np.int64]) -> list[Shortcut]:
     """Return the shortcuts among images with facts, the one that tells most first.
 
     `units`: a number for each image; of copies and images of one group, which have the same, one of each class counts.
     """
-    usable = np.array([place for place, picture in enumerate(seen) if picture.facts is not None], np.int64)
+    usable = np.flatnonzero(np.isin(rows, np.fromiter(known.facts, np.int64)))
     if len(usable) < LEAST_IMAGES:
         return []
-    labels = samples.labels[[rows[place] for place in usable]]
+    labels = samples.labels[rows[usable]]
     first = np.unique(np.stack([units[usable], labels]), axis=1, return_index=True)[1]
     first = np.sort(first[np.bincount(labels[first])[labels[first]] >= FOLDS])
     usable, (classes, labels) = usable[first], np.unique(labels[first], return_inverse=True)
     if len(usable) < LEAST_IMAGES or len(classes) < 2:
         return []
     names, found = [samples.class_names[label] for label in classes], []
-    chosen = [rows[place] for place in usable]
-    for fact in _facts(samples, chosen, [seen[place] for place in usable]):
+    chosen = rows[usable].tolist()
+    for fact in _facts(samples, chosen, known):
         if len(fact.values) < 2 or (accuracy := _accuracy(fact.codes, labels)) is None:
             continue
         shares = _counts(fact.codes, labels) / np.bincount(labels)
@@ -112,12 +110,12 @@ def find_shortcuts(
     return sorted(found, key=lambda one: -round(one.guessed_right, 2))
 
 
-def _facts(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Iterator[Fact]:
+def _facts(samples: Samples, rows: Sequence[int], known: Known) -> Iterator[Fact]:
     """Yield the facts of these images in the order of FACTS."""
-    facts = [picture.facts for picture in seen if picture.facts is not None]
-    width, height = np.array([(picture.width, picture.height) for picture in seen], np.float64).T
+    facts = [known.facts[row] for row in rows]
+    width, height = known.sizes[rows].astype(np.float64).T
     modes = {"P": " with a palette", "RGBA": " with transparency", "LA": " with transparency", "1": " of 1 bit"}
-    types = [picture.format + modes.get(fact.mode, "") for picture, fact in zip(seen, facts, strict=True)]
+    types = [known.formats[row].decode() + modes.get(fact.mode, "") for row, fact in zip(rows, facts, strict=True)]
     yield _category("camera", [fact.camera for fact in facts])
     yield _category("folder", _origins(samples, rows))
     days = [fact.day for fact in facts]

@@ -1,7 +1,6 @@
 """Features of pictures by frozen networks, and which pictures are copies: computed once and kept on disk."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,14 @@ from torch import Tensor
 
 from common.errors import DataError
 from datasets.bundle import LEFT_OUT, TRAIN, Samples
-from datasets.checking.inspection import groups_of_copies, inspections
 from datasets.config import DataConfig
+from datasets.copies import copies_of
 from datasets.identity import identified
+from datasets.known import known_of, look, with_known
 from datasets.loaders import evaluation_loader
+from datasets.look import WHOLE
 from trainers.config import to_dict
-from trainers.features import kept_features, kept_tensors
+from trainers.features import kept_features
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.system.process_state import precision_to_use
@@ -55,30 +56,32 @@ def pretrained(imagenet: str) -> list[ModelConfig]:
 
 
 def extract_features(
-    samples: Samples, networks: Sequence[ModelConfig], folder: Path, *, components: int
+    samples: Samples,
+    networks: Sequence[ModelConfig],
+    folder: Path,
+    *,
+    components: int,
+    data_root: Path | None = None,
 ) -> ExtractedFeatures:
     """Find the copies among the pictures of a set, and compute features of those that can be read.
 
-    What lies in `folder` already is read from there. `components`: principal components to keep of each network.
+    What lies in `folder`, or below `data_root`, already is read from there. `components`: principal components to keep
+    of each network.
     Raises DataError: no picture can be read.
     """
-    samples = identified(samples)
-    assert samples.digests is not None
-    used, content = np.flatnonzero(samples.splits >= 0), str(samples.hash_kind).encode() + samples.digests.tobytes()
-
-    def inspect() -> dict[str, Tensor]:
+    samples, used = with_known(samples, data_root), np.flatnonzero(samples.splits >= 0)
+    if (known_of(samples).depth[used] < WHOLE).any():
         say(f"looking for copies among {len(used):,} pictures", label="copies")
-        seen = inspections(samples, used.tolist(), workers=os.cpu_count() or 1)
-        readable = torch.tensor([each.fault is None for each in seen], dtype=torch.uint8)
-        return {"groups": torch.from_numpy(groups_of_copies(seen)), "readable": readable}
-
-    seen = kept_tensors(folder / f"copies_{_digest(content, used)}.safetensors", inspect, "groups", "readable")
-    fine = seen["readable"].numpy().astype(bool)
+    known = look(samples, used, WHOLE)
+    samples = identified(samples)
+    copies = copies_of(samples, data_root, any_size=True)
+    fine = known.readable(used)
     if not fine.any():
         raise DataError(f"{samples.name}: none of {len(used):,} pictures can be read")
-    rows, damaged = used[fine], used[~fine].tolist()
-    inspected = zip(damaged, inspections(samples, damaged, workers=0), strict=True)
-    faults = [f"{samples.paths[row]}: {each.detail or each.fault}" for row, each in inspected]
+    rows = used[fine]
+    faults = [f"{samples.paths[row]}: {known.faults[row].detail}" for row in used[~fine].tolist()]
+    assert copies is not None
+    assert samples.digests is not None
     looked_at = samples.with_splits({TRAIN: rows, LEFT_OUT: np.setdiff1d(np.arange(len(samples)), rows)})
     place = torch.device(resolve_device("auto"))
     amp_dtype, parts = precision_to_use(place, "tf32"), []
@@ -87,11 +90,13 @@ def extract_features(
         blueprint = Blueprint(config)
         model, spec = blueprint.build(num_classes=1).eval().to(place), blueprint.image_spec
         loader = evaluation_loader(looked_at, "train", spec, DataConfig(samples.name, batch_size=BATCH), device=place)
-        about = [_digest(content, rows), to_dict(spec), BATCH, str(amp_dtype)]
+        content = hashlib.sha256(samples.digests[rows].tobytes()).hexdigest()[:16]
+        about = [content, to_dict(spec), BATCH, str(amp_dtype)]
         parts.append(kept_features(folder, about, model, loader, place, amp_dtype=amp_dtype))
     beside = side_by_side(parts, components)
-    values, groups = np.zeros((len(samples), beside.shape[1]), np.float32), np.full(len(samples), -1)
-    values[rows], groups[used] = beside, seen["groups"].numpy()
+    values = np.zeros((len(samples), beside.shape[1]), np.float32)
+    values[rows] = beside
+    groups = np.where(copies >= 0, copies, np.arange(len(samples)))
     return ExtractedFeatures(values, groups, np.isin(np.arange(len(samples)), rows), faults)
 
 
@@ -117,7 +122,3 @@ def nearest(features: Floats, groups: NDArray[np.int64], row: int, candidates: N
     order = candidates[np.argsort(-(features[candidates] @ features[row]), kind="stable")]
     _, first = np.unique(groups[order], return_index=True)
     return order[np.sort(first)].tolist()
-
-
-def _digest(content: bytes, rows: NDArray[np.int64]) -> str:
-    return hashlib.sha256(content + rows.tobytes()).hexdigest()[:16]
