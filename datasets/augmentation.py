@@ -6,6 +6,7 @@ B batch, C channels, S side of the model's input.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,21 +19,6 @@ from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
 SMALL = 64  # up to this input side an image is shifted, not cropped out of a larger one: too few pixels to give away
-
-PRESETS: dict[str, tuple[float, float]] = {
-    # The evaluation transform.
-    "none": (0.0, 0.0),
-    # A random crop of the image resized by 8/7, mirrored half the time (Krizhevsky et al. 2012, section 4.1). Up to 64
-    # px a shift by an eighth at most (He et al. 2016, section 4.2); where mirroring would change the label, rotation by
-    # up to 10 degrees, scale 0.9-1.1, shift by up to a tenth (Simard et al. 2003).
-    "light": (0.0, 0.0),
-    # torchvision's reference recipe for vit_b_16 (references/classification, 2022): random resized crop (8-100 % of the
-    # area), mirror, RandAugment (2 operations, magnitude 9 of 30).
-    "standard": (0.2, 1.0),
-    # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
-    "strong": (0.8, 1.0),
-}
-"""Strength of mixing that the train step adds to each preset: the alpha of MixUp and that of CutMix, 0 for none."""
 
 
 class CropFlip(Pipeline):
@@ -158,16 +144,48 @@ class RandAugment(Pipeline):
         return torch.stack(batch)
 
 
+def plain(spec: ImageSpec, *, mirror: bool) -> Pipeline:
+    """Build the pipeline of evaluation, which changes nothing."""
+    return Pipeline(spec)
+
+
+def light(spec: ImageSpec, *, mirror: bool) -> Pipeline:
+    """Build a random crop of the image resized by 8/7, mirrored half the time (Krizhevsky et al. 2012, section 4.1).
+
+    Up to 64 px a shift by an eighth at most (He et al. 2016, section 4.2); where mirroring would change the label,
+    rotation by up to 10 degrees, scale 0.9-1.1, shift by up to a tenth (Simard et al. 2003).
+    """
+    return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
+
+
+class Preset(NamedTuple):
+    """What happens to training images."""
+
+    pipeline: Callable[..., Pipeline]
+    """Builds the augmentation of one image: (spec, *, mirror)."""
+    mixup: float = 0.0
+    """Alpha of MixUp, which the train step adds; 0: none."""
+    cutmix: float = 0.0
+    """Alpha of CutMix, likewise."""
+
+
+PRESETS = {
+    "none": Preset(plain),
+    "light": Preset(light),
+    # torchvision's reference recipe for vit_b_16 (references/classification, 2022): random resized crop (8-100 % of the
+    # area), mirror, RandAugment (2 operations, magnitude 9 of 30).
+    "standard": Preset(partial(RandAugment, magnitude=9, erase=0.0), mixup=0.2, cutmix=1.0),
+    # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
+    "strong": Preset(partial(RandAugment, magnitude=27, erase=0.25), mixup=0.8, cutmix=1.0),
+}
+"""The words of `augment` in `DataConfig`, but for auto."""
+
+
 def train_pipeline(preset: str, spec: ImageSpec, *, mirror: bool = True) -> Pipeline:
     """Build the augmentation of the training split for a preset of PRESETS."""
-    if preset == "none":
-        return Pipeline(spec)
-    if preset == "light":
-        return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
-    if preset in ("standard", "strong"):
-        magnitude, erase = (9, 0.0) if preset == "standard" else (27, 0.25)
-        return RandAugment(spec, mirror=mirror, magnitude=magnitude, erase=erase)
-    raise OptionError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
+    if preset not in PRESETS:
+        raise OptionError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
+    return PRESETS[preset].pipeline(spec, mirror=mirror)
 
 
 @dataclass(frozen=True)

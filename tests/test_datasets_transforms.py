@@ -1,5 +1,7 @@
 """Augmentation: equal to torchvision's where the operation is the same, stateless, and safe for the label."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from fake_sets import Spec, picture
 from PIL import Image
 from torchvision.transforms import v2
 
+from datasets import DataConfig
 from datasets.augmentation import PRESETS, BatchMix, CropFlip, SmallAffine, train_pipeline
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import preprocess
@@ -122,6 +125,11 @@ def test_augmentation_leaves_the_trainers_random_numbers_alone(preset):
     torch.manual_seed(7)
     run(train_pipeline(preset, Spec()), pictures(2), draws=DRAWS[:2])
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_every_preset_is_a_word_of_the_option():
+    words = get_args(get_args(DataConfig.__annotations__["augment"])[0])
+    assert words == ("auto", *PRESETS)
 
 
 def test_an_unknown_preset_is_told_the_known_ones():

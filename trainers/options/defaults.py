@@ -97,9 +97,9 @@ def of_model(asked: RunConfig) -> RunConfig:
     config = with_model(asked)
     chosen, data, train = lookup(config), config.data, config.train
     augment = chosen.augment if data.augment == "auto" else data.augment
-    mixup, cutmix = PRESETS[augment]
+    mixing = PRESETS[augment]
     open_values = {name: getattr(chosen, name) for name in ("weight_decay", "label_smoothing", "start_head")}
-    open_values |= {"mixup": mixup, "cutmix": cutmix, "threads": default_threads()}
+    open_values |= {"mixup": mixing.mixup, "cutmix": mixing.cutmix, "threads": default_threads()}
     open_values["lr"] = OPTIMIZERS[train.optimizer].lr or chosen.lr
     device = resolve_device(train.device)
     if train.compile:
