@@ -9,6 +9,7 @@ from commands.parser import UsageError
 from common.errors import DataError
 from common.options import OutputFolder, require
 from common.text import pluralise
+from datasets.built_in import have_learnt
 from trainers.config import OutputConfig
 from trainers.reporting.console import say
 from trainers.storage.data_folder import claimed_folder, data_folder
@@ -48,7 +49,6 @@ class Options(ImagesOptions):
 def main(options: Options) -> int:
     """Find suspects unless they are listed already, write the table by their decisions, and open the page."""
     from datasets.open import split_samples
-    from datasets.shared_split import PRETRAINED_ON, have_seen
     from inference.labels import clean
     from inference.labels.features import extract_features
     from inference.labels.label_issues import cleanlab_filter
@@ -70,8 +70,8 @@ def main(options: Options) -> int:
         say(f"{listed} is there: its decisions count; remove it to look anew")
         suspects = read_suspects(listed, samples)
     else:
-        if any(have_seen(network.weights, config.source) for network in networks):
-            say(f"{PRETRAINED_ON[config.source]}: wrong labels that the networks know look right", label="note")
+        for how in {have_learnt(network.weights, config.source) for network in networks} - {""}:
+            say(f"{how}: wrong labels that the networks know look right", label="note")
         probabilities = clean.cross_validate(samples, found, folds=options.folds)
         suspects, of_test = (clean.suspects_of(samples, found, probabilities, test=test) for test in (False, True))
         accuracy = clean.accuracy_of(samples, found, probabilities)

@@ -28,7 +28,7 @@ from common.options import (
 from common.shell import command
 from common.tables import own_objects
 from common.text import pluralise
-from datasets.config import DATASETS
+from datasets.built_in import BUILT_IN, small_model
 from trainers.config import RunConfig, load_config, run_options
 from trainers.options.recipes import RECIPES
 from trainers.reporting.console import say
@@ -146,7 +146,7 @@ def names_images(word: str) -> bool:
     runs."""
     path = Path(word)
     holds_runs = path.is_dir() and any(next(path.glob(below), None) for below in ("config.json", "*/config.json"))
-    return word in DATASETS or (path.exists() and not holds_runs)
+    return word in BUILT_IN or (path.exists() and not holds_runs)
 
 
 def main(options: Options) -> int:
@@ -177,12 +177,11 @@ def write_plan(options: Options) -> dict[str, Any]:
 def compared(options: Options) -> Comparison:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
-    from trainers.options.defaults import SMALL_IMAGES
 
     if options.runs:
         return compare_runs(options.runs, options.output, elsewhere="--output-dir" in options.given)
     comparison = compare_arms(request_of(options), **options.placed)
-    if not options.arms and options.data.source in SMALL_IMAGES:
+    if not options.arms and small_model(options.data.source):
         say(command("compare", "--data", "path/to/images"), label="next")
     return comparison
 
@@ -239,7 +238,7 @@ def request_of(options: Options) -> Request:
 def minutes_of(options: Options) -> float | None:
     """Return the minutes for all runs; of one's own images, where nothing else sets a length, those of `train`."""
     says_how = options.arms or options.images_seen or options.plan_only or options.on
-    if options.minutes is not None or says_how or options.train.epochs is not None or options.data.source in DATASETS:
+    if options.minutes is not None or says_how or options.train.epochs is not None or options.data.source in BUILT_IN:
         return options.minutes
     say(f"Nothing says for how long: comparing in {DEFAULT_MINUTES:g} minutes (--minutes M changes it).\n")
     return DEFAULT_MINUTES

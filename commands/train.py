@@ -15,7 +15,7 @@ from commands.arguments import DEFAULT_MINUTES, TrainOptions
 from commands.output import report, say_what_next, say_what_was_seen
 from commands.parser import UsageError
 from common.options import InFits, InPlans
-from datasets.config import DATASETS
+from datasets.built_in import BUILT_IN
 from trainers.config import RunConfig, run_options
 from trainers.options.recipes import RECIPES, card
 from trainers.reporting import console
@@ -40,7 +40,7 @@ SHOWN = 3
 
 def main(options: TrainOptions) -> int:
     began = time.monotonic()
-    own = options.minutes is None and options.data.source not in DATASETS
+    own = options.minutes is None and options.data.source not in BUILT_IN
     how = how_to_train(options) if own else []
     minutes = DEFAULT_MINUTES if own and not how else options.minutes
     refuse_without_effect(options, planned=minutes is not None)

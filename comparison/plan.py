@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from comparison.shared_split import SharedSplit
 from datasets.open import OpenedImages
-from datasets.shared_split import SharedSplit
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.multirun.sharing import Sharing

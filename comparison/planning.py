@@ -11,11 +11,12 @@ import torch
 from common.errors import OptionError
 from comparison.plan import ComparisonPlan, PlannedArm, Request
 from comparison.runs import arm_names, slugs
+from comparison.shared_split import shared_split
 from comparison.timing import REPORT, suited, with_seconds, within
+from datasets.built_in import small_model
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
 from datasets.open import OpenedImages
-from datasets.shared_split import shared_split
 from datasets.split import subset_training
 from trainers.budget.networks import LITE0
 from trainers.budget.pace import measure
@@ -54,7 +55,7 @@ def default_arms(base: RunConfig, *, in_minutes: bool = False) -> tuple[RunConfi
     """Return a small ViT from scratch and pretrained; for photographs also the installed ImageNet models, frozen.
 
     `in_minutes`: the last stages of EfficientNet-Lite0 are trained, too."""
-    if base.data.source in defaults.SMALL_IMAGES:
+    if small_model(base.data.source):
         models = starts("vit_nano_8", "fashion_mnist")
     else:
         models = starts("vit_stem_16", "tiny_imagenet")

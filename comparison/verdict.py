@@ -16,10 +16,11 @@ from common.text import format_table, pluralise, printable
 from comparison.plan import ComparisonPlan
 from comparison.results import CONVERGENCE, FEWEST, Comparison, by_arm, design, first_of, labels_text, of_runs, rows_of
 from comparison.runs import short_names
+from comparison.shared_split import copies_of_training_images
 from comparison.timing import whole_time
+from datasets.built_in import have_learnt
 from datasets.config import named_set
 from datasets.copies import units_of
-from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
 from trainers.config import metric_of
 from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
@@ -103,8 +104,8 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
 def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
-    if any(have_seen(arm.resolved.model.weights, data.source) for arm in plan.arms):
-        yield f"{PRETRAINED_ON[data.source]}: a pretrained arm may have been trained on the test images"
+    learnt = {have_learnt(arm.resolved.model.weights, data.source) for arm in plan.arms} - {""}
+    yield from (f"{how}: a pretrained arm may have been trained on the test images" for how in learnt)
     yield from plan.seen
     if not plan.grid:
         yield "learning rates were not tuned; --tune-lr on tries several"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from common.errors import DataError
 
 if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
+    from datasets.built_in import BUILT_IN as BUILT_IN
     from datasets.bundle import DataBundle as DataBundle
-    from datasets.config import DATASETS as DATASETS
     from datasets.config import DataConfig as DataConfig
     from datasets.description import data_report as data_report
     from datasets.description import describe as describe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed
     from datasets.split_csv import write_split as write_split
 
 _HOMES = {
-    "DATASETS": "config", "DataConfig": "config", "DataBundle": "bundle", "build_dataloaders": "loaders",
+    "BUILT_IN": "built_in", "DataConfig": "config", "DataBundle": "bundle", "build_dataloaders": "loaders",
     "class_weights": "loaders", "data_report": "description",
     "describe": "description", "fingerprint": "split_csv", "split_table": "split_csv", "write_split": "split_csv",
 }  # fmt: skip

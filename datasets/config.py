@@ -24,11 +24,8 @@ from common.options import (
     require_finite,
     take_types,
 )
+from datasets.built_in import BUILT_IN
 
-DATASETS = (
-    "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
-)  # fmt: skip
-"""The built-in sets; `READERS` in datasets/sources/builtin.py reads them."""
 HUB_PREFIX = "hf:"
 """Beginning of the name of a set on Hugging Face's hub: hf:ORG/NAME."""
 IMBALANCE = 10
@@ -76,7 +73,7 @@ def data_place(source: str) -> str:
     """Return what distinguishes a data set from others of its name: its absolute path, links followed; of one that is
     no file, such as a built-in one, its name."""
     path = os.path.expanduser(source)
-    is_file = source not in DATASETS and (os.path.lexists(path) or "*" in path)
+    is_file = source not in BUILT_IN and (os.path.lexists(path) or "*" in path)
     return os.path.realpath(path) if is_file else source
 
 
@@ -130,7 +127,8 @@ class DataConfig:
     """Choose a preset of data augmentation. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and
     CutMix. strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
-    """Mirror training images at random (horizontal flips). auto: not for digits and mnist, yes for all others."""
+    """Mirror training images at random (horizontal flips). auto: not for built-in sets of digits, yes for all
+    others."""
     allow_seen: Annotated[bool, ForAllArms] = False
     """Score validation and test images that the starting weights were trained on. Every report says so. Default: they
     are left out of the scores."""
@@ -169,7 +167,9 @@ class DataConfig:
     @property
     def may_mirror(self) -> bool:
         """True if a mirrored image keeps its label."""
-        return self.mirror == "yes" or (self.mirror == "auto" and self.source not in ("digits", "mnist"))
+        if self.mirror == "auto":
+            return self.source not in BUILT_IN or BUILT_IN[self.source].mirror
+        return self.mirror == "yes"
 
 
 def words(data: DataConfig) -> list[object]:

@@ -15,9 +15,9 @@ from small_run import call
 import main
 from comparison import planning as plan
 from comparison.planning import default_arms
+from comparison.shared_split import shared_split
 from comparison.verdict import known_problems
 from datasets.config import DataConfig
-from datasets.shared_split import shared_split
 from trainers.config import RunConfig
 from trainers.system import process
 from vit.config import ModelConfig

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import socket
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,12 +22,13 @@ from torchvision.datasets import MNIST, FashionMNIST, Flowers102, OxfordIIITPet
 
 from common.errors import DataError
 from common.files import NO_DOWNLOADS
-from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerprint, split_table
+from datasets import BUILT_IN, DataBundle, build_dataloaders, describe, fingerprint, split_table
 from datasets.config import DataConfig
 from datasets.open import read_samples
 from datasets.sampling import BatchKey
-from datasets.sources.builtin import ARCHIVES, READERS
+from datasets.sources import builtin
 from datasets.transforms import Pipeline
+from vit.config import MODEL_NAMES
 
 # name: classes, images per split
 EXPECTED = {
@@ -40,7 +42,8 @@ EXPECTED = {
     "oxford_pets": (3, {"train": 17, "val": 1, "test": 18}),
     "flowers102": (102, {"train": 102, "val": 102, "test": 102}),
 }
-ROWS = tuple(DATASETS)
+ROWS = tuple(BUILT_IN)
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,17 @@ def epoch_of(bundle: DataBundle, split: str) -> tuple[torch.Tensor, torch.Tensor
 
 
 def test_every_registered_set_has_a_row_here():
-    assert set(DATASETS) == set(READERS) == set(EXPECTED) == set(MAKERS)
+    assert set(BUILT_IN) == set(EXPECTED) == set(MAKERS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_row_says_of_a_set_is_known_wherever_it_is_asked(name):
+    row = BUILT_IN[name]
+    assert callable(getattr(builtin, row.reader))
+    assert f"`{name}`" in (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert row.small_model is None or row.small_model in MODEL_NAMES
+    assert DataConfig(name).may_mirror == row.mirror
+    assert bool(row.learnt) == bool(row.learnt_by)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -215,7 +228,7 @@ def server(tmp_path):
 
 
 def read(name, root):
-    found = READERS[name](root)
+    found = getattr(builtin, BUILT_IN[name].reader)(root)
     return getattr(found, "samples", found)
 
 
@@ -241,7 +254,8 @@ def serve(name, server, monkeypatch):
         )
     else:
         file = next(folder.glob("*.zip"), None) or next(folder.glob("*.tar.gz"))
-        monkeypatch.setitem(ARCHIVES, name, (f"{address}/{file.name}", md5(file)))
+        row = replace(BUILT_IN[name], archive=(f"{address}/{file.name}", md5(file)))
+        monkeypatch.setitem(BUILT_IN, name, row)
 
 
 @pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")  # torchvision unpacks without a filter
@@ -297,7 +311,7 @@ def test_where_downloads_are_forbidden_none_is_tried_and_what_is_there_is_read(n
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("the network was asked"))
     monkeypatch.setattr(Flowers102, "_check_integrity", lambda self: (tmp_path / "there" / "flowers-102").exists())
     MAKERS[name](tmp_path / "there")
-    if name in ARCHIVES:
+    if BUILT_IN[name].archive:
         read(name, tmp_path / "there")  # unpacks
     forbidden = NO_DOWNLOADS.set(True)
     try:

@@ -159,7 +159,7 @@ def test_each_group_stays_in_one_part(tmp_path, options):
 
 
 def test_a_comparison_keeps_groups_too(tmp_path):
-    from datasets.shared_split import shared_split
+    from comparison.shared_split import shared_split
 
     for seed, split in ((0, "train"), (100, "val")):
         patients(tmp_path / "set" / split, name="{label}/" + split + "{patient:02}_{image}.png", seed=seed)

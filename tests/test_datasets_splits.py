@@ -6,9 +6,10 @@ import pytest
 from fake_sets import Spec, class_folders
 from sklearn.model_selection import StratifiedKFold
 
+from comparison.shared_split import copies_of_training_images, shared_split
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
+from datasets.built_in import have_learnt
 from datasets.bundle import UNSPLIT, PathTable, Samples
-from datasets.shared_split import copies_of_training_images, have_seen, shared_split
 from datasets.split import assign_splits, require_complete, subset_training
 
 
@@ -209,4 +210,4 @@ def test_weights_are_known_to_have_seen_what_they_were_trained_on():
     pairs = [("fashion_mnist", "fashion_mnist"), ("imagenet", "hymenoptera"), ("imagenet", "fashion_mnist"),
              ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder"),
              ("none", "hymenoptera"), (None, "hymenoptera"), ("tiny_imagenet", "fashion_mnist")]  # fmt: skip
-    assert [have_seen(*pair) for pair in pairs] == [True, True, *5 * [False], True, False]
+    assert [bool(have_learnt(*pair)) for pair in pairs] == [True, True, *5 * [False], True, False]

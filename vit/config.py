@@ -112,8 +112,8 @@ LIBRARIES = (
 MODEL_NAMES: tuple[str, ...] = tuple(name for row in LIBRARIES for name in row.names)
 FURTHER_NAMES = {row.prefix: f"{row.prefix}{row.rest}" for row in LIBRARIES if row.prefix}
 MODELS_IN_WORDS = (
-    f"Choose the model, such as vit_tiny_16 or resnet18. Also {' or '.join(FURTHER_NAMES.values())}. auto: vit_micro_2"
-    f" for digits, else vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
+    f"Choose the model, such as vit_tiny_16 or resnet18. Also {' or '.join(FURTHER_NAMES.values())}. auto: vit_tiny_16,"
+    f" or a smaller one for built-in sets of small images. All names: {', '.join(MODEL_NAMES)}."
 )
 DEFAULT_WEIGHTS = {name: row.weights for row in LIBRARIES for name in row.names if row.weights}
 WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(

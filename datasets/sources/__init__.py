@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from common.errors import OptionError
-from datasets.config import DATASETS, USUAL_COLUMNS, Columns
+from datasets.built_in import BUILT_IN
+from datasets.config import USUAL_COLUMNS, Columns
 from datasets.sources.reading import Reading
 
 
@@ -14,13 +15,13 @@ def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, needs_lab
     sub-folders mean nothing. Raises FileNotFoundError: no such data, or a set that cannot be downloaded. DataError: it
     cannot be read. OptionError: columns of what is no table. UnknownDataSet: neither a built-in set nor a path.
     """
-    if source not in DATASETS:
+    if source not in BUILT_IN:
         from datasets.sources.own_data import read_source
 
         return read_source(source, root, columns=columns, needs_labels=needs_labels)
     if columns.path or columns.label:
         raise OptionError(f"path_column and label_column are for a table, and {source} is a built-in set")
-    from datasets.sources.builtin import READERS
+    from datasets.sources import builtin
 
-    built_in = READERS[source](root)
-    return built_in if isinstance(built_in, Reading) else Reading.of(built_in)
+    found = getattr(builtin, BUILT_IN[source].reader)(root)
+    return found if isinstance(found, Reading) else Reading.of(found)

@@ -4,9 +4,8 @@ import gzip
 import http.client
 import socket
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,10 @@ import numpy as np
 
 from common.errors import DataError
 from common.files import NO_DOWNLOADS, replacing, require_writable_data_root
+from datasets.built_in import BUILT_IN
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.sources.reading import Reading
 
-ARCHIVES = {
-    "cifar10": ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-    "cifar100": ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
-    "hymenoptera": (
-        "https://download.pytorch.org/tutorial/hymenoptera_data.zip",
-        "6f27cd8d41ffe225c75e0a333036523d",
-    ),
-}
-"""Address and MD5 of what torchvision does not download, or only as pickles."""
 PATIENCE = 20.0
 """Seconds without a byte after which a download is given up."""
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
@@ -50,6 +41,28 @@ def read_digits(root: Path) -> Samples:
         val_fraction=0.1,
         test_fraction=0.2,
     )
+
+
+def read_mnist(root: Path) -> Samples:
+    """Read 60,000 + 10,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
+    return _read_mnist("mnist", "MNIST", root, class_names=tuple("0123456789"))
+
+
+def read_fashion_mnist(root: Path) -> Samples:
+    """Read 60,000 + 10,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
+    return _read_mnist("fashion_mnist", "FashionMNIST", root)
+
+
+def read_cifar10(root: Path) -> Samples:
+    """Read 50,000 + 10,000 photographs of 10 classes, 32 x 32 pixels (Krizhevsky 2009)."""
+    batches = [f"data_batch_{number}" for number in range(1, 6)]
+    return _read_cifar("cifar10", root / "cifar-10-batches-bin", batches, "test_batch", "batches.meta.txt")
+
+
+def read_cifar100(root: Path) -> Samples:
+    """Read 50,000 + 10,000 photographs of 100 classes, the fine labels, 32 x 32 pixels (Krizhevsky 2009)."""
+    folder = root / "cifar-100-binary"
+    return _read_cifar("cifar100", folder, ["train"], "test", "fine_label_names.txt", label_bytes=2)
 
 
 def read_hymenoptera(root: Path) -> Reading:
@@ -143,11 +156,11 @@ def _read_idx(file: Path) -> np.ndarray:
 
 
 def _read_cifar(
-    name: str, inner: str, train: Sequence[str], test: str, names: str, root: Path, *, label_bytes: int = 1
+    name: str, folder: Path, train: Sequence[str], test: str, names: str, *, label_bytes: int = 1
 ) -> Samples:
     """Read records of label bytes, the last of them the class, and 32 x 32 pixels of red, then green, then blue; of
     the archive without pickles."""
-    folder = _unpacked(name, root / inner)
+    folder = _unpacked(name, folder)
 
     def part(files: Sequence[str]) -> _Part:
         records = np.concatenate([np.fromfile(folder / f"{file}.bin", np.uint8) for file in files])
@@ -179,7 +192,9 @@ def _unpacked(name: str, folder: Path) -> Path:
     """Return the folder of a set, downloaded and unpacked if it is not there."""
     from datasets.sources.archives import unpack
 
-    address, md5 = ARCHIVES[name]
+    archive_of = BUILT_IN[name].archive
+    assert archive_of is not None
+    address, md5 = archive_of
     archive = folder.with_name(address.rpartition("/")[2])
     if not folder.is_dir() and not archive.is_file():
         require_writable_data_root(folder)
@@ -206,22 +221,3 @@ def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[
         ) from error
     finally:
         socket.setdefaulttimeout(patience)
-
-
-_BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
-READERS: Mapping[str, Callable[[Path], Samples | Reading]] = {
-    "digits": read_digits,
-    # 70,000 handwritten digits, and as many pieces of clothing, 28 x 28 grey pixels (LeCun et al. 1998, Xiao et al.
-    # 2017); 60,000 photographs of 10 classes, and of 100 by their fine labels, 32 x 32 (Krizhevsky 2009).
-    "mnist": partial(_read_mnist, "mnist", "MNIST", class_names=tuple("0123456789")),
-    "fashion_mnist": partial(_read_mnist, "fashion_mnist", "FashionMNIST"),
-    "cifar10": partial(_read_cifar, "cifar10", "cifar-10-batches-bin", _BATCHES, "test_batch", "batches.meta.txt"),
-    "cifar100": partial(
-        _read_cifar, "cifar100", "cifar-100-binary", ["train"], "test", "fine_label_names.txt", label_bytes=2
-    ),
-    "hymenoptera": read_hymenoptera,
-    "dog_breed": read_dog_breed,
-    "oxford_pets": read_oxford_pets,
-    "flowers102": read_flowers102,
-}
-"""Name -> function from the data root to Samples, or to a Reading, which knows their faults."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from common.errors import DataError, OptionError, UnknownDataSet
 from common.text import did_you_mean, shorten_list
-from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
+from datasets.built_in import BUILT_IN
+from datasets.config import HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.sources.archives import is_archive, unpacked
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.hub import obtain_from_hub
@@ -46,8 +47,8 @@ def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, ne
     if path.suffix or os.sep in source or "/" in source:
         raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
     raise UnknownDataSet(
-        f"unknown data set {source!r}{did_you_mean(source, [*DATASETS, *list_folder(Path())[0]])} "
-        f"Known: {', '.join(DATASETS)}; or the path of your own data"
+        f"unknown data set {source!r}{did_you_mean(source, [*BUILT_IN, *list_folder(Path())[0]])} "
+        f"Known: {', '.join(BUILT_IN)}; or the path of your own data"
     )
 
 

@@ -26,8 +26,9 @@ from common.errors import DataError, OptionError
 from common.files import write_text
 from common.tables import csv_text, read_rows
 from common.text import printable
+from datasets.built_in import BUILT_IN
 from datasets.bundle import LEFT_OUT, SPLITS, TRAIN, PathTable, Samples, split_name
-from datasets.config import DATASETS, Columns, DataConfig
+from datasets.config import Columns, DataConfig
 from datasets.open import read_samples
 from datasets.sources import read
 from inference.labels.features import ExtractedFeatures, unit_length
@@ -118,7 +119,7 @@ def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_col
     `labelled` sets. A label that a table gives a picture counts as given; names of folders do not.
 
     Raises what reading them for training raises, and DataError: no picture, or no files."""
-    if source in DATASETS:
+    if source in BUILT_IN:
         raise DataError(f"{source} has a label for each picture: expected a folder, a table with paths, or an archive")
     samples = read(source, root, columns=Columns(path_column), needs_labels=False).usable()
     own = labels_of(samples)

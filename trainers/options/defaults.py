@@ -19,6 +19,7 @@ import torch
 
 from common.errors import OptionError
 from datasets.augmentation import PRESETS
+from datasets.built_in import small_model
 from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from datasets.processes import cpu_quota
@@ -27,10 +28,6 @@ from trainers.engine.optim import OPTIMIZERS
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX, ModelConfig
 from vit.factory import kind_of
-
-SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
-SMALL_IMAGES["digits"] = "vit_micro_2"
-
 
 STILL_IMAGES: dict[str, dict[str, Any]] = {"data": {"augment": "none"}, "train": {"mixup": 0.0, "cutmix": 0.0}}
 """Options with which images stay the same in each epoch, so that features of them can be computed once: see
@@ -83,7 +80,7 @@ def with_model(config: RunConfig) -> RunConfig:
     """Name the model and its weights, on which all else depends."""
     name, weights = config.model.name, config.model.weights
     if name == "auto":
-        name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
+        name = small_model(config.data.source) or "vit_tiny_16"
     if weights is None and name != MIXTURE and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # they bring their own
         weights = DEFAULT_WEIGHTS.get(name, "none")
     return config.changed(model={"name": name, "weights": weights})

@@ -14,7 +14,8 @@ from typing import Any
 
 from common.errors import OptionError
 from common.files import cut_name, write_text
-from datasets.config import DATASETS, HUB_PREFIX, data_name, data_place
+from datasets.built_in import BUILT_IN
+from datasets.config import HUB_PREFIX, data_name, data_place
 from trainers.config import OutputConfig, RunConfig
 from trainers.system.folder_lock import is_held, refuse_held
 
@@ -138,7 +139,7 @@ def is_there(path: Path) -> bool:
 
 def is_a_set(source: str) -> bool:
     """Return whether this names a built-in set or one of the hub, and no path."""
-    return source in DATASETS or source.startswith(HUB_PREFIX)
+    return source in BUILT_IN or source.startswith(HUB_PREFIX)
 
 
 def is_a_name(value: str | None) -> bool:

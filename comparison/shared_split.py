@@ -12,19 +12,6 @@ from datasets.known import SEARCHED_UP_TO
 from datasets.open import OpenedImages
 from datasets.split import hold_out_half_of_val, require_complete
 
-PRETRAINED_ON = {
-    "hymenoptera": "hymenoptera is a subset of ImageNet-1k (classes ant and bee)",
-    "dog_breed": "dog_breed (Stanford Dogs) is taken from ImageNet, 120 of its classes",
-    "fashion_mnist": "fashion_mnist is what the embedded weights were trained on",
-}
-"""Sets that usual weights were trained on, so that their test scores are optimistic."""
-
-
-def have_seen(weights: str | None, source: str) -> bool:
-    """Return whether weights of this name are known to have learnt from a set; None: the library's default weights."""
-    seen = (weights == "fashion_mnist") == (source == "fashion_mnist")
-    return source in PRETRAINED_ON and weights != "none" and seen
-
 
 @dataclass(frozen=True)
 class SharedSplit:
