@@ -23,10 +23,9 @@ from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, Samples, eve
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, DataConfig
 from datasets.image_dataset import ImageDataset
-from datasets.open import split_samples
+from datasets.open import images_in_use, split_samples
 from datasets.processes import begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
-from datasets.split import require_complete, subset_training
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
@@ -140,7 +139,7 @@ def dataloaders_of(
 ) -> DataBundle:
     """Build loaders of a table that has a split for every image, whose batches are on `device`. Raises DataError: a
     split has none."""
-    samples = require_complete(subset_training(samples, config))
+    samples = images_in_use(samples, config)
     preset = "light" if config.augment == "auto" else config.augment
     if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):
         samples = samples.note("classes are letters or digits: where a mirrored one is another, add --mirror no")

@@ -20,7 +20,7 @@ from datasets.identity import identified
 from datasets.known import look, look_ahead
 from datasets.look import VALUES, WHOLE
 from datasets.sources import read
-from datasets.split import split_set
+from datasets.split import require_complete, split_set, subset_training
 
 VALUES_READ = 16
 """Pictures, spread over a set, whose values are read before it is used; `check` reads all."""
@@ -118,6 +118,11 @@ class OpenedImages:
 def split_samples(config: DataConfig) -> Samples:
     """Return the sample table with a split for every image, for a caller that asks once."""
     return OpenedImages().split(config)
+
+
+def images_in_use(samples: Samples, config: DataConfig) -> Samples:
+    """Take out training images where a run learns from fewer. Raises DataError: a split has none."""
+    return require_complete(subset_training(samples, config))
 
 
 def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:

@@ -38,13 +38,17 @@ class SplitRow(NamedTuple):
     """The name of its group; empty where it stands alone."""
 
 
-def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
+def split_table(data: DataBundle | Samples) -> tuple[SplitRow, ...]:
     """Return one row per image in use, in the order of the set."""
-    samples = identified(bundle.samples)
+    samples = identified(_samples_of(data))
     return tuple(
         SplitRow(path, label, split, digest, samples.hash_kind, group)
         for path, label, split, digest, group in zip(*_columns(samples), strict=True)
     )
+
+
+def _samples_of(data: DataBundle | Samples) -> Samples:
+    return data if isinstance(data, Samples) else data.samples
 
 
 def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
@@ -62,7 +66,7 @@ def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `--split` reads back."""
     with text_file(Path(path)) as file:
-        file.writelines(_lines(data if isinstance(data, Samples) else data.samples))
+        file.writelines(_lines(_samples_of(data)))
 
 
 def _lines(samples: Samples) -> Iterator[str]:
@@ -82,11 +86,11 @@ def _left_out(samples: Samples) -> Iterator[tuple[str, ...]]:
         yield samples.paths[row], label, NOT_SCORED, digest, samples.group_of(row), reason
 
 
-def fingerprint(bundle: DataBundle, split: str | None = None) -> str:
+def fingerprint(data: DataBundle | Samples, split: str | None = None) -> str:
     """Return 16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data.
 
     With `split`, over the images of that split alone."""
-    samples = identified(bundle.samples)
+    samples = identified(_samples_of(data))
     if split is not None:
         samples = samples.with_splits({LEFT_OUT: np.flatnonzero(samples.splits != SPLITS.index(split))})
     digest = hashlib.blake2b(digest_size=8)
@@ -126,11 +130,11 @@ def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
-def changes_since(path: Path, bundle: DataBundle) -> list[str]:
+def changes_since(path: Path, samples: Samples) -> list[str]:
     """Name how images, labels and splits differ from those of a split.csv, one phrase each; raises as `read_split`."""
-    if _is_written_as(path, bundle.samples):
+    if _is_written_as(path, samples):
         return []
-    then, now = ({row.path: row for row in rows} for rows in (read_split(path), split_table(bundle)))
+    then, now = ({row.path: row for row in rows} for rows in (read_split(path), split_table(samples)))
     both = [(row, now[row.path]) for row in then.values() if row.path in now]
     found = {
         "gone": [path for path in then if path not in now],

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.errors import DataError
-from datasets.bundle import SPLITS, TEST
+from datasets.bundle import SPLITS, TEST, Samples
 from datasets.config import DataConfig
 from datasets.copies import with_copies
 from datasets.loaders import evaluation_loader
@@ -29,6 +29,9 @@ from trainers.storage.run_folder import RunFolder, untrusted_run
 from trainers.system.process_state import amp_dtype_on, set_precision
 from vit.config import WHAT_THEY_ARE
 
+PROCESSES_FROM = 2_000
+"""Images from which processes that decode save more time than their start takes."""
+
 
 def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
     """Evaluate as training did: same evaluator, batch size, precision, thread count and device give the same bits.
@@ -44,9 +47,10 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     opened = open_best(run)
     meta, trusted = run.meta, data_root is not None
     with nullcontext() if trusted else untrusted_run():
-        data = open_images(run, config, opened.spec, place)
-    if split not in data.dataloaders:
-        raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
+        samples = open_images(run, config)
+    if not len(samples.indices(split)):
+        there = ", ".join(name for name in SPLITS if len(samples.indices(name)))
+        raise DataError(f"{config.data.source} has no {split} split; it has {there}")
     classifier = Classifier(
         str(run),
         opened.model.to(place),
@@ -60,7 +64,8 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     notes = [*filter(None, [run.unfinished]), *run.seen]
     with folder_for(run.path / "eval") as folder:
         weights = opened.seal if split == "val" else None
-        evaluation = evaluate(classifier, data.dataloaders[split], split, folder, fit_for=weights)
+        loader = loader_of(classifier, samples, split, config.data)
+        evaluation = evaluate(classifier, loader, split, folder, fit_for=weights)
     if folder != run.path / "eval":
         evaluation = dataclasses.replace(evaluation, files=[])
         notes.append(f"nothing is kept of this: {run.path / 'eval'} cannot be written to; a copy of the run can")
@@ -86,10 +91,19 @@ def evaluate_on(
     stem = Path(data.source).stem or "data"
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
-    data = dataclasses.replace(data, workers=data.workers or 0)
-    loader = evaluation_loader(samples, "test", classifier.spec, data, device=classifier.device)
+    loader = loader_of(classifier, samples, "test", data)
     evaluation = evaluate(classifier, loader, name, folder or classifier.folder / ("eval" if classifier.run else ""))
     return dataclasses.replace(evaluation, notes=list(notes))
+
+
+def loader_of(classifier: Classifier, samples: Samples, split: str, data: DataConfig) -> DataLoader:
+    """Build the loader of one pass: threads of this process decode, or for a GPU, if there are many images, processes.
+
+    `data` may say how many processes."""
+    few = len(samples.indices(split)) < PROCESSES_FROM
+    if data.workers is None and (few or classifier.device.type != "cuda"):
+        data = dataclasses.replace(data, workers=0)
+    return evaluation_loader(samples, split, classifier.spec, data, device=classifier.device)
 
 
 def evaluate(

@@ -22,8 +22,7 @@ from trainers.reporting.console import say
 from trainers.reporting.explanations.faithfulness import IMAGES, Faithfulness, measure_run, read_faithfulness
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
-from trainers.run_record import open_images
-from trainers.storage.run_folder import untrusted_run
+from trainers.run_record import open_validation_images
 from vit.attention_maps import head_map, maps_of, pools_patches, select
 from vit.tensor_files import require_finite
 
@@ -148,13 +147,11 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
     if found := read_faithfulness(run.path).get(explanation.method):
         return found
     try:
-        with untrusted_run():
-            data = open_images(run, run.config, classifier.spec)
+        images = open_validation_images(run, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
     say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")
-    dataset = data.dataloaders["val"].dataset
-    found = measure_run(run.path, classifier.model, dataset, method=explanation.method)
+    found = measure_run(run.path, classifier.model, images, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 
 

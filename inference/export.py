@@ -13,21 +13,19 @@ from PIL import Image
 from PIL.Image import Image as Picture
 from torch import Tensor, nn
 
-from common.errors import DataError, OptionError, import_optional
+from common.errors import CheckpointError, DataError, OptionError, import_optional
 from common.files import replacing
 from common.shell import EXTRAS
 from common.text import printable
 from common.versions import versions_of
-from datasets.bundle import image_set
 from datasets.images import picture_of, read_image, to_mode
-from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
 from inference.certainty.answers import LEVEL, RATE, metadata_of
 from inference.certainty.features import UNLIKE, WithUnlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
-from trainers.storage.run_folder import untrusted_run
+from trainers.run_record import open_validation_images
 from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
 
@@ -173,18 +171,15 @@ def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: 
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pictures, "given images"
-    with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
+    with suppress(DataError, CheckpointError, OptionError, OSError):  # gone, moved, changed, damaged, or never there
         if classifier.run is not None:
-            config = classifier.run.config
-            with untrusted_run():
-                loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
-            images = image_set(loader)
+            images = open_validation_images(classifier.run, classifier.spec)
             rows = images.indices[:count].tolist()
             return [picture_of(images.samples, row, channels=3, least=least) for row in rows], "val images of the run"
     coarse = np.random.default_rng(0).integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)  # smoother than white noise
     sizes = [(40 + 30 * (number % 16), 300 - 12 * (number % 16)) for number in range(count)]
     pictures = [Image.fromarray(pixels).resize(size) for pixels, size in zip(coarse, sizes, strict=True)]
-    return pictures, "generated images (the run's own are gone; --images names some)"
+    return pictures, "generated images (the run's own are gone or changed; --images names some)"
 
 
 def readable(paths: Sequence[str], least: Any) -> Iterator[Picture]:

@@ -17,7 +17,6 @@ from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
-from vit import ImageSpec
 
 
 @signals.handled()
@@ -61,7 +60,7 @@ def find_earlier(configs: Sequence[RunConfig], opened: OpenedImages) -> list[Run
     found = [max(runs, key=lambda run: run.started, default=None) for runs in alive]
     for run in filter(None, found):
         try:
-            open_images(run, run.config, ImageSpec(), opened=opened)
+            open_images(run, run.config, opened=opened)
         except (CheckpointError, DataError, OptionError, FileNotFoundError) as error:
             say(f"every run starts anew, and {run} is left as it is: {error}", label="note")
             return [None] * len(found)

@@ -22,7 +22,6 @@ from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult, read_result
 from trainers.system import distributed, process_state
 from trainers.system.signals import signals
-from vit import ImageSpec
 
 
 @signals.handled()
@@ -65,7 +64,7 @@ def resume(
     with distributed.joined(config.train.device), ExitStack() as holding:
         if run.is_finished and epochs in (None, config.train.epochs):
             if moved:
-                open_images(run, config, ImageSpec())
+                open_images(run, config)
                 distributed.broadcast(lambda: run.write_config(config))
                 run = RunFolder(run.path)
             say(f"run {run} is finished: nothing to do; --epochs N trains it further")
@@ -105,7 +104,7 @@ def open_run(
     if given.dataloaders is None:
         run.require_images(config)
     setup = prepare(config, checkpoint=checkpoint, run=run, given=given, opened=opened)
-    distributed.broadcast(lambda: require_same_images(run, setup.data, config.data.source))
+    distributed.broadcast(lambda: require_same_images(run, setup.data.samples, config.data.source))
     if changes := changes_of_machine(run.meta, setup.device):
         # They change last bits, and with them in many steps the result.
         say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")

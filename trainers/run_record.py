@@ -21,17 +21,17 @@ from common.errors import DataError, Diverged, Interrupted, TrainingError, first
 from common.files import discard, made_whole
 from common.shell import command
 from common.versions import versions_of
-from datasets.bundle import DataBundle, image_set
+from datasets.bundle import Samples, image_set
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import CPU, dataloaders_of
-from datasets.open import OpenedImages
+from datasets.open import OpenedImages, images_in_use
 from datasets.split_csv import changes_since, fingerprint, write_split
+from datasets.transforms import Pipeline
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.seen import as_begun
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, plan_run_directory
-from trainers.storage.run_folder import RunFolder, command_line, now, working_directory
+from trainers.storage.run_folder import RunFolder, command_line, now, untrusted_run, working_directory
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from vit import ImageSpec
@@ -104,33 +104,33 @@ def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
     write_split(run.split_file, setup.data)
 
 
-def open_images(
-    run: RunFolder,
-    config: RunConfig,
-    spec: ImageSpec,
-    device: torch.device = CPU,
-    *,
-    opened: OpenedImages | None = None,
-) -> DataBundle:
-    """Open the images of a run again, in its own splits. `opened`: those that the command has opened already.
+def open_images(run: RunFolder, config: RunConfig, *, opened: OpenedImages | None = None) -> Samples:
+    """Open the table of a run's images again, in its own splits. `opened`: those that the command has opened already.
 
     Raises DataError: there are none where its options look for them, or not those that it started with."""
     run.require_images(config)
-    samples = as_begun((opened or OpenedImages()).split(config.data), run)
-    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed, device=device)
-    require_same_images(run, data, config.data.source)
-    return data
+    samples = images_in_use(as_begun((opened or OpenedImages()).split(config.data), run), config.data)
+    require_same_images(run, samples, config.data.source)
+    return samples
 
 
-def require_same_images(run: RunFolder, data: DataBundle, source: str) -> None:
+def open_validation_images(run: RunFolder, spec: ImageSpec) -> ImageDataset:
+    """Open the validation images of a run that may be a stranger's, as evaluation prepares them.
+
+    Raises as `open_images`."""
+    with untrusted_run():
+        return ImageDataset(open_images(run, run.config), "val", Pipeline(spec))
+
+
+def require_same_images(run: RunFolder, samples: Samples, source: str) -> None:
     """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
     table = run.split_file
     try:
-        changes = changes_since(table, data)
+        changes = changes_since(table, samples)
     except (DataError, FileNotFoundError) as error:
         changes = [f"it cannot be read ({error})"]
     differs = "; ".join(changes) or "their fingerprint is another"
-    if run.meta["data_fingerprint"] != fingerprint(data):
+    if run.meta["data_fingerprint"] != fingerprint(samples):
         raise DataError(
             f"the images of {source} changed since the run started: {differs}; bring them back, or train anew"
         )

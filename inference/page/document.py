@@ -23,14 +23,13 @@ from torch.nn import functional as F
 from common.errors import NoAttention
 from datasets.bundle import evenly
 from datasets.images import from_array, read_image, to_array
-from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.page.residual_stream import logit_lens, patch_contents, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.figures.images import thumbnail
-from trainers.storage.run_folder import untrusted_run
+from trainers.run_record import open_validation_images
 from vit.anatomy import count_parameters, position_embeddings
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
@@ -61,15 +60,9 @@ class PagePicture(NamedTuple):
 def validation_pictures(classifier: Classifier) -> list[PagePicture]:
     """Take a few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
     assert classifier.run is not None
-    config = classifier.run.config
-    classifier.run.require_images(config)
-    with untrusted_run():
-        data = build_dataloaders(config.data, classifier.spec, seed=config.train.seed)
-    dataset: Any = data.dataloaders["val"].dataset
-    rows = evenly(len(dataset), SHOWN).tolist()
-    return [
-        PagePicture(dataset.path(row), data.class_names[dataset.labels[row]], dataset.original(row)) for row in rows
-    ]
+    images = open_validation_images(classifier.run, classifier.spec)
+    rows, names = evenly(len(images), SHOWN).tolist(), images.samples.class_names
+    return [PagePicture(images.path(row), names[images.labels[row]], images.original(row)) for row in rows]
 
 
 def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
