@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from common.errors import DataError
+from common.text import pluralise
 
 LEAST_MAXIMUM = 16_384
 """Largest value of 16-bit pictures that are taken as using their range: a quarter of it."""
@@ -21,20 +22,20 @@ class UnsureValues(DataError):
 
 
 def unsure_tiff(image: Any) -> str:
-    """Explain why the header of a TIFF leaves open what to read, or Pillow misreads it; empty where all is clear."""
+    """Say what a TIFF holds, by its header, if it is not of a form that Pillow reads as it is meant; else nothing."""
     tag = image.tag_v2.get
-    bits, meaning, bands, kinds = max(tag(258, (1,))), tag(262, 0), tag(277, 1), tag(339, (1,))
-    more = bands - COLOURS.get(meaning, 1)
-    faults = {
-        "signed integers": 2 in kinds,
-        f"integers of {bits} bits": bits in (12, 32) and 3 not in kinds,
-        "more than 8 bits in which 0 is white": bits > 8 and meaning == 0,
-        "more than 8 bits, each band by itself": bits > 8 and tag(284) == 2,
-        f"{bands} bands, of which {bands - more} are known": more > 0 and tag(338) not in ((1,), (2,)),
-        "several pages": _has_another_page(image),
-    }
-    fault = next((fault for fault, found in faults.items() if found), "")
-    return fault and f"a TIFF of {fault}; {REMEDY}, one page of grey, RGB or RGB with transparency"
+    bits, kinds, meaning, bands = max(tag(258, (1,))), set(tag(339, (1,))), tag(262, 0), tag(277, 1)
+    own, apart, pages = COLOURS.get(meaning, 1), tag(284) == 2, _has_another_page(image)
+    of_8_bits = bits <= 8 and kinds == {1}
+    of_16_bits = bits == 16 and kinds == {1} and meaning != 0 and not apart
+    of_floats = image.mode == "F" and kinds == {3} and meaning != 0
+    known = bands == own or (bands == own + 1 and tag(338) in ((1,), (2,)))  # one of transparency
+    if (of_8_bits or of_16_bits or of_floats) and known and not pages:
+        return ""
+    held = f"{pluralise(bands, 'band')} of {bits} bits{' with a sign' if 2 in kinds else ''}"
+    facts = {"0 is white": meaning == 0 and bits > 1, "each band by itself": apart, "several pages": pages}
+    found = ", ".join([held, *(fact for fact, there in facts.items() if there)])
+    return f"a TIFF of {found}; {REMEDY}, one page of grey, RGB or RGB with transparency"
 
 
 def _has_another_page(image: Any) -> bool:

@@ -84,7 +84,7 @@ UNSURE = {
     "floats of 8 bits": (floats(255), "0 to 1"),
     "no number": (lambda grey: {"array": np.where(grey > 99, np.nan, 0.5).astype(np.float32), "kind": 3}, "0 to 1"),
     "float64": (floats(1, dtype=np.float64), "TIFF"),
-    "hounsfield": (whole(4_095, np.int16, shift=-1_024, kind=2), "signed"),
+    "hounsfield": (whole(4_095, np.int16, shift=-1_024, kind=2), "sign"),
     "uint32": (whole(65_535, np.uint32), "32 bits"),
     "inverted": (whole(65_535, np.uint16, meaning=0), "white"),
     "planes": (bands(3, np.uint16, 65_535, planes=True), "band"),
