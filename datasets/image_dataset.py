@@ -1,5 +1,8 @@
-"""One split as a torch Dataset that makes whole batches."""
+"""One split as a torch Dataset that makes whole batches, and its decoded images in memory."""
 
+import mmap
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,11 +14,50 @@ from torch.utils.data import get_worker_info
 
 from common.errors import DataError
 from datasets.bundle import BatchKey, ImageSet, Samples
-from datasets.cache import ImageCache
 from datasets.images import Size, picture_of, to_array
 from datasets.known import size_of
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline
+
+
+class ImageCache:
+    """Decoded images of a split, filled as they are first needed: uint8 (C, h, w) of any size by index.
+
+    What does not fit into `capacity` bytes is not kept. One anonymous shared mapping: the processes that a loader forks
+    write into it and read from it, so an image is decoded once, not once per process, and the pages are never copied.
+    (Not /dev/shm: containers often give it 64 MB.) A loader process that is not forked (Windows, macOS) gets a cache
+    that keeps nothing, for what each keeps for itself would take that many times the memory.
+    """
+
+    def __init__(self, length: int, capacity: int) -> None:
+        self.capacity = capacity
+        # Pages exist once they are written to, so a generous size costs nothing.
+        self._pixels = np.frombuffer(mmap.mmap(-1, max(capacity, 1)), np.uint8)
+        # Per image: offset + 1 (0 = absent), channels, height, width. The last row holds the end of the used part.
+        self._index = np.frombuffer(mmap.mmap(-1, (length + 1) * 32), np.int64).reshape(-1, 4)
+        self._lock = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn").Lock()
+
+    def __reduce__(self) -> tuple[type["ImageCache"], tuple[int, int]]:
+        return ImageCache, (len(self._index) - 1, 0)
+
+    def get(self, index: int) -> np.ndarray | None:
+        """Return a view of the stored picture, or None."""
+        if not self._index[index, 0]:
+            return None
+        with self._lock:  # else a processor that reorders writes may show the place before the pixels
+            start, channels, height, width = self._index[index].tolist()
+        return self._pixels[start - 1 : start - 1 + channels * height * width].reshape(channels, height, width)
+
+    def put(self, index: int, picture: np.ndarray) -> None:
+        """Keep a picture, if there is room."""
+        with self._lock:
+            start = int(self._index[-1, 0])
+            if self._index[index, 0] or start + picture.size > self.capacity:
+                return
+            self._pixels[start : start + picture.size] = picture.reshape(-1)
+            self._index[-1, 0] = start + picture.size
+            self._index[index, 1:] = picture.shape
+            self._index[index, 0] = start + 1  # last: from here on other processes see it
 
 
 class ImageDataset(ImageSet):

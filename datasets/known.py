@@ -5,7 +5,7 @@ Who asks, and for what:
 - `copies`: the thumbnail, of up to SEARCHED_UP_TO images of LEAST_SIDE pixels and more;
 - `open`: faults, of all images where unreadable ones are left out; the largest value of 16 bits, of a few images;
 - `fitting`, the cache of pixels and the description of a set: the size, of some hundred images;
-- `check` and `clean`: everything of every image; `check` also facts of some thousand.
+- `clean` and `next`: everything of every image; `check` does so anew, in processes, with facts of some thousand.
 
 `look_ahead` foresees what the start of a command will ask, so that each file is opened once for all of it:
 - up to SEARCHED_UP_TO images, and READ_UP_TO_BYTES: content, header and, of LEAST_SIDE pixels and more, all pixels;
@@ -25,8 +25,7 @@ import os
 import time
 from array import array
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from tqdm import tqdm
 from common.errors import DataError
 from common.files import stamp
 from common.versions import versions_of
-from datasets.bundle import LEFT_OUT, Samples, evenly
+from datasets.bundle import LEFT_OUT, Samples
 from datasets.facts import Facts
 from datasets.images import Size
 from datasets.look import (
@@ -55,7 +54,7 @@ from datasets.look import (
     look_at_pixels,
     look_inside,
 )
-from datasets.processes import begin_loader, cpu_count
+from datasets.processes import cpu_count
 from datasets.remembered import recall, remember
 
 READ_UP_TO_BYTES, READ_UP_TO_FILES = 2**32, 500_000
@@ -66,8 +65,6 @@ KEPT_FROM = 256
 """Images. What is known of fewer is read anew at every start."""
 SETTLED = 2e9
 """Nanoseconds. What changed so shortly before it was read may change again and keep its times: it is not kept."""
-_POOL_THRESHOLD = 256  # fewer files are read sooner than processes have started
-_CHUNK, _WAITING = 32, 65_536  # files that a process is given at once, and that wait for one
 BAR: dict[str, Any] = {"disable": None, "leave": False}
 """Options of progress bars: silent unless a terminal watches."""
 _BLOCK = 1024  # files that wait for a thread: a future each, so not all at once
@@ -188,10 +185,8 @@ def with_known(samples: Samples, data_root: Path | None = None) -> Samples:
 
 
 def known_of(samples: Samples) -> Known:
-    """Return what is known of a set of files or pixels."""
-    known = with_known(samples).known
-    assert isinstance(known, Known)
-    return known
+    """Return what is known of a set; nothing, unless `with_known` has asked."""
+    return samples.known if samples.known is not None else Known(samples.splits)
 
 
 def file_stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
@@ -303,35 +298,3 @@ def size_of(samples: Samples, row: int) -> Size:
         raise DataError(f"cannot read image {os.fspath(samples.file(row))}: {known.faults[row].reason}")
     width, height = known.sizes[row].tolist()
     return width, height
-
-
-def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int = 0) -> Known:
-    """Look at the whole of these images, in so many processes; `with_facts`: facts of so many, spread over the rows."""
-    known, wanted = Known(samples.splits), np.isin(np.arange(len(rows)), evenly(len(rows), with_facts)).tolist()
-    found = _in_processes(samples, rows.tolist(), wanted, workers)
-    for row, one in zip(rows.tolist(), tqdm(found, "check", len(rows), unit="image", **BAR), strict=True):
-        known.put(row, one)
-    return known
-
-
-def _in_processes(samples: Samples, rows: list[int], with_facts: list[bool], workers: int) -> Iterator[Looked]:
-    """Yield what a look at each image finds, in order, from so many processes; from this one for 0, or few files."""
-    if samples.pixels is not None:
-        for row, facts in zip(rows, with_facts, strict=True):
-            yield look_at_pixels(samples.pixels[row], with_facts=facts)
-        return
-    if workers < 2 or len(rows) < _POOL_THRESHOLD:
-        yield from map(_whole, map(samples.file, rows), with_facts)
-        return
-    # "spawn": a fork would copy torch and its threads where the caller has imported it.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
-    try:
-        for start in range(0, len(rows), _WAITING):
-            part = slice(start, start + _WAITING)
-            yield from pool.map(_whole, map(samples.file, rows[part]), with_facts[part], chunksize=_CHUNK)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _whole(file: Any, with_facts: bool) -> Looked:
-    return look_at(file, with_facts=with_facts)

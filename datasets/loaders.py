@@ -20,15 +20,16 @@ from common.image_spec import ImageSpec
 from common.text import pluralise
 from datasets.augmentation import train_pipeline
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
-from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, DataConfig
-from datasets.image_dataset import ImageDataset
+from datasets.image_dataset import ImageCache, ImageDataset
 from datasets.open import images_in_use, split_samples
-from datasets.processes import begin_loader, cpu_count
+from datasets.processes import available_memory, begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
+SHARE_OF_FREE_MEMORY = 1 / 3
+"""Most that decoded images may take of it by default."""
 MOST_WORKERS = 16
 """Loader processes for a GPU by default, at most: each decodes some 200 photographs a second, and a GPU takes 2,000."""
 SHARED_MEMORY = Path("/dev/shm")

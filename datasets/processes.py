@@ -4,9 +4,12 @@ import ctypes
 import math
 import multiprocessing.queues
 import os
+import re
 import signal
 import sys
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from datasets import cgroups
@@ -33,6 +36,18 @@ def cpu_count() -> int:
 def cpu_quota() -> int:
     """Return the whole processors that a container's or a job's quota allows; very many without one."""
     return max(1, math.ceil(min(cgroups.processors(), 2**16)))
+
+
+def available_memory() -> int:
+    """Return this process's share of the bytes that can still be used, of the machine or within a container's limit."""
+    return int(min(_available(), cgroups.free_memory())) // processes_here()
+
+
+def _available() -> int:
+    with suppress(OSError):
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE):
+            return 1024 * int(found[1])
+    return 4 * 2**30  # Windows and macOS: the standard library does not say
 
 
 def begin_loader(worker: int = 0) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from datasets import cgroups, processes
-from datasets.cache import available_memory
+from datasets.processes import available_memory
 
 INF = math.inf
 V1, V2 = "3:cpu,cpuacct:{0}\n4:memory:{0}\n0::/\n", "0::{0}\n"

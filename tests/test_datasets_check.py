@@ -19,10 +19,9 @@ from commands.check import CSV_COLUMNS, Options, main, printable
 from commands.parser import parse
 from common.errors import DataError
 from common.tables import read_rows
-from datasets import known
-from datasets.checking.check import check_source
+from datasets.checking import check
+from datasets.checking.check import check_source, look_anew
 from datasets.config import DataConfig
-from datasets.known import look_anew
 from datasets.look import look_at
 from datasets.open import read_samples
 from datasets.sources.problems import KINDS
@@ -92,8 +91,8 @@ def test_a_zip_and_a_zip_with_a_folder_around_everything_give_the_same_findings(
 
 
 def test_processes_find_what_one_process_finds(clean, monkeypatch):
-    monkeypatch.setattr(known, "_POOL_THRESHOLD", 1)
-    monkeypatch.setattr(known, "_WAITING", 5)
+    monkeypatch.setattr(check, "_POOL_THRESHOLD", 1)
+    monkeypatch.setattr(check, "_WAITING", 5)
     samples = read_samples(DataConfig(str(clean)))
     one, more = (look_anew(samples, np.arange(len(samples)), workers=workers, with_facts=9) for workers in (0, 2))
     assert len(one.facts) == 9

@@ -15,9 +15,10 @@ from fake_sets import Spec, class_folders, write_table
 
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe
 from datasets.bundle import LEFT_OUT
-from datasets.cache import ImageCache, available_memory
+from datasets.image_dataset import ImageCache
 from datasets.loaders import with_table
 from datasets.packing import pack
+from datasets.processes import available_memory
 from datasets.sampling import ALL, Share
 
 

@@ -23,8 +23,8 @@ from common.errors import OptionError, WeightsError
 from common.files import replacing
 from common.versions import versions_of
 from datasets.bundle import DataBundle
-from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
+from datasets.processes import available_memory
 from datasets.sampling import BatchKey, OrderedBatchSampler, batch_sampler
 from datasets.split_csv import fingerprint
 from trainers.config import to_dict

@@ -6,11 +6,15 @@ picture in two splits or under two labels, class maps that differ. Everything el
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
+from tqdm import tqdm
 
 from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples, evenly, split_name
@@ -20,8 +24,9 @@ from datasets.copies import near_copies, united, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
 from datasets.identity import keys_of
-from datasets.known import Known, look_anew
-from datasets.look import LEAST_SIDE
+from datasets.known import BAR, Known
+from datasets.look import LEAST_SIDE, Looked, look_at, look_at_pixels
+from datasets.processes import begin_loader
 from datasets.sources import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
@@ -29,6 +34,8 @@ from datasets.suspect import suspect_groups
 
 SPLIT_ORDER = ("", *SPLITS)
 """Order of the splits: the later one of two equal pictures is out of place."""
+_POOL_THRESHOLD = 256  # fewer files are read sooner than processes have started
+_CHUNK, _WAITING = 32, 65_536  # files that a process is given at once, and that wait for one
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 
 
@@ -117,6 +124,38 @@ def check_source(
     }
     said = tuple(note for note, holds in notes.items() if note and holds)
     return CheckReport(reading, _ordered(findings), tuple(shortcuts), said)
+
+
+def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int = 0) -> Known:
+    """Look at the whole of these images, in so many processes; `with_facts`: facts of so many, spread over the rows."""
+    known, wanted = Known(samples.splits), np.isin(np.arange(len(rows)), evenly(len(rows), with_facts)).tolist()
+    found = _in_processes(samples, rows.tolist(), wanted, workers)
+    for row, one in zip(rows.tolist(), tqdm(found, "check", len(rows), unit="image", **BAR), strict=True):
+        known.put(row, one)
+    return known
+
+
+def _in_processes(samples: Samples, rows: list[int], with_facts: list[bool], workers: int) -> Iterator[Looked]:
+    """Yield what a look at each image finds, in order, from so many processes; from this one for 0, or few files."""
+    if samples.pixels is not None:
+        for row, facts in zip(rows, with_facts, strict=True):
+            yield look_at_pixels(samples.pixels[row], with_facts=facts)
+        return
+    if workers < 2 or len(rows) < _POOL_THRESHOLD:
+        yield from map(_whole, map(samples.file, rows), with_facts)
+        return
+    # "spawn": a fork would copy torch and its threads where the caller has imported it.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
+    try:
+        for start in range(0, len(rows), _WAITING):
+            part = slice(start, start + _WAITING)
+            yield from pool.map(_whole, map(samples.file, rows[part]), with_facts[part], chunksize=_CHUNK)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _whole(file: Any, with_facts: bool) -> Looked:
+    return look_at(file, with_facts=with_facts)
 
 
 def _by_split_and_path(samples: Samples, rows: np.ndarray) -> np.ndarray:
