@@ -61,7 +61,8 @@ class Options(ModelOptions):
 def main(options: Options) -> int:
     """Return 0, or 3 when a file could not be read."""
     from inference.images import find_images
-    from inference.predict import ExampleSheet, Tally, predict, write_rows
+    from inference.predict import ExampleSheet, Tally, predict
+    from inference.prediction_table import columns_of_predict, write_rows
 
     classifier = options.open()
     results = predict(
@@ -81,7 +82,7 @@ def main(options: Options) -> int:
         images = spread.seeing(images)
     with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
         judged = classifier.answers is not None
-        write_rows(images, file, top=options.top, judged=judged, printed=options.output is None)
+        write_rows(images, file, columns_of_predict(top=options.top, judged=judged, printed=options.output is None))
         file.flush()
     if options.grid is not None and spread.pool:
         draw_grid(spread, options.grid, of=tally.images)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from common.errors import CheckpointError
-from common.tables import csv_lines
 from common.text import printable
 from datasets.identity import CONTENT_HASH
 from datasets.look import file_digest
@@ -31,10 +30,6 @@ from trainers.seen import hashes_in, start_of
 from vit.tensor_files import require_finite
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
-
-
-JOINT = " | "
-"""Between the classes of a set in a table."""
 
 
 def predict(
@@ -75,9 +70,9 @@ def predict(
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
-                ranked, verdict = next(found)
-                shown = pixels if keep_pixels else None
-                yield ImagePrediction(file.path, ranked, label_of(file.path, names), shown, None, *verdict)
+                ranked, (classes, unknown) = next(found)
+                shown, label = pixels if keep_pixels else None, label_of(file.path, names)
+                yield ImagePrediction(file.path, ranked, label, pixels=shown, set=classes, unknown=unknown)
 
 
 def label_of(path: str, class_names: Sequence[str]) -> str | None:
@@ -152,29 +147,6 @@ class Tally:
             if image.label is not None and self.training:
                 self.trained_on += file_digest(Path(image.path)).hex() in self.training
             yield image
-
-
-def write_rows(
-    images: Iterable[ImagePrediction], file: TextIO, *, top: int, judged: bool = False, printed: bool = False
-) -> None:
-    """Write images and their `top` classes as CSV, a row per image; where they are `judged` with the set of each, its
-    classes divided by " | ", and whether the image is unknown, yes or no: empty where nothing is promised. Paths are
-    those of the files, as in split.csv; `printed`: with codes for what a terminal cannot show."""
-
-    ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
-    header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
-
-    def row(image: ImagePrediction) -> list[str]:
-        ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
-        cells = [printable(image.path) if printed else image.path, printable(image.label or ""), *ranked]
-        if not judged:
-            return cells
-        names = JOINT.join(map(printable, image.set or ()))
-        known = {None: "", True: "yes", False: "no"}[image.unknown]
-        return [*cells, *[""] * (len(header) - 2 - len(cells)), names, known]
-
-    header += ["set", "unknown"] * judged
-    file.writelines(csv_lines(header, map(row, images)))
 
 
 class ExampleSheet:

@@ -97,6 +97,7 @@ def test_top_is_capped_at_the_classes(capsys, run, tmp_path):
         assert {row["predicted"], row["predicted_2"], row["predicted_3"]} == set(CLASSES)
         shares = [float(row[name]) for name in ("probability", "probability_2", "probability_3")]
         assert sum(shares) == pytest.approx(1, abs=1e-6)
+        assert {row["predicted_4"], row["probability_5"]} == {""}  # cells, though there is no such class
     right = sum(row["label"] == row["predicted"] for row in table(out))
     assert f"{right} of 6 images whose folder names their class are right" in err
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import text_file, write_bytes
-from common.tables import csv_lines
 from common.text import printable
 from inference.certainty.answers import LEVEL, RATE, Answers, fit_answers, own_probabilities, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, sets_of, unit_weights
-from inference.predict import JOINT
+from inference.prediction_table import columns_of_evaluation, write_rows
 from inference.scored_pass import ScoredPass
 from trainers.calibration import WANTED, answered
+from trainers.reporting.figures.images import ImagePrediction
 
 LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
@@ -84,9 +84,7 @@ def report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str],
             files.append(write_answers(folder, answers))
         files.append(folder / f"{scored.name}_answers.csv")
         with text_file(files[-1]) as file:
-            file.writelines(
-                csv_lines(("path", "label", "predicted", "set", "unknown"), table_rows(scored, sets, unknown))
-            )
+            write_rows(judged_images(judged), file, columns_of_evaluation())
     files.append(folder / f"{scored.name}_answers.png")
     draw(files[-1], scored, sets)
     numbers = numbers_of(judged, unknown)
@@ -158,20 +156,19 @@ def unknown_by_class(
     return of_classes, [f"{'':>17}  {said}"] if many else []
 
 
-def table_rows(scored: ScoredPass, sets: NDArray[np.bool_] | None, unknown: NDArray | None) -> Iterator[list[str]]:
-    """Yield a row per image: path, label, predicted, the set, and whether it is unknown.
-
-    The last is empty where nothing is promised, and for images that the score is fitted to.
-    """
-    names, classes = scored.class_names, scored.columns
+def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
+    """Yield each image with its likeliest class, its set, and whether it is unknown; None: it is not known."""
+    scored, sets, unknown = judged.scored, judged.sets, judged.unknown
+    names, shares, classes = scored.class_names, scored.probabilities, scored.columns
     predicted, labels = scored.outputs.predicted.tolist(), scored.outputs.labels.tolist()
     for row, (label, guess) in enumerate(zip(labels, predicted, strict=True)):
-        inside = ""
+        inside = None
         if sets is not None:
-            order = np.argsort(-scored.probabilities[row], kind="stable")
-            inside = JOINT.join(names[classes[row, place]] for place in order[sets[row][order]])
-        known = "" if unknown is None or np.isnan(unknown[row]) else ("yes" if unknown[row] else "no")
-        yield [scored.images.path(row), *map(printable, (names[label], names[guess], inside, known))]
+            order = np.argsort(-shares[row], kind="stable")
+            inside = tuple(names[classes[row, place]] for place in order[sets[row][order]])
+        known = None if unknown is None or np.isnan(unknown[row]) else bool(unknown[row])
+        best = ((names[guess], float(shares[row].max())),)
+        yield ImagePrediction(scored.images.path(row), best, names[label], set=inside, unknown=known)
 
 
 def draw(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
