@@ -85,7 +85,7 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
 
 
 def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str, ...]]:
-    of = {suspect.path: suspect for suspect in suspects}
+    of, root = {suspect.path: suspect for suspect in suspects}, os.path.abspath(samples.root or "")
     for row in np.flatnonzero(samples.splits >= 0).tolist():
         path, label, split = samples.paths[row], samples.class_names[samples.labels[row]], SPLITS[samples.splits[row]]
         suspect, change = of.get(path) if split != "test" else None, ""
@@ -95,7 +95,7 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
             label = suspect.decision.removeprefix(RELABEL)
             thinks = f"the model thinks {suspect.suggested}, {float(suspect.confidence):.1%}"
             change = f"was {suspect.label}; {suspect.kind}, {thinks}"
-        file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
+        file = os.path.normpath(os.path.join(root, path)) if has_files(samples) else f"images/{path}.png"
         group = samples.group_of(row)
         cells = (file, label, split, change)
         yield (*cells, "" if are_copies(group) else group) if samples.grouped_by else cells
