@@ -182,7 +182,7 @@ def _near_links(samples: Samples, digests: np.ndarray, distinct: np.ndarray, dat
         return np.empty((2, 0), np.int64)
 
     def search() -> dict[str, np.ndarray]:
-        known = look(samples, distinct, COMPARED, pictures=True)
+        known = look(samples, distinct, COMPARED, thumbnails=True)
         compared = np.flatnonzero(known.compared(distinct))
         return {"pairs": compared[near_copies(known.thumbnails, distinct[compared])[0]]}
 

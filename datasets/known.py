@@ -103,7 +103,7 @@ class Known:
         """Return the rows that were in use when the set was opened: int64 (n,)."""
         return np.flatnonzero(self._splits != LEFT_OUT)
 
-    def put(self, row: int, found: Looked) -> None:
+    def put(self, row: int, found: Looked, *, with_thumbnail: bool = True) -> None:
         """Fill in what a look at an image has found."""
         self.depth[row], self.sizes[row], self.largest[row] = found.depth, found.size, found.largest
         self.formats[row] = found.format.encode()
@@ -114,7 +114,7 @@ class Known:
             self.faults[row] = found.fault
         if found.facts:
             self.facts[row] = found.facts
-        if found.thumbnail:
+        if found.thumbnail and with_thumbnail:
             if not len(self.thumbnails):
                 self.thumbnails = np.zeros((len(self.depth), THUMBNAIL_SIZE, THUMBNAIL_SIZE), np.uint8)
             self.thumbnails[row] = np.frombuffer(found.thumbnail, np.uint8).reshape(THUMBNAIL_SIZE, THUMBNAIL_SIZE)
@@ -153,7 +153,7 @@ class Known:
         """Keep what is known for later starts."""
         if self.kept is None:
             return
-        names = ["hashed", "digests"] + ["depth", "sizes", "largest"] * bool(self.depth.any())
+        names = ["hashed", "digests"] + ["depth", "sizes", "largest"] * bool((self.depth >= COMPARED).any())
         faults = {row: fault for row, fault in self.faults.items() if self.depth[row]}
         columns = {name: getattr(self, name)[self.rows] for name in names}
         columns["faults"] = np.frombuffer(json.dumps(faults).encode(), np.uint8)
@@ -226,31 +226,33 @@ def look_ahead(samples: Samples, data_root: Path | None = None, *, judge_all: bo
     samples = with_known(samples, data_root)
     if samples.pixels is not None or samples.known is None:
         return samples
-    rows = known_of(samples).rows
-    if judge_all or (known_of(samples).is_read and len(rows) <= SEARCHED_UP_TO):
-        look(samples, rows, WHOLE if judge_all else COMPARED)
+    known = known_of(samples)
+    few = known.is_read and len(known.rows) <= SEARCHED_UP_TO
+    if few or judge_all:
+        look(samples, known.rows, WHOLE if judge_all else COMPARED, thumbnails=None if few else False)
     return samples
 
 
-def look(samples: Samples, rows: np.ndarray, depth: int, *, pictures: bool = False) -> Known:
+def look(samples: Samples, rows: np.ndarray, depth: int, *, thumbnails: bool | None = None) -> Known:
     """Return what is known of a set, of these images as deep as asked.
 
-    `pictures`: with the thumbnail of each that is large enough to be compared, unless it has a fault."""
+    `thumbnails`: of each that is large enough to be compared, unless it has a fault (True); none, for they take 1 KiB
+    each (False); those that are made (None)."""
     known = known_of(samples)
     missing = (known.depth[rows] < depth) | (known.largest[rows] < 0) & (depth == VALUES)
-    if pictures:
+    if thumbnails:
         small = (known.depth[rows] > 0) & (known.sizes[rows].min(axis=1) < LEAST_SIDE)
         missing |= ~(known.pictured[rows] | small) & known.readable(rows)
     if depth < COMPARED:
         for row in rows[missing].tolist():
-            known.put(row, look_inside(samples.file(row), depth))
+            known.put(row, look_inside(samples.file(row), depth), with_thumbnail=False)
     elif missing.any():
-        _look_in_threads(samples, known, rows[missing], depth)
+        _look_in_threads(samples, known, rows[missing], depth, thumbnails=thumbnails is not False)
         known.keep()
     return known
 
 
-def _look_in_threads(samples: Samples, known: Known, rows: np.ndarray, depth: int) -> None:
+def _look_in_threads(samples: Samples, known: Known, rows: np.ndarray, depth: int, *, thumbnails: bool) -> None:
     """Look at images; Pillow decodes, and the system reads, without the interpreter's lock. Copies are decoded once."""
     decoded, copies = set[bytes](), list[int]()
 
@@ -262,7 +264,7 @@ def _look_in_threads(samples: Samples, known: Known, rows: np.ndarray, depth: in
     with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(rows), **BAR) as progress:
         for block in np.array_split(rows, len(rows) // _BLOCK + 1):
             for row, found in zip(block.tolist(), threads.map(look_at_row, block.tolist()), strict=True):
-                known.put(row, found)
+                known.put(row, found, with_thumbnail=thumbnails)
                 copies += [row] * (found.depth == 0 and found.fault is None)
                 progress.update()
     first = {known.digests[row].tobytes(): row for row in rows.tolist() if known.depth[row]} if copies else {}

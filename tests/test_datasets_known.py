@@ -228,3 +228,11 @@ def test_a_picture_of_16_bits_below_32_pixels_is_judged_without_decoding_the_oth
     assert look(samples, rows, known.HEADER).largest.tolist() == [-1] * 4
     assert sorted(look(samples, rows, known.VALUES).largest.tolist()) == [0, 1000, 2000, 3000]
     assert sorted(look(samples, rows, COMPARED).largest.tolist()) == [0, 1000, 2000, 3000]
+
+
+def test_thumbnails_of_large_sets_are_not_held_where_only_faults_are_asked(pets, monkeypatch):
+    for module in (copies, known):
+        monkeypatch.setattr(module, "SEARCHED_UP_TO", 20)
+    samples = split_samples(DataConfig(str(pets), on_bad_image="skip"))
+    assert (samples.known.depth == known.WHOLE).all()
+    assert not len(samples.known.thumbnails)
