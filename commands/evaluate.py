@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
 
 
-OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "on_bad_image", "output")
+OF_OTHERS = ("model", "class_names", "path_column", "label_column", "group", "exclude", "on_bad_image", "output")
 """Options that have an effect only with --data."""
 
 
@@ -40,6 +40,8 @@ class Options(JsonOption, ModelOptions):
     """Name the table's column of classes, as for train."""
     group: Group = None
     """Keep images of --data together, as for train. The confidence interval is then one of groups."""
+    exclude: Path | None = None
+    """Leave out images of --data listed in this CSV. As for train; `check` writes one."""
     on_bad_image: Annotated[Literal["fail", "skip"], Arg(metavar="skip")] = "fail"
     """Leave out unreadable images of --data. Default (fail): stop at the first."""
     data_root: Path | None = None
@@ -91,7 +93,8 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
 
     classifier = options.open()
     columns = (options.path_column, options.label_column, options.group)
-    data = DataConfig(source, options.data_root or Path("data"), *columns, on_bad_image=options.on_bad_image)
+    place = (source, options.data_root or Path("data"))
+    data = DataConfig(*place, *columns, exclude=options.exclude, on_bad_image=options.on_bad_image)
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
     print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {source}")
     show(options, evaluation)

@@ -12,11 +12,11 @@ from datasets.config import data_place
 from datasets.sources.reading import Reading
 
 
-def without_listed(reading: Reading, source: str, exclude: Path, *, check: str) -> Samples:
+def without_listed(reading: Reading, source: str, exclude: Path, *, check: str, only_scored: bool = False) -> Samples:
     """Return the usable images without those in the table `exclude`; if it has a column severity, without its errors.
 
-    `check`: the command that lists what is wrong with the images. Raises DataError: as `Reading.usable`; or the table
-    was written for another set, or names no image of this one.
+    `check`: the command that lists what is wrong with the images; `only_scored`: none need train. Raises DataError: as
+    `Reading.usable`; or the table was written for another set, or names no image of this one.
     """
     rows = read_rows(exclude, ("path",), what="list of images to exclude")
     here = data_place(source)
@@ -29,7 +29,7 @@ def without_listed(reading: Reading, source: str, exclude: Path, *, check: str) 
         an_image = next(iter(reading.samples.paths), "none")
         raise DataError(f"{exclude} names no image of {here}: first {wanted[0]!r}; an image here is {an_image!r}")
     listed = frozenset(found.values())
-    samples = reading.usable(listed, check=check)
+    samples = reading.usable(listed, check=check, only_scored=only_scored)
     left_out = [row for row, path in enumerate(samples.paths) if path in listed]
     said = f"{pluralise(len(left_out), 'image')} left out, as {exclude} asks"
     if missing := [path for path in wanted if path not in found]:

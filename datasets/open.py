@@ -39,7 +39,7 @@ def read_samples(config: DataConfig, *, only_scored: bool = False) -> Samples:
     else:
         from datasets.excluded import without_listed
 
-        samples = without_listed(reading, config.source, config.exclude, check=check)
+        samples = without_listed(reading, config.source, config.exclude, check=check, only_scored=only_scored)
     return with_groups(samples, config.group)
 
 

@@ -84,16 +84,17 @@ def evaluate_on(
 
     Nothing is compared with what a run logged. Raises FileNotFoundError, DataError: no such data, classes that the
     classifier does not have, or less than half of the images are left."""
-    samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
+    listed = labelled_samples(data, class_names=classifier.class_names, split=split)
+    samples = with_copies(listed, data.root)
     start = start_of(str(classifier.run or classifier.source))
     samples = samples.with_splits({TEST: samples.indices("val")})
-    samples, notes = without_seen(samples, [start], remedy="name images that it was not trained on")
+    samples, seen = without_seen(samples, [start], remedy="name images that it was not trained on")
     stem = Path(data.source).stem or "data"
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
     loader = loader_of(classifier, samples, "test", data)
     evaluation = evaluate(classifier, loader, name, folder or classifier.folder / ("eval" if classifier.run else ""))
-    return dataclasses.replace(evaluation, notes=list(notes))
+    return dataclasses.replace(evaluation, notes=[*listed.notes, *seen])
 
 
 def loader_of(classifier: Classifier, samples: Samples, split: str, data: DataConfig) -> DataLoader:

@@ -146,7 +146,10 @@ def test_a_damaged_picture_is_named_and_the_advice_about_it_works(capsys, run, t
     assert (code, "--on-bad-image skip" in err, "1.png" in err) == (3, True, True)
     code, out, err = call(capsys, "evaluate", run, "--data", data, "--on-bad-image", "skip")
     assert (code, "11 labelled images" in out) == (0, True), err
-    assert call(capsys, "evaluate", run, "--on-bad-image", "skip")[0] == 2
+    assert "1 unreadable image left out" in " ".join(out.split())
+    (tmp_path / "list.csv").write_text("path\nbee/1.png\nant/0.png\n", encoding="utf-8")
+    code, out, err = call(capsys, "evaluate", run, "--data", data, "--exclude", tmp_path / "list.csv")
+    assert (code, "10 labelled images" in out, "2 images left out" in out) == (0, True, True), err
 
 
 def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
@@ -204,7 +207,7 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code,
 @pytest.mark.parametrize(
     "words",
     ["--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
-     "--label-column l"],
+     "--label-column l", "--exclude t.csv", "--on-bad-image skip"],
 )  # fmt: skip
 def test_an_option_for_other_images_is_refused_where_a_run_scores_its_own(capsys, run, words):
     code, _out, err = call(capsys, "evaluate", run, *words.split())
