@@ -6,7 +6,7 @@ import torch
 from fake_sets import Spec, picture
 from PIL import Image, ImageOps
 
-from datasets.augmentation import padded_crop, train_pipeline
+from datasets.augmentation import PRESETS, padded_crop, train_pipeline
 from datasets.fitting import choose, resized_size, seen_by_crop, view_of
 from datasets.images import read_image, to_array, to_mode
 from datasets.transforms import Pipeline, preprocess
@@ -68,7 +68,7 @@ def test_pad_equals_pillows_pad(size):
 
 
 @pytest.mark.parametrize("how", ["crop", "pad", "squash"])
-@pytest.mark.parametrize("preset", ["none", "light", "standard", "strong"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", [(90, 30), (30, 90), (50, 50), (49, 98)])
 @pytest.mark.parametrize(("side", "channels"), [(32, 1), (96, 3)])
 def test_every_augmentation_has_the_shape_and_is_a_function_of_seed_epoch_and_draw(how, preset, size, side, channels):
