@@ -63,7 +63,7 @@ def main(options: Options) -> int:
     networks = clean.networks_for(samples)
     if options.review or not again:
         place = (options.output or folder.parent) / "features"
-        found = extract_features(samples, networks, place, components=clean.COMPONENTS, data_root=config.root)
+        found = extract_features(samples, networks, place, components=clean.CLEAN_COMPONENTS, data_root=config.root)
         if found.faults:
             raise DataError(f"cannot read {found.faults[0]}; --on-bad-image skip leaves such images out")
     if again:

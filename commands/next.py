@@ -82,9 +82,9 @@ def main(options: Options) -> int:
     waiting = sum(not pick.decision for pick in picks)
     if options.review or not waiting:
         place = (options.output or folder.parent) / "features"
-        networks = pretrained(table.IMAGENET)
+        networks = pretrained(table.NEXT_BACKBONE)
         found = extract_features(
-            pool.samples, networks, place, components=table.COMPONENTS, data_root=options.data_root
+            pool.samples, networks, place, components=table.NEXT_COMPONENTS, data_root=options.data_root
         )
     if not waiting:
         for fault in found.faults[:LISTED]:

@@ -38,21 +38,21 @@ def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names,
     Of paths without their class the first folder that differs. `rows`: of these images only.
     """
     rows = range(len(samples)) if rows is None else rows
-    parts = [_folders_of(samples, row) for row in rows]
+    paths = [_folders_of(samples, row) for row in rows]
     labels = [samples.class_names[label] for label in samples.labels[list(rows)]]
-    places = [path.index(label) if label in path else -1 for path, label in zip(parts, labels, strict=True)]
+    places = [path.index(label) if label in path else -1 for path, label in zip(paths, labels, strict=True)]
     if min(places) >= 0:
         for step, where in ((1, "below"), (-1, "above")):
             names = [
-                path[at + step] if 0 <= at + step < len(path) else None for path, at in zip(parts, places, strict=True)
+                path[at + step] if 0 <= at + step < len(path) else None for path, at in zip(paths, places, strict=True)
             ]
             if len({*names} - {None}) > 1:
                 return names, f"by the folder {where} the class"
         raise _no_groups(samples, "folder: no two folders lie below a class, or above one")
-    for level in range(max(map(len, parts))):
-        names = [path[level] if level < len(path) else None for path in parts]
+    for level in range(max(map(len, paths))):
+        names = [path[level] if level < len(path) else None for path in paths]
         if len({*names} - {None}) > 1:
-            above = {"/".join(path[:level]) for path in parts if level < len(path)}
+            above = {"/".join(path[:level]) for path in paths if level < len(path)}
             where = f"in {above.pop()!r}" if level and len(above) == 1 else "at the top"
             return names, f"by the folder {where}"
     raise _no_groups(samples, "folder: all images lie in one folder")
@@ -60,12 +60,12 @@ def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names,
 
 def _folders_of(samples: Samples, row: int) -> list[str]:
     """Return the names of the folders that an image lies in, without those of a split and without the shard."""
-    parts = normal(samples.paths[row]).split("/")[:-1]
+    above = normal(samples.paths[row]).split("/")[:-1]
     if samples.members is not None:
-        parts = parts[next((at + 1 for at, part in enumerate(parts) if part.endswith(".tar")), 0) :]
+        above = above[next((at + 1 for at, name in enumerate(above) if name.endswith(".tar")), 0) :]
     label = samples.class_names[samples.labels[row]]
-    is_class = parts[:1] == [normal(label)] and label not in parts[1:]  # one that is called train or test
-    return parts[1:] if parts and parts[0].lower() in SPLIT_FOLDERS and not is_class else parts
+    is_class = above[:1] == [normal(label)] and label not in above[1:]  # one that is called train or test
+    return above[1:] if above and above[0].lower() in SPLIT_FOLDERS and not is_class else above
 
 
 def _matches(samples: Samples, option: str) -> tuple[Names, str]:

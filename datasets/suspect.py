@@ -42,7 +42,7 @@ _DATE = re.compile(
 """The end of a key that is a day, month or year: images share it for no other reason."""
 
 
-class Suspect(NamedTuple):
+class GroupsInNames(NamedTuple):
     """Groups that a set seems to have and that its split tears, or would tear."""
 
     option: str
@@ -51,7 +51,7 @@ class Suspect(NamedTuple):
     """Sentence with the reason, an example, the consequence and the option."""
 
 
-def suspect_groups(samples: Samples, *, drawn: bool) -> Suspect | None:
+def suspect_groups(samples: Samples, *, drawn: bool) -> GroupsInNames | None:
     """Return the groups that folders or names suggest; None for most sets.
 
     `drawn`: the split is drawn at random; one that is given is judged by the groups that it tears.
@@ -69,7 +69,9 @@ def suspect_groups(samples: Samples, *, drawn: bool) -> Suspect | None:
         if several_a_class and _recur(keys) and (option == FOLDER or _are_numbered(keys, paths)):
             keys = _keys(samples, option, rows)
             torn = 0 if drawn else _torn(keys, samples.splits[rows].tolist())
-            return Suspect(option, _sentence(samples, option, rows.tolist(), keys, torn)) if drawn or torn else None
+            return (
+                GroupsInNames(option, _sentence(samples, option, rows.tolist(), keys, torn)) if drawn or torn else None
+            )
     return None
 
 

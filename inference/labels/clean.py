@@ -20,7 +20,7 @@ from trainers.storage.data_folder import data_folder
 from vit import ModelConfig
 from vit.factory import local_pretrained_models
 
-IMAGENET, COMPONENTS = "efficientnet_lite2", 256
+CLEAN_BACKBONE, CLEAN_COMPONENTS = "efficientnet_lite2", 256
 """Network that looks besides the embedded one, and principal components that are kept of each one's features."""
 FOR_FEW, EMBEDDED = "efficientnet_lite0", "vit_stem_16"
 """Network of few images, at its larger input; and where it is not installed."""
@@ -34,8 +34,8 @@ DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
 
 def networks_for(samples: Samples) -> list[ModelConfig]:
     """Name the networks that look at a set: two, or of fewer images than their features one at a large input."""
-    if np.count_nonzero(samples.splits >= 0) > 2 * COMPONENTS:
-        return pretrained(IMAGENET)
+    if np.count_nonzero(samples.splits >= 0) > 2 * CLEAN_COMPONENTS:
+        return pretrained(CLEAN_BACKBONE)
     return [config for config in local_pretrained_models() if config.name in (FOR_FEW, EMBEDDED)][-1:]
 
 

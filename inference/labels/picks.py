@@ -35,7 +35,7 @@ from inference.labels.features import ExtractedFeatures, unit_length
 from inference.labels.label_issues import fit_logistic
 from inference.labels.review import Review, write_utf8
 
-IMAGENET, COMPONENTS = "efficientnet_lite0", 128
+NEXT_BACKBONE, NEXT_COMPONENTS = "efficientnet_lite0", 128
 """Network that looks besides the embedded one, and principal components that are kept of each one's features."""
 LABEL, SKIP = "label:", "skip"
 LONGEST = 200
