@@ -15,7 +15,7 @@ import torch
 from common.tables import frame_of
 from common.text import pluralise
 from comparison.runs import FinishedRun
-from datasets.copies import united
+from datasets.copies import merged
 from trainers.calibration import answered
 from trainers.engine.metrics import class_scores, confidence_bins, expected_calibration_error, mean_of
 from trainers.reporting.console import duration
@@ -116,7 +116,7 @@ def tables_of(runs: Sequence[FinishedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
     frame = frame_of(names, ([getattr(run, name) for name in names] for run in runs)).astype({LABELS: "Int64"})
     predictions = [run.predictions.assign(run=number) for number, run in enumerate(runs)]
     for condition in by_condition(frame):
-        units = united(*(predictions[number]["unit"].to_numpy() for number in condition.index))
+        units = merged(*(predictions[number]["unit"].to_numpy() for number in condition.index))
         for number in condition.index:
             predictions[number]["unit"] = units
     images = pd.concat(predictions, ignore_index=True)

@@ -70,7 +70,7 @@ def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
     return np.where(groups >= 0, groups, len(samples.group_names) + rows)
 
 
-def connected(count: int, links: np.ndarray) -> Places:
+def components(count: int, links: np.ndarray) -> Places:
     """Return for each place the smallest that links (2, m) lead to, int64 (count,); itself where none do.
 
     scipy's `connected_components` needs 0.2 s to be imported, as long as a start with 1,400 photographs.
@@ -85,15 +85,15 @@ def connected(count: int, links: np.ndarray) -> Places:
             return smallest
 
 
-def united(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = None) -> Places:
+def merged(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = None) -> Places:
     """Number the units of n images, int64 (n,): those that share a number, or are a pair (2, m).
 
     Numbers are int64 (n,) each; -1 stands alone."""
     links = [_links(codes) for codes in (first, *others)]
-    return connected(len(first), np.concatenate(links if pairs is None else [*links, pairs], axis=1))
+    return components(len(first), np.concatenate(links if pairs is None else [*links, pairs], axis=1))
 
 
-def joined(samples: Samples, names: Sequence[str]) -> Samples:
+def with_more_groups(samples: Samples, names: Sequence[str]) -> Samples:
     """Return the samples in these groups as well as in those they have; groups that share an image become one.
 
     One name per image, empty where it stands alone. A group keeps the first of its names, in alphabetical order; copies
@@ -105,7 +105,7 @@ def joined(samples: Samples, names: Sequence[str]) -> Samples:
         return samples
     own = np.full(len(samples), -1) if samples.groups is None else samples.groups
     rows = np.flatnonzero((codes >= 0) | (own >= 0))  # one image may be a group, too: others may join it later
-    units, groups = np.unique(united(codes, own)[rows], return_inverse=True)
+    units, groups = np.unique(merged(codes, own)[rows], return_inverse=True)
     named: list[set[str]] = [set() for _ in units]
     for row, group in zip(rows.tolist(), groups.tolist(), strict=True):
         named[group] |= {names[row], samples.group_of(row)}
@@ -148,7 +148,7 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
     if (copies < 0).all():
         return samples
     names = [f"{COPIES}{number:016x}" if number >= 0 else "" for number in copies.tolist()]
-    return joined(samples.note(*_about_copies(samples, copies)), names)
+    return with_more_groups(samples.note(*_about_copies(samples, copies)), names)
 
 
 def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool = False) -> Places | None:
@@ -172,7 +172,7 @@ def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool
     links = rows[_links(number)]
     if any_size or len(rows) <= SEARCHED_UP_TO:
         links = np.concatenate([links, _near_links(samples, digests, rows[first], data_root)], axis=1)
-    component = connected(len(samples), links)
+    component = components(len(samples), links)
     return np.where(np.bincount(component)[component] > 1, component, -1)
 
 
@@ -234,7 +234,7 @@ def near_copies(thumbnails: NDArray[np.uint8], rows: Places) -> tuple[Places, Fl
         right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
         scores[:, block] = similarity(thumbnails[kept[i[block]]], right)
     passed, sure, almost = ((scores[0] >= least[0]) & (scores[1] >= least[1]) for least in (_PASSED, _SURE, _ALMOST))
-    component = connected(len(kept), np.stack([i, j])[:, passed])
+    component = components(len(kept), np.stack([i, j])[:, passed])
     if (almost & (component[i] != component[j])).sum() > max(3, LOOK_ALIKE * passed.sum()):
         passed = sure  # different pictures of this set are hard to tell from copies
     same = np.flatnonzero(passed)

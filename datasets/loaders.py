@@ -18,14 +18,13 @@ from torch.utils.data import DataLoader
 
 from common.image_spec import ImageSpec
 from common.text import pluralise
-from datasets.augmentation import train_pipeline
 from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, Samples, evenly, image_set
 from datasets.config import IMBALANCE, DataConfig
 from datasets.image_dataset import ImageCache, ImageDataset
 from datasets.open import images_in_use, split_samples
 from datasets.processes import available_memory, begin_loader, cpu_count
 from datasets.sampling import ALL, BatchSampler, EpochBatchSampler, OrderedBatchSampler, Share
-from datasets.transforms import Pipeline
+from datasets.transforms import Pipeline, train_pipeline
 
 DEFAULT_BATCH_SIZE = 64
 SHARE_OF_FREE_MEMORY = 1 / 3

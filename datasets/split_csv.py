@@ -14,7 +14,7 @@ from common.files import text_file
 from common.tables import csv_lines, read_rows
 from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples
-from datasets.copies import joined
+from datasets.copies import with_more_groups
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 
 KINDS = (CONTENT_HASH, PATH_HASH)
@@ -187,7 +187,7 @@ def reuse_split(samples: Samples, path: Path) -> Reused:
     in_use = samples.splits != LEFT_OUT
     new = np.setdiff1d(np.flatnonzero(in_use), rows)
     splits[~in_use] = LEFT_OUT
-    return Reused(joined(samples.replace(splits=splits), names.tolist()), new, missing)
+    return Reused(with_more_groups(samples.replace(splits=splits), names.tolist()), new, missing)
 
 
 def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:

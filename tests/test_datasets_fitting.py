@@ -6,10 +6,9 @@ import torch
 from fake_sets import Spec, picture
 from PIL import Image, ImageOps
 
-from datasets.augmentation import PRESETS, padded_crop, train_pipeline
 from datasets.fitting import choose, resized_size, seen_by_crop, view_of
 from datasets.images import read_image, to_array, to_mode
-from datasets.transforms import Pipeline, preprocess
+from datasets.transforms import PRESETS, Pipeline, padded_crop, preprocess, train_pipeline
 
 SIZES = [(40, 30), (30, 40), (97, 31), (33, 200), (64, 64), (300, 1)]
 

@@ -10,9 +10,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from datasets import DataConfig
-from datasets.augmentation import PRESETS, BatchMix, CropFlip, SmallAffine, train_pipeline
 from datasets.seeding import AUGMENT, mix, uniforms
-from datasets.transforms import preprocess
+from datasets.transforms import PRESETS, BatchMix, CropFlip, SmallAffine, preprocess, train_pipeline
 
 DRAWS = np.arange(8)
 LARGE = Spec(image_size=96, crop_fraction=0.875, interpolation="bicubic")

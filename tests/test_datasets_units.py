@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from datasets import DataConfig, build_dataloaders, copies, known, split_table
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
-from datasets.copies import joined, with_copies
+from datasets.copies import with_copies, with_more_groups
 from datasets.evening import TOLERANCE, ClassCounts, evened_out
 from datasets.identity import CONTENT_HASH
 from datasets.open import split_samples
@@ -24,7 +24,7 @@ def made(labels, groups=None, *, classes=None, seed=0):
     paths = PathTable([f"{i:06d}" for i in range(len(labels))])
     splits = np.full(len(labels), UNSPLIT, np.int8)
     samples = Samples("made", names, paths, labels, splits, digests=digests, hash_kind=CONTENT_HASH)
-    return samples if groups is None else joined(samples, groups)
+    return samples if groups is None else with_more_groups(samples, groups)
 
 
 def parts_of_groups(samples):

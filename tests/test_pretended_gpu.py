@@ -12,8 +12,8 @@ from pretended_gpu import needs_its_torch, pretended_gpu
 from small_run import call
 
 from datasets import build_dataloaders
-from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
+from datasets.transforms import BatchMix
 from trainers.budget import networks as ways
 from trainers.budget import plan
 from trainers.config import RunConfig, TrainConfig

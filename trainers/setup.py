@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from common.errors import CheckpointError
-from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle
 from datasets.loaders import class_weights
 from datasets.open import OpenedImages
 from datasets.sampling import batch_sampler
+from datasets.transforms import BatchMix
 from trainers.config import RunConfig
 from trainers.engine.engines import StepOptions, Trainer, create_trainer
 from trainers.engine.one_image import refuse_batches_of_one, require_outputs

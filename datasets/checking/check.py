@@ -20,7 +20,7 @@ from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples, evenly, split_name
 from datasets.checking.shortcuts import MOST_IMAGES, Shortcut, find_shortcuts
 from datasets.config import USUAL_COLUMNS, Columns
-from datasets.copies import near_copies, united, units_of
+from datasets.copies import merged, near_copies, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
 from datasets.identity import keys_of
@@ -106,7 +106,7 @@ def check_source(
     if suspect is not None:
         findings.append(Problem("groups_in_names", samples.paths[int(used[0])], detail=suspect.sentence))
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
-    units = united(contents, units_of(grouped, rows), pairs=pairs)
+    units = merged(contents, units_of(grouped, rows), pairs=pairs)
     shortcuts = find_shortcuts(samples, rows, known, units)
     for one in shortcuts:
         label = samples.class_names[samples.labels[one.row]]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.shell import command, quoted
 from common.text import format_table, pluralise, printable
 from datasets.bundle import TEST, Samples
-from datasets.copies import united, units_of
+from datasets.copies import merged, units_of
 from inference.labels.features import ExtractedFeatures, pretrained
 from inference.labels.label_issues import COPY, DOUBTED, OUTLIER, fold_of_each, issues_found, label_issues, out_of_fold
 from inference.labels.suspects import DROP, KEEP, Suspect
@@ -46,7 +46,7 @@ def cross_validate(samples: Samples, found: ExtractedFeatures, *, folds: int) ->
     cleanlab doubts then. Test images are judged, and never learnt from."""
     rows = np.flatnonzero(found.readable)
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
-    fold = fold_of_each(labels, united(found.groups[rows], units_of(samples, rows)), folds=folds)
+    fold = fold_of_each(labels, merged(found.groups[rows], units_of(samples, rows)), folds=folds)
     first = out_of_fold(found.values[rows], labels, fold, learns)
     trusted = learns.copy()
     trusted[learns] = ~issues_found(labels[learns], first[learns])

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from common.errors import OptionError
-from datasets.augmentation import PRESETS
 from datasets.built_in import small_model
 from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from datasets.processes import cpu_quota
+from datasets.transforms import PRESETS
 from trainers.config import RunConfig
 from trainers.engine.optim import OPTIMIZERS
 from trainers.system.distributed import world_size
