@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.environment import describe
 from datasets.transforms import Pipeline
-from inference.certainty.features import joined_batches, recorded
+from inference.certainty.layer_features import joined_batches, recorded
 from inference.certainty.unknown import fit_threshold, fit_unlikeness
 from inference.images import find_images, read_pixels
 from vit import build_model, image_spec

@@ -102,14 +102,14 @@ def temperature_of(classifier: Classifier) -> float:
 
 def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
     """Print a note to standard error on sets or thresholds that lack validation images."""
-    lack = None
+    note = None
     if classifier.answers is not None:
-        lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
-        lack = lack and f"too few validation images for all that was asked: {lack}"
+        needed = classifier.answers.images_needed([float(options.cover)], float(options.false_alarms))
+        note = needed and f"too few validation images for all that was asked: {needed}"
     elif (options.cover, options.false_alarms) != (Options.cover, Options.false_alarms):
-        lack = f"{classifier.source} has neither sets nor unknowns: --cover and --false-alarms have no effect"
-    if lack is not None:
-        print(wrapped(f"note: {lack}"), file=sys.stderr)
+        note = f"{classifier.source} has neither sets nor unknowns: --cover and --false-alarms have no effect"
+    if note is not None:
+        print(wrapped(f"note: {note}"), file=sys.stderr)
 
 
 def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:

@@ -17,7 +17,7 @@ from datasets.copies import with_copies
 from datasets.loaders import evaluation_loader
 from datasets.open import labelled_samples
 from inference.certainty.answers import read_answers
-from inference.certainty.report import fit_to, hold_against
+from inference.certainty.answers_report import fit_to, hold_against
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from inference.scored_pass import score

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from common.files import write_text
 from common.tables import csv_text
 from common.text import format_table, printable
-from inference.certainty.report import JudgedPass, report
+from inference.certainty.answers_report import JudgedPass, write_answers_report
 from inference.scored_pass import ScoredPass
 from trainers.engine.engines import write_predictions
 from trainers.engine.metrics import (
@@ -53,8 +53,9 @@ class Evaluation:
     """Metrics that training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
     answers: dict[str, Any] = field(default_factory=dict)
-    """Numbers that say how far its answers can be relied on (`numbers_of` in inference/certainty/report.py); empty
-    where nothing is said."""
+    """Numbers that say how far its answers can be relied on (`numbers_of` in inference/certainty/answers_report.py).
+
+    Empty where nothing is said."""
     said: Sequence[str] = ()
     """Findings in sentences."""
 
@@ -63,14 +64,14 @@ def write_evaluation(folder: Path, judged: JudgedPass) -> Evaluation:
     """Write what a pass found into a folder.
 
     `<name>_predictions.csv`, `_per_class.csv`, `_confusion.csv` and `.png`, `_reliability.png`, and what
-    `certainty.report` writes.
+    `write_answers_report` writes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scored, temperature = judged.scored, judged.temperature
     classes = per_class(scored.outputs, scored.class_names)
     design = design_of(scored.outputs.correct, scored.units)
     files = [*write_tables(folder, scored, classes), *draw(folder, scored, temperature)]
-    numbers, sentences, more = report(folder, judged)
+    numbers, sentences, more = write_answers_report(folder, judged)
     return Evaluation(
         metrics=scored.metrics,
         images=design.images,

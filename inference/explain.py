@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from common.errors import CheckpointError, DataError, NoAttention, OptionError
-from common.text import printable
+from common.text import pluralise, printable
 from datasets.fitting import Box, view_of
 from datasets.images import read_image, to_array
 from datasets.transforms import Pipeline
@@ -90,8 +90,9 @@ class Explanation:
 def explain(
     classifier: Classifier, file: ImageFile, *, target: str | None = None, method: str = "auto"
 ) -> Explanation | Unreadable:
-    """Explain one image: why it could be of class `target`, by default the predicted one. Raises OptionError: a class
-    the model does not have. OptionError: no such method, or it has no map for this model (NoMap)."""
+    """Explain one image: why it could be of class `target`, by default the predicted one.
+
+    Raises OptionError: a class that the model does not have, no such method, or none for this model (NoMap)."""
     if target is not None and target not in classifier.class_names:
         raise OptionError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)
@@ -150,7 +151,8 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
         images = open_validation_images(run, classifier.spec)
     except (DataError, CheckpointError, FileNotFoundError) as error:
         return f"{unknown}: {error}."
-    say(f"measuring once, on {IMAGES} validation images, how faithful its heat maps are", label="maps")
+    number = pluralise(min(IMAGES, len(images)), "validation image")
+    say(f"measuring once, on {number}, how faithful its heat maps are", label="maps")
     found = measure_run(run.path, classifier.model, images, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 

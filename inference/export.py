@@ -21,7 +21,7 @@ from common.versions import versions_of
 from datasets.images import picture_of, read_image, to_mode
 from datasets.transforms import Pipeline
 from inference.certainty.answers import LEVEL, RATE, metadata_of
-from inference.certainty.features import UNLIKE, WithUnlikeness
+from inference.certainty.layer_features import UNLIKE, WithUnlikeness
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images
 from trainers.config import to_dict
@@ -123,7 +123,7 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Pict
     WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
     session, difference = open_pictures(file), 0.0
     for picture in pictures:
-        logits = classifier.logits(seen_by(classifier, [picture])).double()
+        logits = classifier.logits(prepared(classifier, [picture])).double()
         expected = (logits / temperature).softmax(dim=1)[0].numpy()
         probabilities, labels = session.run(["probabilities", "label"], {"picture": np.asarray(picture)})
         difference = max(difference, float(np.abs(probabilities[0] - expected).max()))
@@ -137,8 +137,8 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Pict
     return f"probabilities of {len(pictures)} whole pictures differ by at most {difference:.2g} from those of {of}"
 
 
-def seen_by(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:
-    """Prepare pictures as the model sees them: float32 (B, C, S, S), normalised; other channels are made from RGB."""
+def prepared(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:
+    """Prepare pictures as the model takes them: float32 (B, C, S, S), normalised; other channels are made from RGB."""
     pipeline = Pipeline(classifier.spec)
     mode = "L" if pipeline.channels == 1 else "RGB"
     pixels = np.stack([pipeline.store(to_mode(picture, mode)) for picture in pictures])
@@ -149,7 +149,7 @@ def compare(
     classifier: Classifier, logits: Callable[[Tensor], Tensor], pictures: Sequence[Picture], origin: str
 ) -> Parity:
     """Compare a file with the model it came from, on each batch size."""
-    images = seen_by(classifier, pictures)
+    images = prepared(classifier, pictures)
     difference = largest = 0.0
     agreed: list[bool] = []
     for size in BATCH_SIZES:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from datasets.bundle import ImageSet, image_set
 from datasets.copies import units_of
-from inference.certainty.features import joined_batches, recorded
+from inference.certainty.layer_features import joined_batches, recorded
 from inference.classifier import Classifier
 from trainers.engine.engines import Scores, score_split
 from trainers.engine.predictions import Predictions

@@ -17,7 +17,7 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 
 from common.shell import VERSION
 from inference.classifier import open_classifier
-from inference.export import BATCH_SIZES, compare, comparison_pictures, seen_by
+from inference.export import BATCH_SIZES, compare, comparison_pictures, prepared
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.checkpoint_file import load
@@ -42,7 +42,7 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     assert theirs.spec == ours.spec
     images, _ = comparison_pictures(ours, [])
     for size in BATCH_SIZES:
-        batch = seen_by(ours, images[:size])
+        batch = prepared(ours, images[:size])
         torch.testing.assert_close(theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=0)
     if kind == "safetensors":
         with safe_open(file, "pt") as opened:

@@ -117,7 +117,7 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
         2 * (kind == "registers"),
     )
     for number, picture in enumerate(pictures()):
-        image = page.normalised(classifier, picture.seen_by(classifier))
+        image = page.normalised(classifier, picture.prepared_for(classifier))
         logits, attention = attention_weights(classifier.model, image)
         weights = torch.cat(attention).detach()  # (L, H, T, T)
         near = {"rtol": 0, "atol": 1 / 255 + 1e-6, "check_dtype": False}
@@ -298,7 +298,7 @@ def test_the_pages_own_forward_pass_is_the_models(kind, browser, tmp_path):
         classifier = classifier_of(kind)
     open_page(browser, page.page_of([classifier], pictures()), tmp_path / "page.html")
     for number, picture in enumerate(pictures()):
-        image = page.normalised(classifier, picture.seen_by(classifier))
+        image = page.normalised(classifier, picture.prepared_for(classifier))
         assert torch.equal(changed_logits(classifier.model, image, {}).argmax(), classifier.logits(image)[0].argmax())
         for change in CHANGES:
             script = f"[...forward(RUNS[0].weights, RUNS[0].shape, {number}, {in_javascript(change)})]"

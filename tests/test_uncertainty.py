@@ -22,7 +22,7 @@ from inference.certainty import answers as answers_file
 from inference.certainty import conformal, unknown
 from inference.certainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
 from inference.certainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
-from inference.certainty.features import joined_batches, recorded
+from inference.certainty.layer_features import joined_batches, recorded
 from inference.certainty.unknown import RobustScale, fit_gaussian, fit_threshold, fit_unlikeness, fitted_rows
 from inference.classifier import open_classifier
 from inference.images import find_images
@@ -203,8 +203,8 @@ def test_too_few_images_are_counted_and_nothing_is_promised():
     answers = fitted(images=17, width=64, parts=3)
     assert not answers.cuts
     assert set(answers.thresholds) == {0.1}  # from nine images that were held out
-    assert answers.without([0.9], 0.05) == "17 images; 90% sets need 29, unknowns 38"
-    assert fitted(images=300).without(LEVELS, 0.05) is None
+    assert answers.images_needed([0.9], 0.05) == "17 images; 90% sets need 29, unknowns need 38"
+    assert fitted(images=300).images_needed(LEVELS, 0.05) is None
     model = build_model("vit_micro_2", num_classes=5).eval()
     assert Judge(model, answers, "abcde")(torch.rand(3, 3, 8, 8))[1] == [(None, None)] * 3
 

@@ -21,7 +21,7 @@ from common.errors import WeightsError
 from common.files import write_text
 from inference.certainty import conformal, unknown
 from inference.certainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
-from inference.certainty.features import WithUnlikeness
+from inference.certainty.layer_features import WithUnlikeness
 from inference.certainty.unknown import RATES, Gaussian, RobustScale, Unlikeness, fit_threshold, fit_unlikeness
 from trainers.calibration import sharpness
 
@@ -56,15 +56,14 @@ class Answers:
     halved: bool = False
     """Whether half of the images fitted the score, and the thresholds are those of the other half."""
 
-    def without(self, levels: Iterable[float], rate: float) -> str | None:
-        """Say what of this cannot be promised, and how many images it would take; None: nothing."""
-        lack = {f"{level:.0%}": conformal.fewest(level) for level in levels if level not in self.cuts}
-        sets = ", ".join(f"{level} {images}" for level, images in lack.items()).replace(" ", " sets need ", 1)
-        parts = [sets] if lack else []
+    def images_needed(self, levels: Iterable[float], rate: float) -> str | None:
+        """Say how many images it takes for the sets and unknowns that cannot be promised; None: all can."""
+        few = [level for level in levels if level not in self.cuts]
+        needed = [f"{level:.0%} sets need {conformal.fewest(level)}" for level in few]
         if rate not in self.thresholds:
-            parts.append(f"unknowns {unknown.fewest(rate) * (1 + self.halved)}")
+            needed.append(f"unknowns need {unknown.fewest(rate) * (1 + self.halved)}")
         what = "images" if self.units == self.images else "groups"
-        return f"{self.units} {what}; {', '.join(parts)}" if parts else None
+        return f"{self.units} {what}; {', '.join(needed)}" if needed else None
 
 
 def fit_answers(
@@ -132,11 +131,11 @@ class Judge:
         sets: list[Any] = [None] * len(images)
         unknown = sets if self.threshold is None else (unlike.numpy() > self.threshold).tolist()
         if self.cut is not None:
-            held = sets_of(logits.double().softmax(dim=1).numpy(), self.cut)
+            in_set = sets_of(logits.double().softmax(dim=1).numpy(), self.cut)
             order = logits.argsort(dim=1, descending=True, stable=True).tolist()
             sets = [
                 tuple(self.class_names[place] for place in places if inside[place])
-                for places, inside in zip(order, held, strict=True)
+                for places, inside in zip(order, in_set, strict=True)
             ]
         return logits, list(zip(sets, unknown, strict=True))
 
@@ -224,8 +223,8 @@ def from_text(text: str, source: object) -> Answers:
 
 def _gaussian(record: Mapping[str, Any]) -> Gaussian:
     tensors = {}
-    for name, said in record["gaussian"].items():
-        numbers = np.frombuffer(b64decode(said["float32"], validate=True), "<f4").reshape(said["shape"])
+    for name, kept in record["gaussian"].items():
+        numbers = np.frombuffer(b64decode(kept["float32"], validate=True), "<f4").reshape(kept["shape"])
         tensors[name] = torch.from_numpy(numbers.astype(np.float32))
     mean, scale, axes, rest = tensors["mean"], tensors["scale"], tensors["axes"], float(record["rest"])
     if mean.shape != scale.shape or axes.shape[:1] != mean.shape or mean.dim() != 1 or axes.dim() != 2 or rest <= 0:

@@ -1,7 +1,7 @@
 """A score for images unlike anything trained on, and the threshold at which a stated share of one's own is called so.
 
 The score is a smooth maximum of two, each less its median and in units of its spread among validation images: the
-distance of the features (`features.py`) from one Gaussian with a shrunken covariance, and the energy, minus the
+distance of the features (`layer_features.py`) from one Gaussian with a shrunken covariance, and the energy, minus the
 log-sum-exp of the logits (Liu et al. 2020, arXiv:2010.03759). A model whose features are not known has the energy
 alone. The Gaussian is fitted to one half of the validation images; spreads and thresholds come from the other.
 N images, D features, R directions.

@@ -10,6 +10,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +27,10 @@ from datasets.images import from_array, read_image, to_array
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.page.residual_stream import logit_lens, patch_contents, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.figures.images import thumbnail
 from trainers.run_record import open_validation_images
-from vit.anatomy import count_parameters, position_embeddings
+from vit.anatomy import anatomy_of, count_parameters, position_embeddings, recording
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.mixture import SideBySide
@@ -51,7 +51,7 @@ class PagePicture(NamedTuple):
     label: str | None
     pixels: np.ndarray
 
-    def seen_by(self, classifier: Classifier) -> np.ndarray:
+    def prepared_for(self, classifier: Classifier) -> np.ndarray:
         """Return uint8 (C, S, S), as evaluation prepares it."""
         image = from_array(self.pixels.transpose(1, 2, 0), classifier.spec.in_channels)
         return Pipeline(classifier.spec).store(image)
@@ -109,7 +109,7 @@ def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
     if isinstance(model, SideBySide):
         raise NoAttention(f"{classifier.source} mixes several networks, and a page shows one ViT: name the run of one")
     with residual_stream(model) as stream:
-        maps = maps_of(model, normalised(classifier, picture.seen_by(classifier)))
+        maps = maps_of(model, normalised(classifier, picture.prepared_for(classifier)))
     tokens, width = stream[0].shape[1:]
     return {
         "size": spec.image_size, "channels": spec.in_channels, "grid": maps.rollout.size(1), "tokens": tokens,
@@ -135,8 +135,8 @@ def numbers_of(
     classifier: Classifier, snapshots: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
 ) -> dict[str, Any]:
     """Collect all that the page knows of a model but its shape, as JSON."""
-    seen = [picture.seen_by(classifier) for picture in pictures]
-    images = [normalised(classifier, pixels) for pixels in seen]
+    prepared = [picture.prepared_for(classifier) for picture in pictures]
+    images = [normalised(classifier, pixels) for pixels in prepared]
     best, names = torch.cat([classifier.logits(image) for image in images]), list(classifier.class_names)
     labels = [names.index(picture.label) if picture.label in names else None for picture in pictures]
     classes = [shown_classes(row, label) for row, label in zip(best, labels, strict=True)]
@@ -146,7 +146,7 @@ def numbers_of(
         "class_names": names,
         "classes": classes,
         "labels": labels,
-        "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
+        "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in prepared],
         "snapshots": [snapshot_numbers(snapshot, images, classes, every_head=every_head) for snapshot in snapshots],
         "weights": weights_of(classifier.model, images) if may_be_run(classifier.model) else None,
     }
@@ -164,8 +164,8 @@ def snapshot_numbers(
     snapshot: Snapshot, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
 ) -> dict[str, Any]:
     model = snapshot.load()
-    seen = [look_inside(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
-    arrays = {name: np.stack([of[name] for of in seen]) for name in seen[0]}
+    inside = [look_inside(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
+    arrays = {name: np.stack([of[name] for of in inside]) for name in inside[0]}
     positions = position_embeddings(model)
     if positions is not None:
         arrays["positions"] = cosines(positions[1:])
@@ -191,6 +191,34 @@ def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_he
         "norms": torch.cat(stream).float().norm(dim=-1).cpu().numpy(),  # (L + 1, T)
         "lens": torch.cat([lens[:, classes], lens.logsumexp(dim=1, keepdim=True)], dim=1).cpu().numpy(),
     }
+
+
+def residual_stream(model: nn.Module) -> AbstractContextManager[list[Tensor]]:
+    """Record in the list the tokens of a pass while entered: before the first block, then after each, (B, T, D)."""
+    blocks = anatomy_of(model).blocks
+    return recording([(blocks[0], "in"), *((block, "out") for block in blocks)])
+
+
+def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
+    """Compute what the head says of the tokens before the first block and after each, final norm and pooling applied:
+    logits (L + 1, B, classes), of which the last are the model's own (nostalgebraist 2020, "the logit lens").
+
+    `stream` is what `residual_stream` took of these `images`. The model's own end computes it, whatever it is made of:
+    the last block hands on all of the stream as one batch.
+    """
+
+    def hand_on(_module: nn.Module, _given: Any, output: Any) -> Any:
+        tokens = torch.cat(stream)
+        return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
+
+    with anatomy_of(model).blocks[-1].register_forward_hook(hand_on):
+        return model(images).unflatten(0, (len(stream), len(images)))
+
+
+def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the patches (B, N, D) of the tokens that enter the first block, less the learnt position of each."""
+    patches, positions = tokens[:, 1 + anatomy_of(model).extra_tokens :], position_embeddings(model)
+    return patches if positions is None or len(positions) != patches.size(1) + 1 else patches - positions[1:]
 
 
 def shares(values: Tensor) -> np.ndarray:

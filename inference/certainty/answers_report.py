@@ -72,7 +72,7 @@ def hold_against(scored: ScoredPass, answers: Answers | None) -> JudgedPass:
     return JudgedPass(scored, answers, score(scored.outputs.logits, scored.features).double().numpy())
 
 
-def report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str], list[Path]]:
+def write_answers_report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str], list[Path]]:
     """Write `<name>_answers.csv` and `<name>_answers.png` into a folder, and answers that were fitted to these images.
 
     Returns the numbers of `numbers_of`, sentences, and the files.
@@ -88,12 +88,12 @@ def report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str],
     files.append(folder / f"{scored.name}_answers.png")
     draw(files[-1], scored, sets)
     numbers = numbers_of(judged, unknown)
-    said = [*lines(answers, numbers, fitted=judged.fitted)]
+    sentences = [*lines(answers, numbers, fitted=judged.fitted)]
     if unknown is not None:
         known = ~np.isnan(unknown)
         of_classes, worst = unknown_by_class(unknown[known], scored.outputs.labels.numpy()[known], scored.class_names)
-        numbers["unknown_by_class"], said = of_classes, [*said, *worst]
-    return numbers, said, files
+        numbers["unknown_by_class"], sentences = of_classes, [*sentences, *worst]
+    return numbers, sentences, files
 
 
 def numbers_of(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def numbers_of(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[
 
 
 def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
-    """Yield the sentences, each with its name in 17 columns and short enough for a terminal of 80."""
+    """Yield the sentences, each with its name in 17 columns."""
     share, right = numbers["answered"], f"{WANTED:.0%} right"
     of = "all" if share == 1 else f"the surest {share:.1%}" if share else "none"
     yield f"{right:>17}  on {of} of these images"
@@ -133,8 +133,8 @@ def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> 
             here = "" if fitted else f", here {found['cover']:.1%}"
             head = f"{level:.0%} sets"
             yield f"{head:>17}  right class in at least {level:.0%}{here}; {found['size']:.2f} classes each"
-    if (lack := answers.without(LEVELS, RATE)) is not None:
-        yield f"{'too few':>17}  {lack}"
+    if (needed := answers.images_needed(LEVELS, RATE)) is not None:
+        yield f"{'too few':>17}  {needed}"
     if numbers["unknown"] is not None:
         here = "of the half not fitted to" if fitted else f"{RATE:.0%} are to be"
         yield f"{'unknown':>17}  {numbers['unknown']:.1%} unlike the validation images ({here})"
@@ -151,9 +151,9 @@ def unknown_by_class(
     shares = alarms / np.maximum(images, 1)
     of_classes = {class_names[label]: float(shares[label]) for label in np.flatnonzero(images).tolist()}
     worst = int(np.where(images >= LEAST_OF_CLASS, shares, 0).argmax())
-    said = f"most of them of class {printable(class_names[worst])}: {alarms[worst]:.0f} of {images[worst]:,}"
+    sentence = f"most of them of class {printable(class_names[worst])}: {alarms[worst]:.0f} of {images[worst]:,}"
     many = images[worst] >= LEAST_OF_CLASS and shares[worst] > 2 * RATE
-    return of_classes, [f"{'':>17}  {said}"] if many else []
+    return of_classes, [f"{'':>17}  {sentence}"] if many else []
 
 
 def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
