@@ -179,7 +179,8 @@ def with_known(samples: Samples, data_root: Path | None = None) -> Samples:
         is_ours = data_root is not None and data_root / "unpacked" in root.parents
         settled = is_ours or stats[:, 1:].max(initial=0) < time.time_ns() - SETTLED
         if data_root is not None and settled and len(sizes) >= KEPT_FROM and sizes.min() >= 0:
-            known.kept = f"{root.absolute()}\0{samples.name}", _stamp(samples, rows, stats), data_root
+            in_use = np.unique(samples.splits).tolist()  # of one split something else is kept than of all
+            known.kept = f"{root.absolute()}\0{samples.name}\0{in_use}", _stamp(samples, rows, stats), data_root
             known.recall()
     return samples.replace(known=known)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_sets import Spec
+from fake_sets import Spec, zip_folder
 from PIL import Image
 from small_run import call, labelled_photos, make_run, photo
 
@@ -190,12 +190,30 @@ def test_faults_are_kept_as_those_who_decode_say_them_but_not_those_of_the_disk(
     assert "not an image: text, such as a web page" in second[1]
 
 
-def test_of_one_split_only_its_images_are_looked_at(tmp_path):
+def test_of_one_split_only_its_images_are_looked_at_and_what_is_kept_of_all_stays(tmp_path, monkeypatch):
+    keep_all(monkeypatch)
     for split in ("train", "val"):
         labelled_photos(tmp_path / "set" / split, n=2)
+    config = DataConfig(str(tmp_path / "set"), root=tmp_path)
+    split_samples(config)
     with opened(tmp_path / "set") as files:
-        labelled_samples(DataConfig(str(tmp_path / "set")), class_names=["ant", "bee", "cat"], split="val")
+        labelled_samples(config, class_names=["ant", "bee", "cat"], split="val")
     assert files == [name for name in files_in(tmp_path / "set") if name.startswith("val")]
+    with opened(tmp_path / "set") as files:
+        split_samples(config)
+    assert files == []
+
+
+def test_what_changed_just_now_is_read_again_unless_it_was_unpacked(tmp_path, monkeypatch):
+    for module in (copies, known):
+        monkeypatch.setattr(module, "KEPT_FROM", 1)
+    folder = labelled_photos(tmp_path / "set", n=2)
+    archive = zip_folder(folder, tmp_path / "set.zip")
+    for source, place in ((folder, folder), (archive, tmp_path / "unpacked")):
+        split_samples(DataConfig(str(source), root=tmp_path))
+        with opened(place) as files:
+            split_samples(DataConfig(str(source), root=tmp_path))
+        assert len(files) == (6 if source == folder else 0)
 
 
 def test_equal_contents_are_decoded_once_and_known_twice(tmp_path, monkeypatch):
