@@ -30,7 +30,7 @@ ENOUGH = 0.5
 """Share of an arm's usual passes from which on time goes to seeds and learning rates, too."""
 HEAD = 6.0
 """Seconds in which a head is fitted to features that are there."""
-BY_STEPS = {"--lr", "--optimizer", "--augment", "--mixup", "--cutmix", "--start-head", "--cache-features"}
+BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cache_features"}
 """Options with which a head is to be trained by steps, or cannot be fitted."""
 
 
@@ -41,7 +41,7 @@ def suited(config: RunConfig) -> RunConfig:
     end is near."""
     train: dict[str, Any] = {"schedule": "cooldown"}
     if config.model.trainable == "head":
-        if BY_STEPS.isdisjoint(option.flag for option in run_options() if config.is_given(option)):
+        if BY_STEPS.isdisjoint(option.name for option in run_options() if config.is_given(option)):
             return filled_in(config, ON_FEATURES)
     elif defaults.with_model(config).model.weights != "none":
         train["start_head"] = "probe"
