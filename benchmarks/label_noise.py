@@ -32,7 +32,7 @@ from benchmarks.environment import RESULTS, describe
 from datasets.bundle import TEST, Samples
 from datasets.config import DataConfig
 from datasets.open import split_samples
-from inference.labels.clean import COMPONENTS, cross_validate, networks_for, suspects_of
+from inference.labels.clean import CLEAN_COMPONENTS, cross_validate, networks_for, suspects_of
 from inference.labels.features import ExtractedFeatures, extract_features
 from inference.labels.label_issues import best_penalty, fit_logistic, fold_of_each, out_of_fold
 from inference.labels.suspects import DROP
@@ -87,7 +87,7 @@ def case(samples: Samples, found: ExtractedFeatures, truth: np.ndarray) -> dict[
 def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, Any]:
     samples, start = split_samples(DataConfig(source=source, root=options.data_root)), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = extract_features(samples, networks_for(samples), Path(folder), components=COMPONENTS)
+        found = extract_features(samples, networks_for(samples), Path(folder), components=CLEAN_COMPONENTS)
     seconds, rows = round(time.perf_counter() - start, 1), np.flatnonzero(found.readable)
     truth, groups, features = samples.labels[rows].astype(np.int64), found.groups[rows], found.values[rows]
     result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],

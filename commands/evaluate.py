@@ -102,10 +102,10 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
 
 
 def show(options: Options, evaluation: Evaluation) -> None:
-    from inference.evaluation_report import lines
+    from inference.evaluation_report import report_lines
 
     row = ("scored", evaluation.metrics, pluralise(evaluation.images, "image"), evaluation.design)
-    print("\n".join(map(fitted_to_terminal, [*score_lines([row]), "", *lines(evaluation)])))
+    print("\n".join(map(fitted_to_terminal, [*score_lines([row]), "", *report_lines(evaluation)])))
 
 
 def fitted_to_terminal(line: str) -> str:

@@ -64,7 +64,7 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     notes = [*filter(None, [run.unfinished]), *run.seen]
     with folder_for(run.path / "eval") as folder:
         weights = opened.seal if split == "val" else None
-        loader = loader_of(classifier, samples, split, config.data)
+        loader = loader_of_pass(classifier, samples, split, config.data)
         evaluation = evaluate(classifier, loader, split, folder, fit_for=weights)
     if folder != run.path / "eval":
         evaluation = dataclasses.replace(evaluation, files=[])
@@ -92,12 +92,12 @@ def evaluate_on(
     stem = Path(data.source).stem or "data"
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
-    loader = loader_of(classifier, samples, "test", data)
+    loader = loader_of_pass(classifier, samples, "test", data)
     evaluation = evaluate(classifier, loader, name, folder or classifier.folder / ("eval" if classifier.run else ""))
     return dataclasses.replace(evaluation, notes=[*listed.notes, *seen])
 
 
-def loader_of(classifier: Classifier, samples: Samples, split: str, data: DataConfig) -> DataLoader:
+def loader_of_pass(classifier: Classifier, samples: Samples, split: str, data: DataConfig) -> DataLoader:
     """Build the loader of one pass: threads of this process decode, or for a GPU, if there are many images, processes.
 
     `data` may say how many processes."""

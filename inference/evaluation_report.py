@@ -53,9 +53,7 @@ class Evaluation:
     """Metrics that training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
     answers: dict[str, Any] = field(default_factory=dict)
-    """Numbers that say how far its answers can be relied on (`numbers_of` in inference/certainty/answers_report.py).
-
-    Empty where nothing is said."""
+    """Numbers on how far its answers can be relied on (`answers_report.numbers_of_answers`)."""
     said: Sequence[str] = ()
     """Findings in sentences."""
 
@@ -70,7 +68,7 @@ def write_evaluation(folder: Path, judged: JudgedPass) -> Evaluation:
     scored, temperature = judged.scored, judged.temperature
     classes = per_class(scored.outputs, scored.class_names)
     design = design_of(scored.outputs.correct, scored.units)
-    files = [*write_tables(folder, scored, classes), *draw(folder, scored, temperature)]
+    files = [*write_tables(folder, scored, classes), *draw_scores(folder, scored, temperature)]
     numbers, sentences, more = write_answers_report(folder, judged)
     return Evaluation(
         metrics=scored.metrics,
@@ -96,7 +94,7 @@ def write_tables(folder: Path, scored: ScoredPass, classes: Sequence[ClassRow]) 
     return [predictions, of_classes, confusion]
 
 
-def draw(folder: Path, scored: ScoredPass, temperature: float | None) -> list[Path]:
+def draw_scores(folder: Path, scored: ScoredPass, temperature: float | None) -> list[Path]:
     """Draw the confusion matrix and the reliability, before and after calibration; return the files."""
     from trainers.reporting.figures.results import (  # matplotlib takes a second to import
         confusion_figure,
@@ -140,7 +138,7 @@ LISTED = 4
 """Classes in the table on a terminal."""
 
 
-def lines(evaluation: Evaluation) -> Iterator[str]:
+def report_lines(evaluation: Evaluation) -> Iterator[str]:
     """Yield the lines below the scores: notes, whether training logged the same, answers, classes, files."""
     yield from (f"note: {note}" for note in evaluation.notes)
     if len(evaluation.classes) > 5 and "accuracy_top5" in evaluation.metrics:

@@ -140,8 +140,9 @@ def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | N
 
 
 def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfulness | str:
-    """Return how faithful the method of an explanation is on a run's model: as it was kept, or measured now and kept;
-    or a line that says why it is not known."""
+    """Return how faithful the method of an explanation is on a run's model, or a line on why that is not known.
+
+    It is measured once, and kept in the run."""
     unknown, run = "How faithful these maps are is not known", classifier.run
     if run is None:
         return f"{unknown}: that is measured on the validation images of a run."

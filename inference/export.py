@@ -68,8 +68,10 @@ def export(
     pictures: bool = False,
     temperature: float = 1.0,
 ) -> tuple[Parity, str]:
-    """Write `classifier` to `path` as safetensors or onnx, once its file has been found to compute the same on
-    `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
+    """Write a classifier as safetensors or onnx, if the file computes the same.
+
+    They are compared on `images`, files or folders: by default the run's own val images, or generated ones where these
+    are gone or changed.
 
     With `pictures` an onnx file takes pictures of any size, and its logits are divided by the `temperature`.
 
@@ -119,8 +121,9 @@ def write_onnx(
 
 
 def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Picture], temperature: float) -> str:
-    """Compare a file of pictures with `predict`, picture by picture; a line that says how close they are. Raises
-    WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
+    """Compare a file of pictures with `predict`, picture by picture, and return a line on how close they are.
+
+    Raises WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
     session, difference = open_pictures(file), 0.0
     for picture in pictures:
         logits = classifier.logits(prepared(classifier, [picture])).double()
@@ -163,11 +166,13 @@ def compare(
 
 
 def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[list[Picture], str]:
-    """Take up to `count` whole pictures, RGB, and say what they are: given ones, validation images of the run, or,
-    where these are gone, generated ones. Raises DataError: none of the given ones can be read."""
+    """Take up to `count` whole pictures, RGB, and say what they are.
+
+    They are given ones, validation images of the run or, where these are gone or changed, generated ones. Raises
+    DataError: none of the given ones can be read."""
     least = Pipeline(classifier.spec).least
     if paths:
-        pictures = list(islice(readable(paths, least), count))
+        pictures = list(islice(readable_pictures(paths, least), count))
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pictures, "given images"
@@ -182,7 +187,7 @@ def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: 
     return pictures, "generated images (the run's own are gone or changed; --images names some)"
 
 
-def readable(paths: Sequence[str], least: Any) -> Iterator[Picture]:
+def readable_pictures(paths: Sequence[str], least: Any) -> Iterator[Picture]:
     for file in find_images(paths):
         with suppress(DataError):
             yield read_image(file.path, least=least, alone=True)

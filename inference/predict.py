@@ -71,11 +71,11 @@ def predict(
                 yield pixels
             else:
                 ranked, (classes, unknown) = next(found)
-                shown, label = pixels if keep_pixels else None, label_of(file.path, names)
+                shown, label = pixels if keep_pixels else None, label_by_folder(file.path, names)
                 yield ImagePrediction(file.path, ranked, label, pixels=shown, set=classes, unknown=unknown)
 
 
-def label_of(path: str, class_names: Sequence[str]) -> str | None:
+def label_by_folder(path: str, class_names: Sequence[str]) -> str | None:
     """Return the name of a file's folder, where it is the name of a class."""
     folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
     return folder if folder in class_names else None

@@ -76,7 +76,7 @@ class Server(LocalServer):
         """Answer with what the model makes of a picture, or with the page of what happens `inside` the model."""
         try:
             if inside:
-                return as_page(look_inside(self.classifier, content))
+                return as_page(page_about(self.classifier, content))
             result = classify(self.classifier, content, top=self.top, faithful=self.faithful)
         except Exception as error:
             code = exit_code(error)
@@ -135,7 +135,7 @@ def classify(
     }
 
 
-def look_inside(classifier: Classifier, content: bytes) -> str:
+def page_about(classifier: Classifier, content: bytes) -> str:
     """Build the page of `explain --page` about one picture. Raises DataError, OptionError: there is none."""
     from inference.page.document import named_pictures, page_of
 

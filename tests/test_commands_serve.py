@@ -180,7 +180,7 @@ def test_what_is_no_fault_of_the_program_is_a_line_of_the_answer(server, monkeyp
         raise error
 
     monkeypatch.setattr(serve, "classify", broken)
-    monkeypatch.setattr(serve, "look_inside", broken)
+    monkeypatch.setattr(serve, "page_about", broken)
     found, _, answer = ask(server, "POST", path, b"x")
     assert found == status
     assert len(json.loads(answer)["error"].splitlines()) == 1

@@ -44,11 +44,11 @@ def logits_and_labels(n: int, classes: int = 5, seed: int = 0) -> tuple[torch.Te
 
 
 def test_a_level_is_promised_from_the_first_number_of_images_at_which_it_holds():
-    assert [conformal.fewest(level) for level in LEVELS] == [29, 59, 299]
+    assert [conformal.fewest_for_level(level) for level in LEVELS] == [29, 59, 299]
     for level in LEVELS:
         for count in (1, 28, 29, 30, 58, 59, 60, 120, 298, 299, 360, 5_000):
             m = misses(level, count)
-            assert (m is None) == (count < conformal.fewest(level))
+            assert (m is None) == (count < conformal.fewest_for_level(level))
             if m is not None:  # the cover of the (m + 1)-th lowest of n probabilities is Beta(n - m, m + 1)
                 assert beta(count - m, m + 1).sf(level) >= CONFIDENCE > beta(count - m - 1, m + 2).sf(level)
 
@@ -310,7 +310,7 @@ def test_a_damaged_file_stops_predict_in_one_line_and_evaluate_replaces_it(evalu
 
 
 def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
-    assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
+    assert [unknown.fewest_for_rate(rate) for rate in unknown.RATES] == [99, 19, 9]
 
 
 def test_predict_counts_the_unknown_rows_that_it_wrote(evaluated, tmp_path, capsys):

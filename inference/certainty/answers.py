@@ -59,9 +59,9 @@ class Answers:
     def images_needed(self, levels: Iterable[float], rate: float) -> str | None:
         """Say how many images it takes for the sets and unknowns that cannot be promised; None: all can."""
         few = [level for level in levels if level not in self.cuts]
-        needed = [f"{level:.0%} sets need {conformal.fewest(level)}" for level in few]
+        needed = [f"{level:.0%} sets need {conformal.fewest_for_level(level)}" for level in few]
         if rate not in self.thresholds:
-            needed.append(f"unknowns need {unknown.fewest(rate) * (1 + self.halved)}")
+            needed.append(f"unknowns need {unknown.fewest_for_rate(rate) * (1 + self.halved)}")
         what = "images" if self.units == self.images else "groups"
         return f"{self.units} {what}; {', '.join(needed)}" if needed else None
 
@@ -73,8 +73,11 @@ def fit_answers(
     *,
     weights: str = "",
 ) -> tuple[Answers, NDArray[np.float64]]:
-    """Fit to the `Predictions` of N validation images, with the parts (N, width) of their features, or None, and the
-    unit (N,) of each. Returns the score for unknowns (N,) too; NaN of images that it is fitted to."""
+    """Fit answers to the `Predictions` of N validation images.
+
+    features: their parts (N, width), if they are known; units: the unit (N,) of each image. Returns the score for
+    unknowns (N,), too; NaN of images that it is fitted to.
+    """
     own = own_probabilities(outputs)
     unlikeness, scores = fit_unlikeness(outputs.logits if outputs.whole else None, features, units)
     cuts = {level: fit_cut(own, units, level) for level in LEVELS}
@@ -156,8 +159,9 @@ def read_answers(folder: Path, weights: str) -> Answers | None:
 
 
 def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
-    """Return what an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers
-    are not repeated."""
+    """Return what an export of this kind carries.
+
+    In an ONNX file the score is a part of the network, and its numbers are not repeated."""
     if kind == "onnx":
         answers = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, None))
     return {RECORD: to_text(answers)}

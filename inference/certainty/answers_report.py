@@ -66,8 +66,7 @@ def hold_against(scored: ScoredPass, answers: Answers | None) -> JudgedPass:
     if answers is None:
         return JudgedPass(scored, None, None)
     score = answers.unlikeness
-    of_features = score.gaussian is not None or score.energy is None  # or of an ONNX file, which gives its own
-    if (score.energy is not None and not scored.outputs.whole) or (of_features and scored.features is None):
+    if (score.needs_logits and not scored.outputs.whole) or (score.needs_features and scored.features is None):
         return JudgedPass(scored, answers, None)
     return JudgedPass(scored, answers, score(scored.outputs.logits, scored.features).double().numpy())
 
@@ -75,7 +74,7 @@ def hold_against(scored: ScoredPass, answers: Answers | None) -> JudgedPass:
 def write_answers_report(folder: Path, judged: JudgedPass) -> tuple[dict[str, Any], list[str], list[Path]]:
     """Write `<name>_answers.csv` and `<name>_answers.png` into a folder, and answers that were fitted to these images.
 
-    Returns the numbers of `numbers_of`, sentences, and the files.
+    Returns the numbers of `numbers_of_answers`, sentences, and the files.
     """
     scored, answers, files = judged.scored, judged.answers, list[Path]()
     sets, unknown = judged.sets, judged.unknown
@@ -86,9 +85,9 @@ def write_answers_report(folder: Path, judged: JudgedPass) -> tuple[dict[str, An
         with text_file(files[-1]) as file:
             write_rows(judged_images(judged), file, columns_of_evaluation())
     files.append(folder / f"{scored.name}_answers.png")
-    draw(files[-1], scored, sets)
-    numbers = numbers_of(judged, unknown)
-    sentences = [*lines(answers, numbers, fitted=judged.fitted)]
+    draw_answers(files[-1], scored, sets)
+    numbers = numbers_of_answers(judged, unknown)
+    sentences = [*sentences_of(answers, numbers, fitted=judged.fitted)]
     if unknown is not None:
         known = ~np.isnan(unknown)
         of_classes, worst = unknown_by_class(unknown[known], scored.outputs.labels.numpy()[known], scored.class_names)
@@ -96,10 +95,12 @@ def write_answers_report(folder: Path, judged: JudgedPass) -> tuple[dict[str, An
     return numbers, sentences, files
 
 
-def numbers_of(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[str, Any]:
-    """Shares as fractions. `sets`: for each level that can be promised the share of images whose set has the right
-    class, and the mean number of classes. `unknown`: the share of images called unlike the validation images. Of groups
-    of images each weighs as one image."""
+def numbers_of_answers(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[str, Any]:
+    """Count how often answers are right, as fractions; of groups of images each weighs as one image.
+
+    `sets`: for each level that can be promised the share of images whose set has the right class, and the mean number
+    of classes. `unknown`: the share of images called unlike the validation images.
+    """
     scored, answers = judged.scored, judged.answers
     shares, correct = scored.probabilities, scored.outputs.correct.numpy()
     weights = unit_weights(scored.units)
@@ -121,7 +122,7 @@ def numbers_of(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[
     return found | {"false_alarms": RATE, "unknown": alarms}
 
 
-def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
+def sentences_of(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
     """Yield the sentences, each with its name in 17 columns."""
     share, right = numbers["answered"], f"{WANTED:.0%} right"
     of = "all" if share == 1 else f"the surest {share:.1%}" if share else "none"
@@ -144,8 +145,9 @@ def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> 
 def unknown_by_class(
     unlike: NDArray, labels: NDArray, class_names: Sequence[str]
 ) -> tuple[dict[str, float], list[str]]:
-    """Return which share of the images of each class, if it has any, is called unknown; and a line on the class where
-    it is the largest, if it is large."""
+    """Return the share of each class's images that is called unknown, and a line on the largest, if it is large.
+
+    A class without images is not among them."""
     images = np.bincount(labels, minlength=len(class_names))
     alarms = np.bincount(labels, weights=unlike, minlength=len(class_names))
     shares = alarms / np.maximum(images, 1)
@@ -171,7 +173,7 @@ def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
         yield ImagePrediction(scored.images.path(row), best, names[label], set=inside, unknown=known)
 
 
-def draw(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
+def draw_answers(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
     """Draw the accuracy on the images that it is surest of, and the sizes of the sets."""
     from trainers.reporting.figures.results import coverage_picture  # matplotlib takes a second to import
 

@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
-def fewest(level: float) -> int:
+def fewest_for_level(level: float) -> int:
     """Return the fewest images, or units of them, from which a level can be promised: all then lie in their sets."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(level))
 
@@ -43,7 +43,7 @@ def misses(level: float, count: int) -> int | None:
 
 def fit_cut(own: Floats, units: NDArray, level: float) -> float | None:
     """Fit the least probability with which a class is in the set to the probabilities `own` (N,) that images gave
-    their own classes; None: there are fewer than `fewest(level)` units.
+    their own classes; None: there are fewer than `fewest_for_level(level)` units.
 
     Of units (N,) of several images each weighs as one image, its own ones equally (Lee, Barber and Willett 2023,
     arXiv:2306.06342): what is promised is the cover of a random image of a new unit.

@@ -61,12 +61,12 @@ class Gaussian(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        x = (joined(features, self.lengths) - self.get_buffer("mean")) * self.get_buffer("scale")
+        x = (joined_parts(features, self.lengths) - self.get_buffer("mean")) * self.get_buffer("scale")
         squares = x.square().sum(dim=1) / self.rest - (x @ self.get_buffer("axes")).square().sum(dim=1)
         return squares.clamp(LEAST, 1 / LEAST).log()
 
 
-def joined(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
+def joined_parts(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
     """Join parts (B, width) side by side (B, D), those of `lengths` divided by theirs."""
     return torch.cat(
         [functional.normalize(part, dim=1) if own else part for part, own in zip(parts, lengths, strict=True)], dim=1
@@ -80,7 +80,7 @@ def fit_gaussian(parts: Sequence[Tensor]) -> Gaussian:
     length, which says little but how much contrast a picture has.
     """
     lengths = [bool((part >= 0).all()) for part in parts]
-    features = joined(parts, lengths).double().numpy()
+    features = joined_parts(parts, lengths).double().numpy()
     deviations = np.split(features.std(axis=0), np.cumsum([part.shape[1] for part in parts])[:-1])
     of_parts = [
         np.full_like(d, np.sqrt((d**2).mean())) if own else d for d, own in zip(deviations, lengths, strict=True)
@@ -120,7 +120,16 @@ class Unlikeness(nn.Module):
         super().__init__()
         self.gaussian, self.distance, self.energy = gaussian, distance, energy
 
+    @property
+    def needs_logits(self) -> bool:
+        return self.energy is not None
+
+    @property
+    def needs_features(self) -> bool:
+        return self.gaussian is not None or self.energy is None
+
     def forward(self, logits: Tensor, features: Sequence[Tensor] | None) -> Tensor:
+        """Compute the score; what it does not need may be anything."""
         found = []
         if self.gaussian is not None and self.distance is not None:
             assert features is not None
@@ -167,19 +176,20 @@ def fitted_rows(units: NDArray) -> NDArray[np.bool_]:
     return np.isin(numbers, order[chosen])
 
 
-def fewest(rate: float) -> int:
+def fewest_for_rate(rate: float) -> int:
     """Return the fewest images, or units of them, from which a threshold at this rate of false alarms can be set."""
     return int(np.ceil(1 / rate - 1e-9)) - 1
 
 
 def fit_threshold(scores: Floats, units: NDArray, rate: float) -> float | None:
-    """Fit the score above which an image is unknown, so that the expected share of new images of one's own there is at
-    most `rate`: the conformal quantile of scores (N,) that are known. None: they are of less than `fewest(rate)`
-    units."""
+    """Fit the score above which an image is unknown: the conformal quantile of scores (N,) that are known.
+
+    The expected share of new images of one's own above it is at most `rate`. None: there are less than
+    `fewest_for_rate(rate)` units."""
     known = ~np.isnan(scores)
     scores, weights = scores[known], unit_weights(units[known])
     count = round(weights.sum())
-    if count < fewest(rate):
+    if count < fewest_for_rate(rate):
         return None
     order = np.argsort(scores, kind="stable")
     reached = np.cumsum(weights[order])

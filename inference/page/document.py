@@ -85,7 +85,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) 
     every_head = every * len(pictures) <= EVERY_HEAD
     shown = pictures if every_head else pictures[: max(1, MOST // mean)]
     runs = [
-        {"name": name, "shape": shape} | numbers_of(classifier, of, shown, every_head=every_head)
+        {"name": name, "shape": shape} | numbers_of_model(classifier, of, shown, every_head=every_head)
         for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, snapshots, strict=True)
     ]
     data = {
@@ -131,7 +131,7 @@ def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
     return Pipeline(classifier.spec).normalise(torch.from_numpy(pixels[None])).to(classifier.device)
 
 
-def numbers_of(
+def numbers_of_model(
     classifier: Classifier, snapshots: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
 ) -> dict[str, Any]:
     """Collect all that the page knows of a model but its shape, as JSON."""
@@ -148,7 +148,7 @@ def numbers_of(
         "labels": labels,
         "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in prepared],
         "snapshots": [snapshot_numbers(snapshot, images, classes, every_head=every_head) for snapshot in snapshots],
-        "weights": weights_of(classifier.model, images) if may_be_run(classifier.model) else None,
+        "weights": weights_to_run(classifier.model, images) if may_be_run(classifier.model) else None,
     }
 
 
@@ -164,15 +164,16 @@ def snapshot_numbers(
     snapshot: Snapshot, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
 ) -> dict[str, Any]:
     model = snapshot.load()
-    inside = [look_inside(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
-    arrays = {name: np.stack([of[name] for of in inside]) for name in inside[0]}
+    pairs = zip(images, classes, strict=True)
+    passes = [arrays_of_pass(model, image, shown, every_head=every_head) for image, shown in pairs]
+    arrays = {name: np.stack([of[name] for of in passes]) for name in passes[0]}
     positions = position_embeddings(model)
     if positions is not None:
         arrays["positions"] = cosines(positions[1:])
     return {"name": snapshot.name, "share": snapshot.share, "arrays": encode_arrays(arrays)}
 
 
-def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
+def arrays_of_pass(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
     """Pass one image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
     with residual_stream(model) as stream:
         maps = maps_of(model, image)
@@ -180,12 +181,12 @@ def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_he
         lens = logit_lens(model, image, stream)[:, 0].float()  # (L + 1, classes)
     _, spoke = relevance(model, image)
     attention = torch.cat(maps.attention)  # (L, H, T, T)
-    arrays = {"rollout": shares(maps.rollout[0]), "relevance": shares(head_map(model, spoke)[0])}
+    arrays = {"rollout": packed_shares(maps.rollout[0]), "relevance": packed_shares(head_map(model, spoke)[0])}
     if every_head:
-        arrays["attention"] = shares(attention)
+        arrays["attention"] = packed_shares(attention)
     else:
         read = attention[:, :, 1:].mean(dim=2) if pools_patches(model) else attention[:, :, 0]
-        arrays |= {"attention": shares(attention.mean(dim=1, keepdim=True)), "read": shares(read)}
+        arrays |= {"attention": packed_shares(attention.mean(dim=1, keepdim=True)), "read": packed_shares(read)}
     return arrays | {
         "content": cosines(patch_contents(model, stream[0])[0]),
         "norms": torch.cat(stream).float().norm(dim=-1).cpu().numpy(),  # (L + 1, T)
@@ -221,7 +222,7 @@ def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
     return patches if positions is None or len(positions) != patches.size(1) + 1 else patches - positions[1:]
 
 
-def shares(values: Tensor) -> np.ndarray:
+def packed_shares(values: Tensor) -> np.ndarray:
     """Numbers from 0 to 1 as bytes of their square root: within 1/255, and the finer the smaller they are."""
     return (255 * values.detach().float().clamp(0, 1).sqrt()).round().byte().cpu().numpy()
 
@@ -238,7 +239,7 @@ def may_be_run(model: nn.Module) -> bool:
     return isinstance(model, VisionTransformer) and behind <= COMPUTED
 
 
-def weights_of(model: Any, images: Sequence[Tensor]) -> dict[str, Any]:
+def weights_to_run(model: Any, images: Sequence[Tensor]) -> dict[str, Any]:
     """Return what the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however
     patches are made, they can be left out or change places.
 
