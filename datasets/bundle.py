@@ -168,7 +168,7 @@ class Samples:
     sizes: np.ndarray | None = None
     """int64 (N,): bytes of each image, where they are known without asking the disk."""
     digests: np.ndarray | None = None
-    """uint8 (N, 8): a hash of each image that is not left out (`datasets.identity`); None before they are computed."""
+    """uint8 (N, 8): a hash of each image that is not left out (`datasets.known`); None before they are computed."""
     hash_kind: str = ""
     """Kind of `digests`: `content_hash` or `path_hash`."""
     groups: np.ndarray | None = None

@@ -23,8 +23,7 @@ from tqdm import tqdm
 from common.text import pluralise
 from common.versions import versions_of
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
-from datasets.identity import CONTENT_HASH, identified, keys_of
-from datasets.known import BAR, KEPT_FROM, SEARCHED_UP_TO, known_of, look
+from datasets.known import BAR, CONTENT_HASH, KEPT_FROM, SEARCHED_UP_TO, identified, keys_of, known_of, look
 from datasets.look import COMPARED, LEAST_SIDE, THUMBNAIL_SIZE, WHOLE
 from datasets.remembered import remembered
 

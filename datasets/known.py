@@ -1,7 +1,12 @@
-"""What is known of the images of a set, in columns: it is found out once, and kept for later starts.
+"""What is known of the images of a set, their identity first, in columns: it is found out once, and kept for later.
+
+The identity of an image is a hash of its contents or, in large sets, of its path and size. The split is drawn from
+these hashes, split.csv holds them, and runs are compared by them. A hash of contents survives renamed files, classes
+and folders; a hash of a path is of the NFC form with `/` between parts, so that the same folder copied to another
+system has the same hashes.
 
 Who asks, and for what:
-- `identity`, and through it splits, fingerprints and runs: the hash of the content, of sets that are read at a start;
+- `identified`, and through it splits, fingerprints and runs: the hash of the content, of sets that are read at a start;
 - `copies`: the thumbnail, of up to SEARCHED_UP_TO images of LEAST_SIDE pixels and more;
 - `open`: faults, of all images where unreadable ones are left out; the largest value of 16 bits, of a few images;
 - `fitting`, the cache of pixels and the description of a set: the size, of some hundred images;
@@ -23,6 +28,7 @@ import hashlib
 import json
 import os
 import time
+import unicodedata
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +63,8 @@ from datasets.look import (
 from datasets.processes import cpu_count
 from datasets.remembered import recall, remember
 
+CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
+"""Kinds of hash, and the name of its column in split.csv. A path hash covers the size of a file, too."""
 READ_UP_TO_BYTES, READ_UP_TO_FILES = 2**32, 500_000
 """A set of more bytes or files is known by its paths: reading it would take longer than some ten seconds."""
 SEARCHED_UP_TO = 20_000
@@ -274,6 +282,40 @@ def _look_in_threads(samples: Samples, known: Known, rows: np.ndarray, depth: in
             known.copy(row, other)
 
 
+def size_of(samples: Samples, row: int) -> Size:
+    """Return (width, height) of an image as shown. Raises DataError: its header cannot be read."""
+    known = look(samples, np.array([row]), HEADER)
+    if not known.sizes[row].all():
+        raise DataError(f"cannot read image {os.fspath(samples.file(row))}: {known.faults[row].reason}")
+    width, height = known.sizes[row].tolist()
+    return width, height
+
+
+# Identity
+
+
+def identified(samples: Samples, data_root: Path | None = None) -> Samples:
+    """Return the samples with `digests` and `hash_kind` of every image that is not left out.
+
+    Raises DataError: a file is gone or cannot be read.
+    """
+    if samples.digests is not None:
+        return samples
+    samples = with_known(samples, data_root)
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    if samples.known is not None and known_of(samples).is_read:
+        digests = hash_contents(samples, rows).digests
+        if len(rows) < len(samples):
+            digests = np.where((samples.splits != LEFT_OUT)[:, None], digests, np.uint8(0))
+        return samples.replace(digests=digests, hash_kind=CONTENT_HASH)
+    digests = np.zeros((len(samples), DIGEST_BYTES), np.uint8)
+    # A program's own images have no files: their contents are not ours to read.
+    sizes = np.zeros(len(rows), np.int64) if samples.known is None else file_sizes(samples, rows)
+    pairs = zip(rows.tolist(), sizes.tolist(), strict=True)
+    digests[rows] = as_rows((path_digest(samples.paths[row], size) for row, size in pairs), len(rows))
+    return samples.replace(digests=digests, hash_kind=PATH_HASH)
+
+
 def hash_contents(samples: Samples, rows: np.ndarray) -> Known:
     """Return what is known of a set, of these images the hash. Raises DataError: a file cannot be read."""
     known = known_of(samples)
@@ -294,10 +336,29 @@ def as_rows(digests: Iterator[bytes], count: int) -> np.ndarray:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(count, DIGEST_BYTES)
 
 
-def size_of(samples: Samples, row: int) -> Size:
-    """Return (width, height) of an image as shown. Raises DataError: its header cannot be read."""
-    known = look(samples, np.array([row]), HEADER)
-    if not known.sizes[row].all():
-        raise DataError(f"cannot read image {os.fspath(samples.file(row))}: {known.faults[row].reason}")
-    width, height = known.sizes[row].tolist()
-    return width, height
+def path_digest(path: str, size: int) -> bytes:
+    """Hash the path, NFC and with forward slashes, and the file's size in bytes to 8 bytes (BLAKE2b)."""
+    if not path.isascii():
+        path = unicodedata.normalize("NFC", path)
+    return digest_of(f"{path.replace(os.sep, '/')}\0{size}".encode("utf-8", "surrogateescape"))
+
+
+def keys_of(digests: np.ndarray) -> np.ndarray:
+    """Return digests (N, 8) as numbers, uint64 (N,)."""
+    return np.ascontiguousarray(digests).view(">u8").ravel().astype(np.uint64)
+
+
+def file_sizes(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """Return the bytes of each image, int64 (n,). Raises DataError: a file is gone."""
+    if samples.pixels is not None:
+        return np.full(len(rows), samples.pixels[0].nbytes)
+    if samples.sizes is not None:
+        return samples.sizes[rows]
+    is_known = samples.known is not None and samples.known.lengths is not None
+    sizes = samples.known.lengths[rows] if is_known else file_stats(samples, rows)[:, 0]
+    for row in rows[sizes < 0].tolist():
+        try:
+            os.stat(samples.file(row))
+        except OSError as error:
+            raise DataError(f"cannot read image {samples.file(row)}: {error.strerror}") from error
+    return sizes

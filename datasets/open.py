@@ -16,8 +16,7 @@ from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, SPLITS, Samples, evenly
 from datasets.config import Columns, DataConfig, named_set
 from datasets.groups import with_groups
-from datasets.identity import identified
-from datasets.known import look, look_ahead
+from datasets.known import identified, look, look_ahead
 from datasets.look import VALUES, WHOLE
 from datasets.sources import read
 from datasets.split import require_complete, split_set, subset_training

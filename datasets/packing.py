@@ -13,8 +13,8 @@ from tqdm import tqdm
 from common.errors import DataError
 from common.files import flush, temporary_folder
 from datasets.bundle import SPLITS, UNSPLIT, Samples
-from datasets.identity import file_sizes
 from datasets.images import picture_of
+from datasets.known import file_sizes
 from datasets.sources.shards import CLASS_NAMES, add
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one

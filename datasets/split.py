@@ -21,7 +21,7 @@ from datasets.config import DataConfig
 from datasets.copies import COPIES, are_copies, units_of, with_copies
 from datasets.evening import ClassCounts, evened_out
 from datasets.groups import about_groups, parts_drawn
-from datasets.identity import identified, keys_of
+from datasets.known import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.split_csv import Reused, reuse_split
 

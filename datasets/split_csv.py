@@ -15,7 +15,7 @@ from common.tables import csv_lines, read_rows
 from common.text import plain_path, pluralise
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples
 from datasets.copies import with_more_groups
-from datasets.identity import CONTENT_HASH, PATH_HASH, identified
+from datasets.known import CONTENT_HASH, PATH_HASH, identified
 
 KINDS = (CONTENT_HASH, PATH_HASH)
 """The names of the column of hashes."""

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from common.errors import CheckpointError
 from common.text import printable
-from datasets.identity import CONTENT_HASH
+from datasets.known import CONTENT_HASH
 from datasets.look import file_digest
 from datasets.processes import cpu_count
 from datasets.transforms import Pipeline

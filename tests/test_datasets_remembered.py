@@ -14,7 +14,7 @@ from datasets import copies, known
 from datasets.config import Columns
 from datasets.copies import copies_of
 from datasets.groups import with_groups
-from datasets.identity import identified
+from datasets.known import identified
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
 

@@ -20,8 +20,8 @@ from common.shell import command
 from datasets import build_dataloaders, packing
 from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
-from datasets.identity import identified
 from datasets.images import read_image, to_array
+from datasets.known import identified
 from datasets.open import read_samples
 from datasets.sources import parquet as parquet_sets
 from datasets.sources import shards

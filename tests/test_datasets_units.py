@@ -10,7 +10,7 @@ from datasets import DataConfig, build_dataloaders, copies, known, split_table
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.copies import with_copies, with_more_groups
 from datasets.evening import TOLERANCE, ClassCounts, evened_out
-from datasets.identity import CONTENT_HASH
+from datasets.known import CONTENT_HASH
 from datasets.open import split_samples
 from datasets.remembered import remembered
 from datasets.split import assign_splits, subset_training

@@ -15,7 +15,7 @@ from common.errors import DataError, report_damage
 from common.shell import quoted
 from common.tables import unguarded
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.identity import identified
+from datasets.known import identified
 from datasets.split_csv import KINDS, NOT_SCORED, REASON
 from trainers.storage.data_folder import is_a_name
 from trainers.storage.run_folder import RunFolder

@@ -23,8 +23,7 @@ from datasets.config import USUAL_COLUMNS, Columns
 from datasets.copies import merged, near_copies, units_of
 from datasets.fitting import never_seen
 from datasets.groups import group_line, torn, with_groups
-from datasets.identity import keys_of
-from datasets.known import BAR, Known
+from datasets.known import BAR, Known, keys_of
 from datasets.look import LEAST_SIDE, Looked, look_at, look_at_pixels
 from datasets.processes import begin_loader
 from datasets.sources import read
@@ -87,11 +86,9 @@ def check_source(
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     rows = _by_split_and_path(samples, used if sample is None else used[evenly(len(used), sample)])
     known = look_anew(samples, rows, workers=workers, with_facts=MOST_IMAGES)
-    readable, contents = known.readable(rows), np.arange(len(rows))
-    _, first, number = np.unique(keys_of(known.digests[rows[readable]]), return_index=True, return_inverse=True)
-    first = np.flatnonzero(readable)[first]
-    contents[readable] = first[number]
-    distinct = np.sort(first)
+    contents = _contents(rows, known)
+    readable = known.readable(rows)
+    distinct = np.flatnonzero(readable & (contents == np.arange(len(rows))))
     large = distinct[known.compared(rows[distinct])] if near else distinct[:0]
     pairs, correlation, mirrored = near_copies(known.thumbnails, rows[large])
     pairs = large[pairs]
@@ -156,6 +153,14 @@ def _in_processes(samples: Samples, rows: list[int], with_facts: list[bool], wor
 
 def _whole(file: Any, with_facts: bool) -> Looked:
     return look_at(file, with_facts=with_facts)
+
+
+def _contents(rows: np.ndarray, known: Known) -> np.ndarray:
+    """Return for each place in `rows` the first one of equal content; itself where it cannot be read: int64 (n,)."""
+    contents, readable = np.arange(len(rows)), np.flatnonzero(known.readable(rows))
+    _, first, number = np.unique(keys_of(known.digests[rows[readable]]), return_index=True, return_inverse=True)
+    contents[readable] = readable[first[number]]
+    return contents
 
 
 def _by_split_and_path(samples: Samples, rows: np.ndarray) -> np.ndarray:

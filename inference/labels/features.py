@@ -16,8 +16,7 @@ from common.errors import DataError
 from datasets.bundle import LEFT_OUT, TRAIN, Samples
 from datasets.config import DataConfig
 from datasets.copies import copies_of
-from datasets.identity import identified
-from datasets.known import known_of, look, with_known
+from datasets.known import identified, known_of, look, with_known
 from datasets.loaders import evaluation_loader
 from datasets.look import WHOLE
 from trainers.config import to_dict
