@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,10 +43,9 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     place = torch.device(resolve_device(device or config.train.device, fall_back=device is None))
     set_precision(place, config.train.amp)
     if data_root is not None:
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
-    opened = open_best(run)
-    meta, trusted = run.meta, data_root is not None
-    with nullcontext() if trusted else untrusted_run():
+        config = config.changed(data={"root": data_root})
+    opened, meta = open_best(run), run.meta
+    with untrusted_run(may_fetch_images=data_root is not None):
         samples = open_images(run, config)
     if not len(samples.indices(split)):
         there = ", ".join(name for name in SPLITS if len(samples.indices(name)))
