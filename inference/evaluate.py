@@ -47,9 +47,9 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
     opened, meta = open_best(run), run.meta
     with untrusted_run(may_fetch_images=data_root is not None):
         samples = open_images(run, config)
-    if not len(samples.indices(split)):
-        there = ", ".join(name for name in SPLITS if len(samples.indices(name)))
-        raise DataError(f"{config.data.source} has no {split} split; it has {there}")
+    there = [name for name in SPLITS if len(samples.indices(name))]
+    if split not in there:
+        raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(there)}")
     classifier = Classifier(
         str(run),
         opened.model.to(place),
