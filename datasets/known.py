@@ -162,9 +162,8 @@ class Known:
         if self.kept is None:
             return
         names = ["hashed", "digests"] + ["depth", "sizes", "largest"] * bool((self.depth >= COMPARED).any())
-        faults = {row: fault for row, fault in self.faults.items() if self.depth[row]}
         columns = {name: getattr(self, name)[self.rows] for name in names}
-        columns["faults"] = np.frombuffer(json.dumps(faults).encode(), np.uint8)
+        columns["faults"] = np.frombuffer(json.dumps(self.faults).encode(), np.uint8)
         remember("look", *self.kept[:2], columns, data_root=self.kept[2])
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from PIL import Image
 from small_run import call, labelled_photos, make_run, photo
 
 from datasets import DataConfig, build_dataloaders, copies, describe, known
+from datasets.bundle import LEFT_OUT
 from datasets.copies import COPIES
 from datasets.fitting import chosen_fit
 from datasets.known import COMPARED, look, look_ahead
+from datasets.look import look_at
 from datasets.open import labelled_samples, read_samples, split_samples
 from datasets.packing import pack
 from inference.labels import features
@@ -95,8 +98,10 @@ def test_train_evaluate_and_check_open_each_file_once(pets, capsys, monkeypatch)
     assert files == files_in(pets)  # to score them
 
 
-def test_clean_opens_each_file_to_compute_features_alone_and_searches_copies_once(pets, capsys, monkeypatch):
+def test_clean_opens_each_file_to_compute_features_alone_and_searches_copies_once(tmp_path, capsys, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
+    monkeypatch.chdir(tmp_path)
+    pets = labelled_photos(tmp_path / "pets", classes=("ant", "bee"), n=12)
     photo(pets / "ant" / "copy.png", seed=3)
     searches, original = [], copies.near_copies
     monkeypatch.setattr(copies, "near_copies", lambda *a: searches.append(len(a[1])) or original(*a))
@@ -105,7 +110,7 @@ def test_clean_opens_each_file_to_compute_features_alone_and_searches_copies_onc
     with opened(pets) as files:
         assert call(capsys, "clean", "pets")[0] == 0
     assert files == files_in(pets)
-    assert searches == [24]
+    assert searches == [24]  # of 25 pictures two are equal
 
 
 def change_a_byte(picture, _):
@@ -117,7 +122,8 @@ def change_the_time(picture, _):
 
 
 def change_pillow(_, monkeypatch):
-    monkeypatch.setattr("common.versions.metadata.version", lambda name: "99" if name == "pillow" else "1")
+    true = metadata.version
+    monkeypatch.setattr("common.versions.metadata.version", lambda name: "99" if name == "pillow" else true(name))
 
 
 def change_the_program(_, monkeypatch):
@@ -132,20 +138,28 @@ def rename_a_file(picture, _):
     picture.rename(picture.parent / "renamed.png")
 
 
-@pytest.mark.parametrize(
-    "change", [change_a_byte, change_the_time, change_pillow, change_the_program, add_a_file, rename_a_file]
-)
-def test_files_are_read_anew_when_one_thing_changes_that_their_facts_depend_on(pets, monkeypatch, change):
+OTHER_PAIRS = (change_a_byte, change_pillow, change_the_program, add_a_file)
+"""Changes after which near copies may be others."""
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+@pytest.mark.parametrize("change", [*OTHER_PAIRS, change_the_time, rename_a_file])
+def test_files_are_read_anew_when_one_thing_changes_that_their_facts_depend_on(pets, monkeypatch, change, few):
+    searches, original = [], copies.near_copies
+    monkeypatch.setattr(copies, "near_copies", lambda *a: searches.append(1) or original(*a))
+    for module in (copies, known):
+        monkeypatch.setattr(module, "SEARCHED_UP_TO", 100 if few else 20)
     config = DataConfig(str(pets))
     before = split_samples(config)
-    picture = pets / "bee" / "0.png"
-    change(picture, monkeypatch)
+    change(pets / "bee" / "0.png", monkeypatch)
+    searches.clear()
     with opened(pets) as files:
         samples = split_samples(config)
-    assert files == files_in(pets)
+    assert sorted(set(files)) == files_in(pets)
+    assert len(searches) == (few and change in OTHER_PAIRS)
     with opened(pets) as files:
         again = split_samples(config)
-    assert files == []
+    assert len(set(files)) == (0 if few else 16)
     fresh = split_samples(DataConfig(str(pets), root=Path("elsewhere")))
     assert samples.digests.tolist() == again.digests.tolist() == fresh.digests.tolist()
     for name in ("depth", "hashed", "digests", "sizes", "largest", "faults"):
@@ -180,7 +194,9 @@ def test_faults_are_kept_as_those_who_decode_say_them_but_not_those_of_the_disk(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", read_bytes)
         first = split_samples(config).skipped
-    second = split_samples(config).skipped
+    samples = split_samples(config)
+    second = samples.skipped
+    assert not samples.digests[samples.splits == LEFT_OUT].any()
     with opened(pets) as files:
         assert split_samples(config).skipped == second
     assert files == []
@@ -188,6 +204,15 @@ def test_faults_are_kept_as_those_who_decode_say_them_but_not_those_of_the_disk(
     assert second == first[1:]
     assert second[0].startswith(f"cannot read image {pets / 'bee' / '0.png'}: truncated, its end is missing")
     assert "not an image: text, such as a web page" in second[1]
+
+
+def test_too_little_memory_is_no_lasting_fault(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("datasets.look._decoded", fail)
+    found = look_at(photo(tmp_path / "a.png"))
+    assert (found.depth, found.fault.reason) == (0, "MemoryError")
 
 
 def test_of_one_split_only_its_images_are_looked_at_and_what_is_kept_of_all_stays(tmp_path, monkeypatch):
@@ -241,8 +266,7 @@ def test_a_picture_of_16_bits_below_32_pixels_is_judged_without_decoding_the_oth
         pixels = np.full((20, 20), 1000 * number, np.uint16)
         (tmp_path / "set" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "set" / "ab"[number % 2] / f"{number}.png")
-    samples = read_samples(DataConfig(str(tmp_path / "set")))
-    rows = np.arange(4)
+    samples, rows = known.with_known(read_samples(DataConfig(str(tmp_path / "set")))), np.arange(4)
     assert look(samples, rows, known.HEADER).largest.tolist() == [-1] * 4
     assert sorted(look(samples, rows, known.VALUES).largest.tolist()) == [0, 1000, 2000, 3000]
     assert sorted(look(samples, rows, COMPARED).largest.tolist()) == [0, 1000, 2000, 3000]
