@@ -192,47 +192,6 @@ def test_sets_that_are_too_large_to_read_say_that_copies_were_not_looked_for(tmp
     assert any(note.startswith("copies were not looked for: the set is too large") for note in samples.notes)
 
 
-@pytest.fixture
-def keeping(monkeypatch):
-    """As if sets were large and their files had long been there."""
-    monkeypatch.setattr(copies, "KEPT_FROM", 1)
-    monkeypatch.setattr(known, "KEPT_FROM", 1)
-    monkeypatch.setattr(known, "SETTLED", -1e15)
-
-
-def test_near_copies_are_looked_for_once(tmp_path, monkeypatch, keeping):
-    folder = variants(tmp_path / "set", groups=4, near=True)
-    config = DataConfig(source=str(folder), root=tmp_path)
-    before = split_samples(config)
-    monkeypatch.setattr(known, "look_at", lambda *_, **__: pytest.fail("looked again"))
-    monkeypatch.setattr(copies, "near_copies", lambda *_: pytest.fail("searched again"))
-    assert np.array_equal(split_samples(config).groups, before.groups)
-
-
-@pytest.mark.parametrize("few", [True, False])
-def test_files_are_read_again_only_if_one_of_them_changed(tmp_path, monkeypatch, keeping, few):
-    folder = class_folders(tmp_path / "set", {"a": 6, "b": 6})
-    for module in (copies, known):
-        monkeypatch.setattr(module, "SEARCHED_UP_TO", 20 if few else 5)
-    read = []
-    for name in ("look_at", "file_digest"):
-        function = getattr(known, name)
-        monkeypatch.setattr(
-            known, name, lambda file, *a, true=function, **more: read.append(file) or true(file, *a, **more)
-        )
-    config = DataConfig(source=str(folder), root=tmp_path)
-    before = split_samples(config).digests
-    assert len(read) == 12
-    split_samples(config)
-    assert len(read) == 12
-    (folder / "a" / "002.png").write_bytes((folder / "b" / "002.png").read_bytes())
-    for _ in range(2):
-        samples = split_samples(config)
-        changed = np.flatnonzero((samples.digests != before).any(axis=1)).tolist()
-        assert changed == [list(samples.paths).index("a/002.png")]
-        assert len(read) == 24
-
-
 def test_what_is_remembered_is_computed_once_for_the_same_stamps_and_anew_where_the_file_is_damaged(tmp_path):
     calls = []
 
