@@ -26,6 +26,8 @@ from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
 
 WIDTH = 80
+UNEQUAL = 1.1
+"""Ratio of the images that two arms saw from which a sentence says so: in equal time they differ a little."""
 MOST_ROWS = 12
 """Rows of a table that the last screen shows."""
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
@@ -166,7 +168,7 @@ def pair_sentence(pair: Any) -> str:
     if pair.verdict in ("better", "worse") and found.seeds == 1:
         sentence += "; one seed says nothing about training noise"
     first, second = pair.images_seen_first, pair.images_seen_second
-    if first != second:
+    if max(first, second) > UNEQUAL * min(first, second):
         sentence += f"; but {pair.second} saw {second:,} training images, {pair.first} {first:,}"
     return f"{sentence}."
 
