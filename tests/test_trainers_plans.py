@@ -504,7 +504,7 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([1.0, 2.0, 0.5])
     monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: next(paces))
-    monkeypatch.setattr(plan, "DeadlineHandler", lambda run, until, most: None)
+    monkeypatch.setattr(plan, "ending_at", lambda until, most: lambda trainer: None)
 
     def start(*more):
         monkeypatch.setattr(sys, "argv", ["main.py", *words, *more])
