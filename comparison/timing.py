@@ -24,11 +24,11 @@ from trainers.multirun.runs import Planned
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 
-REPORT = 10.0
+REPORT = 6.0
 """Seconds for the tables, figures and pages at the end."""
 ENOUGH = 0.5
 """Share of an arm's usual passes from which on time goes to seeds and learning rates, too."""
-HEAD = 6.0
+HEAD = 2.0
 """Seconds in which a head is fitted to features that are there."""
 BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cache_features"}
 """Options with which a head is to be trained by steps, or cannot be fitted."""

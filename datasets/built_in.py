@@ -20,7 +20,7 @@ class BuiltIn:
     """Weights that were trained on it, so that its test scores are optimistic: `fashion_mnist` those of this name,
     `imagenet` all others."""
     learnt: str = ""
-    """How a person is told so."""
+    """Line that says so."""
 
 
 BUILT_IN = {
