@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
+from PIL import Image
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 from werkzeug.wrappers import Request, Response
 
@@ -19,7 +20,7 @@ from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalServer, as_json, as_page
 from inference.predict import predict
-from trainers.reporting.figures.images import data_uri
+from trainers.reporting.figures.images import thumbnail
 from trainers.system.process import give_back_freed_memory
 
 PAGE = Path(__file__).with_name("serve_page.html")
@@ -105,8 +106,9 @@ def classify(
     """Classify a picture. `faithful`: what is known of a method, which is looked up once and added.
 
     `top`: [name, probability] pairs. `set`, of an evaluated model: names of which one is right in a share `cover` of
-    images. `unknown`: whether the picture is unlike the validation images. `heat_map`: a PNG as data URI, with
-    `map_of`, what it shows, and `faithful`, how far such maps can be trusted; or a `note` why there is none.
+    images. `unknown`: whether the picture is unlike the validation images. `picture` and `heat_map`: data URIs, without
+    words in them, with `map_of`, what the map shows, and `faithful`, how far such maps can be trusted; or a `note` why
+    there is none.
     `attention`: whether the model's attention can be shown. Or an `error`.
     """
     file = ImageFile(THE_IMAGE, content)
@@ -120,17 +122,21 @@ def classify(
         explanation = explain(classifier, file)
     except OptionError as error:
         return {**result, "note": str(error)}
-    from trainers.reporting.figures.sheets import heat_sheet, png  # matplotlib takes a second to import
+    from trainers.reporting.figures.sheets import LARGE, heat_picture, scaled  # matplotlib takes a second to import
 
     assert not isinstance(explanation, Unreadable)
+    assert explanation.image.pixels is not None
     faithful = {} if faithful is None else faithful
     if explanation.method not in faithful:
         faithful[explanation.method] = str(faithfulness_of(classifier, explanation))
-    figure = heat_sheet(explanation.image, explanation.drawn())
+    ((title, values),) = explanation.drawn()
+    pictures = scaled(explanation.image.pixels, LARGE), heat_picture(explanation.image, values, LARGE)
+    shown, heat_map = (thumbnail(Image.fromarray(picture), LARGE) for picture in pictures)
     return result | {
         "attention": explanation.attention is not None,
-        "heat_map": data_uri(png(figure), "png"),
-        "map_of": explanation.drawn()[0][0],
+        "picture": shown,
+        "heat_map": heat_map,
+        "map_of": title if values.any() else f"{title}: nothing",
         "faithful": faithful[explanation.method],
     }
 

@@ -54,6 +54,10 @@ def ask(server: Server, method: str, path: str, body: bytes | None = None, **hea
         connection.close()
 
 
+def pixels_of(uri: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
 def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp_path):
     picture = photo(tmp_path / "a.png")
     status, _, body = ask(server, "POST", "/classify", picture.read_bytes(), Content_Type="image/png")
@@ -62,8 +66,9 @@ def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp
     expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
     assert [tuple(pair) for pair in result["top"]] == [(name, pytest.approx(p)) for name, p in expected.ranked]
     assert {name for name, _ in result["top"]} == set(CLASSES)
-    with Image.open(io.BytesIO(base64.b64decode(result["heat_map"].partition(",")[2]))) as overlay:
-        assert overlay.width > overlay.height
+    with Image.open(picture) as given, pixels_of(result["picture"]) as shown, pixels_of(result["heat_map"]) as overlay:
+        assert shown.width / shown.height == pytest.approx(given.width / given.height, abs=0.02)  # nothing around it
+        assert overlay.size == shown.size
     assert result["attention"]
     assert "How faithful these maps are is not known" in result["faithful"]
 
@@ -228,7 +233,7 @@ def test_a_model_without_attention_gets_a_heat_map_and_no_page(tmp_path):
 
     classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
     result = classify(classifier, photo(tmp_path / "a.png").read_bytes())
-    assert result["heat_map"].startswith("data:image/png")
+    assert pixels_of(result["heat_map"]).size == pixels_of(result["picture"]).size
     assert not result["attention"]
     assert len(result["top"]) == 3
 

@@ -199,6 +199,15 @@ def test_the_most_frequent_mistakes_of_each_arm_are_counted_over_all_seeds(repor
     assert {line[1] for line in lines} == {"scratch", "pretrained <b>", "nano"}
 
 
+def brightness_of_first_chart(browser, scheme):
+    """Return the median brightness: that of the ground on which the chart is drawn."""
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    place = browser.evaluate("document.querySelector('figure img').getBoundingClientRect().toJSON()")
+    clip = {name: place[name] for name in ("x", "y", "width", "height")} | {"scale": 1}
+    picture = base64.b64decode(browser.call("Page.captureScreenshot", format="png", clip=clip)["data"])
+    return np.median(Image.open(io.BytesIO(picture)).convert("L"))
+
+
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, tmp_path):
     _, folder, _ = report
@@ -215,6 +224,9 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
         browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
         assert browser.evaluate("document.documentElement.scrollWidth") <= 390
         assert browser.evaluate("document.querySelector('figure img').getBoundingClientRect().top") < 844
+        brightness = {scheme: brightness_of_first_chart(browser, scheme) for scheme in ("light", "dark")}
+        assert brightness["light"] > 240
+        assert brightness["dark"] < 32
     finally:
         browser.close()
 
