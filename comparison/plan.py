@@ -88,8 +88,8 @@ class ComparisonPlan:
     grid: tuple[float, ...] = ()
     """Learning rates that each arm tries; none: they are not tuned."""
     why_not_tuned: str = ""
-    seconds: tuple[tuple[float, ...], ...] | None = None
-    """Expected seconds of a run, by condition and arm; None: not measured."""
+    seconds: tuple[float, ...] | None = None
+    """Expected seconds of each run, in their order; None: not measured."""
     given_up: tuple[str, ...] = ()
     """What `--minutes` leave no time for."""
     minutes_for_all: int = 0
@@ -118,19 +118,24 @@ class ComparisonPlan:
         return [cell for cell in self.cells if len(self.rates(self.arms[cell[1]])) > 1]
 
     @property
+    def untuned(self) -> list[Cell]:
+        """List the cells of one learning rate, fitted heads first: no deadline can shorten them."""
+        return sorted({*self.cells} - {*self.searched}, key=lambda cell: (cell in self.trained, cell))
+
+    @property
     def order(self) -> list[Cell]:
-        """List the cell of each run, in the order in which they start: every rate at the first seed, then all else."""
-        searched = self.searched
-        first = [cell for cell in self.cells if cell not in searched]
-        return [*searched * len(self.grid), *first, *self.cells * (self.number_of_seeds - 1)]
+        """List the cell of each run, in the order in which they start: every rate at the first seed comes before the
+        others, which need the best one."""
+        others = self.number_of_seeds - 1
+        return [*self.untuned * (1 + others), *self.searched * len(self.grid), *self.searched * others]
 
     def passes(self, cell: Cell) -> float:
         return self.epochs[cell[0]][cell[1]]
 
     def with_first(self, arms: int) -> Self:
-        """Return the plan with the first arms alone."""
-        epochs, seconds = ([each[:arms] for each in rows or ()] for rows in (self.epochs, self.seconds))
-        return replace(self, arms=self.arms[:arms], epochs=tuple(epochs), seconds=tuple(seconds) or None)
+        """Return the plan with the first arms alone, not measured."""
+        epochs = tuple(each[:arms] for each in self.epochs)
+        return replace(self, arms=self.arms[:arms], epochs=epochs, seconds=None)
 
     def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
         """Return the rates that an arm tries: a rate that was given is not tuned. None: the default."""
@@ -154,7 +159,7 @@ class ComparisonPlan:
     @property
     def all_seconds(self) -> float:
         """Return the expected seconds of all runs, one after the other; 0: not measured."""
-        return sum(self.seconds[place][arm] for place, arm in self.order if self.seconds)
+        return sum(self.seconds or ())
 
     @property
     def settled(self) -> dict[str, Any]:

@@ -60,12 +60,16 @@ def default_arms(base: RunConfig, *, in_minutes: bool = False) -> tuple[RunConfi
     else:
         models = starts("vit_stem_16", "tiny_imagenet")
         found = [model for model in local_pretrained_models() if model.weights not in EMBEDDED_WEIGHTS]
-        for model in {each.name: each for each in reversed(found)}.values():  # of a name the quickest
-            size = base.model.image_size or model.image_size
-            known = {"name": model.name, "weights": model.weights, "image_size": size}
-            models += [known | {"trainable": "head"}]
-            if in_minutes and model.name == LITE0:
-                models += [known | {"trainable": "last:3"}]
+        frozen = [
+            {
+                "name": model.name,
+                "weights": model.weights,
+                "image_size": base.model.image_size or model.image_size,
+                "trainable": "head",
+            }
+            for model in {each.name: each for each in reversed(found)}.values()  # of a name the quickest
+        ]
+        models += [*frozen, *(arm | {"trainable": "last:3"} for arm in frozen if in_minutes and arm["name"] == LITE0)]
     return tuple(base.changed(model=model) for model in models)
 
 
@@ -126,7 +130,7 @@ def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
         threads, seconds = threads or begun["threads"], begun["seconds"]
         known = {name: begun[name] for name in ("why_not_tuned", "number_of_seeds")}
         known |= {name: tuple(begun[name]) for name in ("grid", "given_up")} | {"epochs": in_rows(begun["epochs"])}
-        plan = replace(plan.with_first(begun["number_of_arms"]), seconds=seconds and in_rows(seconds), **known)
+        plan = replace(plan.with_first(begun["number_of_arms"]), seconds=seconds and tuple(seconds), **known)
     else:
         grid, why_not_tuned = rates_to_try(plan)
         plan = replace(plan, grid=grid, why_not_tuned=why_not_tuned)

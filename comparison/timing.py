@@ -2,7 +2,7 @@
 
 In so many minutes every run that trains has the same share, in which it takes as many passes over the images as it can;
 a fitted head takes what it takes. Where the passes would be few, learning rates are given up first, then seeds, then
-models that nobody named, then passes. Less than one pass is refused.
+models that nobody named (which may leave time for seeds and rates), then passes. Less than one pass is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from common.errors import OptionError
 from common.text import pluralise
 from comparison.plan import Cell, ComparisonPlan, PlannedArm
 from trainers.budget.networks import ON_FEATURES
-from trainers.budget.pace import Pace
 from trainers.config import RunConfig, run_options
 from trainers.multirun.runs import Planned
 from trainers.options import defaults
@@ -52,27 +51,26 @@ def suited(config: RunConfig) -> RunConfig:
 
 
 def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
-    """Return the plan with the mean seconds of a run, by condition and arm; None where an arm was not measured."""
-    paces = [arm.pace for arm in plan.arms if arm.pace is not None]
-    if len(paces) < len(plan.arms):
+    """Return the plan with the seconds of each run; None where an arm was not measured."""
+    if any(arm.pace is None for arm in plan.arms):
         return replace(plan, seconds=None)
     held_out = {split: plan.split.size(split) for split in ("val", "test")}
-    seconds = tuple(
-        tuple(
-            seconds_of_run(pace._replace(sizes={"train": images, **held_out}), passes, plan.runs_of(arm), arm)
-            for pace, passes, arm in zip(paces, epochs, plan.arms, strict=True)
-        )
-        for images, epochs in zip(plan.train_images, plan.epochs, strict=True)
-    )
-    return replace(plan, seconds=seconds)
+    begun: set[Cell] = set()
+    seconds = []
+    for cell in plan.order:
+        arm = plan.arms[cell[1]]
+        sizes = {"train": plan.train_images[cell[0]], **held_out}
+        seconds.append(seconds_of_run(arm, plan.passes(cell), sizes, is_first=cell not in begun))
+        begun.add(cell)
+    return replace(plan, seconds=tuple(seconds))
 
 
-def seconds_of_run(pace: Pace, epochs: float, runs: int, arm: PlannedArm) -> float:
-    """Return the mean seconds of some runs of an arm.
-
-    Of those on kept features the first computes them for all."""
-    saved = pace.first_reading * (runs - 1) / runs if arm.keeps_features else 0.0
-    head = {"fit": HEAD, "probe": HEAD + pace.scored("train")}.get(arm.start_head, 0.0)
+def seconds_of_run(arm: PlannedArm, epochs: float, sizes: Mapping[str, int], *, is_first: bool) -> float:
+    """Return the seconds of a run on so many images; the first of an arm computes the features that others read."""
+    assert arm.pace is not None, "the arm has been measured"
+    pace = arm.pace._replace(sizes=sizes)
+    head = {"fit": HEAD, "probe": HEAD + pace.scored("train") * is_first}.get(arm.start_head, 0.0)
+    saved = 0.0 if is_first or not arm.keeps_features else pace.first_reading
     return pace.seconds(epochs) + head - saved
 
 
@@ -89,9 +87,7 @@ def makespan(seconds: Sequence[float], jobs: int, busy: Sequence[float] = ()) ->
 
 def whole_time(plan: ComparisonPlan) -> float:
     """Return the seconds that all runs take; 0: not measured."""
-    if plan.seconds is None:
-        return 0.0
-    return makespan([plan.seconds[place][arm] for place, arm in plan.order], plan.sharing.jobs)
+    return makespan(plan.seconds or (), plan.sharing.jobs)
 
 
 # What so many minutes hold
@@ -115,15 +111,13 @@ def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
 
 def candidates(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
     """Yield what the time may hold: all that was asked for, then less and less of it."""
-    yield plan
-    if plan.grid and plan.request.tune_lr == "auto":
-        plan = replace(plan, grid=(), why_not_tuned=f"--minutes {plan.request.minutes:g} leaves no time for it")
-        yield plan
-    for seeds in range(plan.number_of_seeds - 1, 0, -1):
-        plan = replace(plan, number_of_seeds=seeds)
-        yield plan
-    for arms in range(len(plan.arms) - 1, len(plan.arms) - plan.request.optional - 1, -1):
-        yield plan.with_first(arms)
+    for arms in range(len(plan.arms), len(plan.arms) - plan.request.optional - 1, -1):
+        fewer = plan.with_first(arms)
+        if fewer.grid and plan.request.tune_lr == "auto":
+            yield fewer
+            fewer = replace(fewer, grid=(), why_not_tuned=f"--minutes {plan.request.minutes:g} leaves no time for it")
+        for seeds in range(plan.number_of_seeds, 0, -1):
+            yield replace(fewer, number_of_seeds=seeds)
 
 
 def given_up(plan: ComparisonPlan, found: ComparisonPlan) -> Iterator[str]:
@@ -159,31 +153,39 @@ def with_share(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
     """Return the plan that takes so many seconds, in which all arms that train have equal time.
 
     Conditions share the time as their usual passes would."""
-    at_rest = with_passes(plan, lambda _: 0.0)
-    usual = with_passes(plan, lambda cell: plan.usual_epochs[cell[0]])
-    fixed, whole = (dict(zip(plan.cells, times(each), strict=True)) for each in (at_rest, usual))
-    longest = {place: max(whole[cell] for cell in plan.trained if cell[0] == place) for place, _ in plan.trained}
+    order, trained, usual = plan.order, {*plan.trained}, plan.usual_epochs
+    fixed = measured(with_passes(plan, lambda _: 0.0))
+    whole = measured(with_passes(plan, lambda cell: usual[cell[0]]))
+    longest: dict[int, float] = {}
+    for cell, most in zip(order, whole, strict=True):
+        if cell in trained:
+            longest[cell[0]] = max(most, longest.get(cell[0], 0.0))
 
-    def durations(share: float) -> dict[Cell, float]:
-        return fixed | {cell: share * longest[cell[0]] / max(longest.values()) for cell in plan.trained}
+    def durations(share: float) -> list[float]:
+        return [
+            share * longest[cell[0]] / max(longest.values()) if cell in trained else least
+            for cell, least in zip(order, fixed, strict=True)
+        ]
 
     low, high = 0.0, seconds
     for _ in range(30):  # to a millionth of the time
         share = (low + high) / 2
-        each = durations(share)
-        is_in_time = makespan([each[cell] for cell in plan.order], plan.sharing.jobs) <= seconds
+        is_in_time = makespan(durations(share), plan.sharing.jobs) <= seconds
         low, high = (share, high) if is_in_time else (low, share)
     found = durations(low)
-    passes = {c: plan.usual_epochs[c[0]] * (found[c] - fixed[c]) / (whole[c] - fixed[c]) for c in plan.trained}
+    passes = {
+        cell: usual[cell[0]] * (each - least) / (most - least)
+        for cell, each, least, most in zip(order, found, fixed, whole, strict=True)
+        if cell in trained
+    }
     timed = with_passes(plan, lambda cell: rounded(passes[cell]))
-    rows = (tuple(found[place, arm] for arm in range(len(plan.arms))) for place in range(len(plan.epochs)))
-    return replace(timed, seconds=tuple(rows))
+    return replace(timed, seconds=tuple(found))
 
 
-def times(plan: ComparisonPlan) -> list[float]:
-    """List the seconds of a run of each cell."""
+def measured(plan: ComparisonPlan) -> tuple[float, ...]:
+    """Return the seconds of each run."""
     assert plan.seconds is not None, "a plan of minutes has been measured"
-    return [plan.seconds[place][arm] for place, arm in plan.cells]
+    return plan.seconds
 
 
 def rounded(passes: float) -> float:

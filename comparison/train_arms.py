@@ -127,42 +127,45 @@ def train_all(plan: ComparisonPlan, train: TrainAll, clock: Clock | None = None)
         base = plan.request.base
         claimed_folder(base.output, base.data.source)
         features_folder(base.output, base.data.source).mkdir(exist_ok=True)
-    progress, rows, order = Progress(plan, clock), [], plan.order
+    progress, rows = Progress(plan, clock), []
+    seconds = [*(plan.seconds or [0.0] * plan.number_of_runs)]
 
     def trained(runs: Iterable[ArmRun]) -> Iterator[tuple[ArmRun, RunResult | None]]:
         plans = {run: planned_run(plan, run) for run in runs}
         by_name = {each.name: run for run, each in plans.items()}
-        del order[: len(plans)]
-        if clock is not None and plan.seconds is not None:
-            times = {cell: plan.seconds[cell[0]][cell[1]] for cell in plan.cells}
-            unfinished = {
-                name: times[run.cell] for name, run in by_name.items() if not RunFolder(plans[run].run_dir).is_finished
-            }
-            clock.expect(unfinished, [times[cell] for cell in order])
+        expected = dict(zip(by_name, seconds, strict=False))
+        del seconds[: len(plans)]
+        if clock is not None:
+            left = [each.name for each in plans.values() if not RunFolder(each.run_dir).is_finished]
+            clock.expect({name: expected[name] for name in left}, seconds)
         for each, outcome in train([*plans.values()]):
-            run = by_name[each.name]
-            progress.end(run.cell, each.name, outcome)
-            yield run, outcome.result
+            progress.end(each.name, outcome, expected=expected[each.name])
+            yield by_name[each.name], outcome.result
 
-    first, *others = plan.seeds
-    rates = {cell: plan.rates(plan.arms[cell[1]]) for cell in plan.cells}
-    searched = plan.searched
+    searched, first, others = plan.searched, plan.seeds[0], plan.seeds[1:]
+    of_one_rate = [ArmRun(cell, seed, *plan.rates(plan.arms[cell[1]])) for seed in plan.seeds for cell in plan.untuned]
     results: dict[Cell, dict[float | None, RunResult | None]] = {cell: {} for cell in searched}
-    for run, result in trained(ArmRun(cell, first, lr) for lr in plan.grid for cell in searched):
-        results[run.cell][run.lr] = result
-    chosen = {cell: choose_rate(plan, cell, results[cell]) if cell in searched else rates[cell][0] for cell in rates}
+    for run, result in trained([*of_one_rate, *(ArmRun(cell, first, lr) for lr in plan.grid for cell in searched)]):
+        if run.cell in results:
+            results[run.cell][run.lr] = result
+        else:
+            require_result(plan, run, result)
+    chosen = {cell: choose_rate(plan, cell, results[cell]) for cell in searched}
     for cell in searched:
         of_arm = {"labels_per_class": plan.request.labels[cell[0]], "arm": plan.arms[cell[1]].name}
         for lr in plan.grid:
             result = results[cell][lr]
             scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
             rows.append({**of_arm, "lr": lr, **scores, "chosen": lr == chosen[cell]})
-    left = [(cell, seed) for seed in (first, *others) for cell in plan.cells if seed != first or cell not in searched]
-    for run, result in trained(ArmRun(cell, seed, chosen[cell]) for cell, seed in left):
-        if result is None:
-            remedy = "choose other rates by --tune-lr, or lr=R of its arm"
-            raise TrainingError(f"{planned_run(plan, run)} diverged: {remedy}")
+    for run, result in trained([ArmRun(cell, seed, chosen[cell]) for seed in others for cell in searched]):
+        require_result(plan, run, result)
     return rows
+
+
+def require_result(plan: ComparisonPlan, run: ArmRun, result: RunResult | None) -> None:
+    """Raise TrainingError where a run with the only rate of its arm has diverged."""
+    if result is None:
+        raise TrainingError(f"{planned_run(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its arm")
 
 
 def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, RunResult | None]) -> float | None:
@@ -200,11 +203,10 @@ class Progress:
         self.waiting = plan.all_seconds
         self.trained = self.taken = 0.0
 
-    def end(self, cell: Cell, name: str, outcome: Outcome) -> None:
-        result, (place, arm) = outcome.result, cell
+    def end(self, name: str, outcome: Outcome, *, expected: float) -> None:
+        result = outcome.result
         if self.clock is not None:
             self.clock.end(name)
-        expected = self.plan.seconds[place][arm] if self.plan.seconds else 0.0
         self.done, self.waiting = self.done + 1, self.waiting - expected
         if outcome.trained and result is not None:
             self.trained, self.taken = self.trained + expected, self.taken + outcome.seconds
