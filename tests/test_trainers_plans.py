@@ -564,6 +564,18 @@ def test_a_planned_run_without_a_warm_up_ends_in_time_and_says_no_end_that_moves
     assert len({*filter(None, ends)}) == 1
 
 
+@pytest.mark.parametrize("schedule", ["cooldown", "cosine"])
+def test_what_happens_once_at_the_start_of_a_planned_run_is_not_taken_for_its_pace(tmp_path, schedule):
+    """Below ten passes the end was set in the first one: half of the time, or less, was used."""
+
+    def seconds(step):
+        return 13.0 if step == 1 else 0.5  # heat maps and imports among them
+
+    result, clock = run_with_deadline(tmp_path, schedule, seconds, epochs=4)
+    assert clock[0] == pytest.approx(24, abs=1.0)
+    assert result.epochs[-1]["step"] in range(21, 25)
+
+
 def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):
     """It ended in a traceback: a warm-up of 2 steps leaves nothing of a run of 2 steps."""
     result, _ = run_with_deadline(tmp_path, "cooldown", lambda step: 20.0)
