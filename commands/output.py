@@ -130,4 +130,6 @@ def report(result: RunResult) -> None:
 def say_what_next(run_dir: Path) -> None:
     """Print the commands to watch a run and to use it."""
     say(watch(run_dir.parent), label="watch")
+    if not any(run_dir.parent.glob("*/tb/train")):
+        say("no model was trained step by step: IMAGES and TEXT, no curves", label="")
     say(command("predict", run_dir, "path/to/images"), label="use")

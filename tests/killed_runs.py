@@ -135,7 +135,7 @@ def run_content(run_dir: Path) -> dict[str, Any]:
     for split in ("train", "val"):
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()
         for tag in events.Tags()["scalars"]:
-            if not tag.endswith(("images_per_s", "data_wait", "hparam/seconds")):
+            if not tag.endswith(("images_per_s", "data_wait", "10_result/seconds")):
                 scalars[split, tag] = sorted({(event.step, event.value) for event in events.Scalars(tag)})
     return {
         **{name: bits(final[name]) for name in ("model", "optimizer", "ema", "early_stopping") if name in final},

@@ -123,4 +123,4 @@ def test_hparams_show_each_run_in_a_row_of_its_own_with_its_final_metrics(server
     for name, run in (("digits/r/tb/val", finished), ("cut/digits/r/tb/val", resumed)):
         of_run = groups[name]["metricValues"]
         values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in of_run}
-        assert values["", "hparam/test_accuracy"] == pytest.approx(run.test["accuracy"])
+        assert values["", "10_result/accuracy_test"] == pytest.approx(run.test["accuracy"])

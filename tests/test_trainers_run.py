@@ -129,8 +129,8 @@ def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
     shared = {"1_learning/loss", "1_learning/accuracy"}
     by_step = {f"5_steps/{name}" for name in ("accuracy", "data_wait", "grad_norm", "images_per_s", "loss", "lr")}
     assert shared | by_step == set(train_events.Tags()["scalars"])
-    of_val = {"1_learning/macro_f1", "4_calibration/ece", "hparam/best_val_accuracy", "hparam/best_val_loss"}
-    of_test = {f"hparam/{name}" for name in ("test_accuracy", "test_loss", "seconds", "images_seen")}
+    of_val = {"1_learning/macro_f1", "4_calibration/ece", "10_result/accuracy_val", "10_result/loss_val"}
+    of_test = {f"10_result/{name}" for name in ("accuracy_test", "loss_test", "seconds", "images_seen")}
     of_val |= {f"recall/{digit}" for digit in range(10)}
     assert shared | of_val | of_test == set(val_events.Tags()["scalars"])  # of ten classes top-5 says little
     last = finished.epochs[-1]["step"]

@@ -170,8 +170,8 @@ def test_a_run_and_what_goes_on_with_it_are_one_with_its_options_its_epochs_and_
     result = resume(tmp_path / "digits" / "r", epochs=3)
     assert ([*store.runs.values()], store.active, run.ended, run.options) == ([run], None, True, before)
     assert {name: values for name, values in run.scores.items() if not name.startswith("final/")} == rows_of(result)
-    assert run.scores["final/test_accuracy"] == {result.epochs[-1]["step"]: result.test["accuracy"]}
-    assert run.scores["final/best_val_loss"] == {result.epochs[-1]["step"]: result.val["loss"]}
+    assert run.scores["final/accuracy_test"] == {result.epochs[-1]["step"]: result.test["accuracy"]}
+    assert run.scores["final/loss_val"] == {result.epochs[-1]["step"]: result.val["loss"]}
 
 
 def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tracker, tmp_path, capsys):
@@ -200,7 +200,7 @@ def test_a_run_that_a_program_has_opened_gets_the_scores_and_stays_open(store, t
     (run,) = store.runs.values()
     assert (run.name, run.ended, store.active) == ("outer", None, run)
     assert run.options["train.lr"] == "0.002"
-    assert ends or "final/test_accuracy" in run.scores
+    assert ends or "final/accuracy_test" in run.scores
 
 
 @pytest.mark.parametrize("several", ["seeds", "arms"])

@@ -132,7 +132,8 @@ def opened_loggers(setup: RunSetup, folder: RunFolder, *, start_step: int) -> It
     if not distributed.is_main_process():
         yield None
         return
-    with tensorboard.RunLoggers(folder.path / "tb", start_step=start_step) as loggers:
+    behind = tensorboard.steps_before(setup.config)
+    with tensorboard.RunLoggers(folder.path / "tb", start_step=start_step, behind=behind) as loggers:
         if start_step == 0:
             log_run_start(setup, folder, loggers)
         if setup.config.output.tracker is not None:
@@ -277,9 +278,9 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     for split, of_split in scores.items():
         images = setup.data.dataloaders[split].dataset
         write_predictions(run.run_dir / "eval", split, of_split, images, setup.data.class_names)
-    final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
+    final = {f"{name}_val": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
-        final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
+        final |= {f"{name}_test": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     costs = {"seconds": run.record.seconds, "images_seen": run.record.images_seen(history)}
     tensorboard.finish_hparams(run.loggers, final | costs, step)
     if run.loggers.tracker is not None:

@@ -6,10 +6,11 @@ How TensorBoard 2.21 behaves, and what follows here:
   `tb/val` everything else, and names of run folders have no date.
 - It shows what a resumed run logs a second time, unless a purge step in each event file hides what came after it.
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
-- Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`.
+- Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`. It shows five
+  options, those that differ first, and five scores by name: see `FINAL`.
 
-The *start here* page of the text tab says what a run is. The step is always the optimizer step. Pictures are drawn in
-`trainers/reporting/pictures.py`.
+The *start here* page of the text tab says what a run is. The step is the optimizer step; scores of a mixture stand at
+the last step of its networks' runs. Pictures are drawn in `trainers/reporting/pictures.py`.
 """
 
 import html
@@ -17,34 +18,38 @@ import io
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
-from ignite.handlers.tensorboard_logger import TensorboardLogger, global_step_from_engine
+from ignite.handlers.tensorboard_logger import TensorboardLogger
 from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams as hparams_summary
 
+from common.errors import CheckpointError
 from common.files import write_bytes
-from common.options import Hparam, Incidental, InFiles
+from common.options import Hparam, Incidental, InFiles, InFits, Neutral, Option, Training
 from common.shell import command
 from common.text import pluralise, printable
 from datasets.config import named_set
 from trainers.config import RunConfig, run_options
 from trainers.engine.engines import Scores, Trainer
 from trainers.engine.metrics import per_class
+from trainers.heads.fit import ranking, shares_of
 from trainers.reporting.explanations.faithfulness import read_faithfulness
 from trainers.reporting.screen import weights_taken
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import RunFolder
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
+FINAL = "10_result"
+"""Section of the final scores: the server sorts it before `1_learning`, the page behind `9_`."""
 SHOWN_CLASSES = 20  # with more classes, one curve for the worst tenth
 
 
@@ -78,10 +83,13 @@ class Logger(TensorboardLogger):
 class RunLoggers(ExitStack):
     """Context manager of a run's two loggers and its tracker, which closes them in any case."""
 
-    def __init__(self, folder: Path, *, start_step: int = 0) -> None:
-        """Prepare both writers; a run resumed at `start_step` hides what it logged after that step before."""
+    def __init__(self, folder: Path, *, start_step: int = 0, behind: int = 0) -> None:
+        """Prepare both writers; a run resumed at `start_step` hides what it logged after that step before.
+
+        Scores stand `behind` so many steps, which other runs took for this one."""
         super().__init__()
         keep_in_order(folder)
+        self.behind = behind
         self.folder, self.figures = folder / "val", folder.parent / "figures"
         self.tracker: Any = None
         """A `trainers.reporting.trackers.Tracker` with `--tracker`; else None."""
@@ -141,7 +149,7 @@ def attach_steps(trainer: Trainer, loggers: RunLoggers, *, every: int) -> None:
 
 def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, class_names: Sequence[str]) -> None:
     """Log every validation, and the means over the training steps of each epoch."""
-    at: dict[str, Any] = {"global_step_transform": global_step_from_engine(trainer, Events.ITERATION_COMPLETED)}
+    at: dict[str, Any] = {"global_step_transform": lambda *_: loggers.behind + trainer.state.iteration}
     learning, validated = numbered("learning"), (evaluator, Events.COMPLETED)
     loggers.val.attach_output_handler(*validated, learning, metric_names=scores(len(class_names)), **at)
     loggers.val.attach_output_handler(*validated, numbered("calibration"), metric_names=["ece"], **at)
@@ -151,6 +159,12 @@ def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, c
     loggers.train.attach_output_handler(
         trainer, Events.EPOCH_COMPLETED, learning, output_transform=lambda _: training_scores(trainer), **at
     )
+
+
+def steps_before(config: RunConfig) -> int:
+    """Return the steps of the longest run that trained a network of this mixture; 0 for other models."""
+    runs = [RunFolder(Path(network.weights)) for network in config.model.networks if network.weights]
+    return max((int(run.history[-1]["step"]) for run in runs), default=0)
 
 
 def scores(classes: int) -> list[str]:
@@ -204,9 +218,9 @@ def start_hparams(loggers: RunLoggers, values: Mapping[str, Any]) -> None:
 
 
 def finish_hparams(loggers: RunLoggers, metrics: Mapping[str, float], step: int) -> None:
-    """End the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
+    """End the row with the run's final metrics, as scalars of the same run, such as `10_result/accuracy_test`."""
     for name, value in metrics.items():
-        loggers.val.add_scalar(f"hparam/{name}", value, step)
+        loggers.val.add_scalar(f"{FINAL}/{name}", value, loggers.behind + step)
     _experiment, _start, end = hparams_summary({}, {})
     loggers.val.file_writer.add_summary(end)
 
@@ -214,7 +228,7 @@ def finish_hparams(loggers: RunLoggers, metrics: Mapping[str, float], step: int)
 def before(setup: RunSetup, run: RunFolder) -> str:
     """Write the page of a run that starts."""
     config = setup.config
-    sentence = f"{literal(config.model.in_words)} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
+    sentence = f"{literal(short_name(config))} is being trained for {pluralise(config.train.epochs or 0, 'epoch')}"
     commands = (command("check", *named_set(config.data)), command("resume", run.path))
     return page(config, run, f"{sentence}; the result will stand here.", *commands)
 
@@ -225,13 +239,27 @@ def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, S
     classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
     sentences = [
-        f"**{literal(config.model.in_words)} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
+        f"**{literal(short_name(config))} is right on {last.metrics['accuracy']:.1%} of the {split} images** "
         f"({last.outputs.correct.sum():,} of {len(last.outputs.labels):,}; {weights_taken(config, epoch)}).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.1%} of {weakest.images:,} {split} images are right.",
         *map(str, read_faithfulness(run.path).values()),
+        *parts_of_head(run),
     ]
     after_it = [command(do, run.path, "path/to/images") for do in ("predict", "explain")]
     return page(config, run, "\n\n".join(sentences), command("evaluate", run.path), *after_it)
+
+
+def short_name(config: RunConfig) -> str:
+    """Name the model in a few words."""
+    networks = config.model.networks
+    return f"mixture of {pluralise(len(networks), 'network')}" if networks else config.model.name
+
+
+def parts_of_head(run: RunFolder) -> Iterator[str]:
+    """Yield what the parts of a fitted head score, as a block of code, and their shares."""
+    with suppress(FileNotFoundError, CheckpointError):
+        if lines := [*ranking(run.heads), *filter(None, [shares_of(run.heads)])]:
+            yield "\n".join(f"    {printable(line)}" for line in lines)
 
 
 def page(config: RunConfig, run: RunFolder, text: str, *commands: str) -> str:
@@ -249,20 +277,34 @@ def as_given(flag: str, value: Any) -> str:
 
 
 def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the given options by flag, without a mixture's networks, which its name contains.
+    """Return the given options by flag; of a mixture those that choose images or place, as a plan made the others.
 
     If meta.json is damaged, all options that differ from the defaults are returned.
     """
     usual, config = RunConfig(), run.requested or config
     unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
-    shown = [option for option in run_options() if option not in unsaid and option.name != "networks"]
+    if config.model.networks:
+        unsaid |= idle(config)
+    shown = [option for option in run_options() if option not in unsaid]
     return {option.flag: option.of(config) for option in shown if option.of(config) != option.of(usual)}
 
 
+def idle(config: RunConfig) -> set[Option]:
+    """List the options that say nothing of a run whose head is fitted; the networks of a mixture have their own."""
+    if config.train.start_head != "fit":
+        return set()
+    sections = ("model", "train") if config.model.networks else ("train",)
+    trains = (option for option in run_options() if option.section in sections or Training in option.marks)
+    return {option for option in trains if InFits not in option.marks}
+
+
 def hparams(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the columns of a run in the HPARAMS tab: the given options, and those that every run shows."""
+    """Return the columns of a run in the HPARAMS tab: the given options, and those that every run shows, if they
+    change its result."""
+    without = {option.flag for option in {*run_options(Neutral), *idle(config)}}
     columns = asked_for(config, run) | {option.flag: option.of(config) for option in run_options(Hparam)}
-    columns["--model"] = config.model.in_words
+    columns = {flag: value for flag, value in columns.items() if flag not in without}
+    columns["--model"] = short_name(config)
     return {flag.removeprefix("--").replace("-", "_"): value for flag, value in columns.items()}
 
 
