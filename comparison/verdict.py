@@ -110,7 +110,8 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     yield from (f"{how}: a pretrained arm may have been trained on the test images" for how in learnt)
     yield from plan.seen
     if not plan.grid:
-        yield "learning rates were not tuned; --tune-lr on tries several"
+        more = "--tune-lr on tries" if plan.request.minutes is None else "more minutes try"
+        yield f"learning rates were not tuned; {more} several"
     copies = copies_of_training_images(plan.split.samples, data.root)
     if copies is None:
         yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"

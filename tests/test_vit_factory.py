@@ -227,7 +227,7 @@ def test_nothing_to_train_and_a_wrong_decay_are_refused() -> None:
         ),
         ("auto", {}, "model `auto` depends on the data"),
         ("vit_micro_2", {"num_classes": 0}, "num_classes=0 must be at least 1"),
-        ("vit_b_16", {"weights": "SWAG_E2E_V1"}, "has no weights 'SWAG_E2E_V1'; known: IMAGENET1K_V1, IMAGENET1K_SWAG"),
+        ("vit_b_16", {"weights": "SWAG_E2E_V1"}, "has no weights 'SWAG_E2E_V1'; known: imagenet, IMAGENET1K_V1"),
         ("vit_b_16", {"image_size": 100, "weights": "none"}, "image_size=100 is not divisible by patch_size=16"),
         ("vit_b_16", {"stochastic_depth": 0.1}, "has no option stochastic_depth"),
         ("resnet18", {"pool": "mean"}, "has no option pool"),
@@ -316,10 +316,13 @@ def test_weights_of_vit_b_16_come_from_a_file_too_and_keep_their_head_at_1000_cl
     torch.testing.assert_close(grey.conv_proj(grey_images), model.conv_proj(images), atol=1e-5, rtol=1e-5)
 
 
-def test_pretrained_resnet18_loads_and_takes_a_new_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weights", [None, "imagenet", "DEFAULT"])
+def test_pretrained_resnet18_loads_and_takes_a_new_head(
+    weights: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = resnet18()
     planted(monkeypatch, tmp_path, source.state_dict(), ResNet18_Weights.IMAGENET1K_V1)
-    model = build_model("resnet18", num_classes=5).eval()
+    model = build_model("resnet18", num_classes=5, weights=weights).eval()
     source.fc = model.fc = nn.Identity()
     images = torch.randn(1, 3, 32, 32)
     torch.testing.assert_close(model(images), source.eval()(images), atol=0, rtol=0)

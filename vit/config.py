@@ -161,10 +161,10 @@ class ModelConfig:
 
     name: Annotated[str, Hparam, Arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, Hparam, InFits, Arg(metavar="WEIGHTS")] = None
-    """Start from weights: none, a file, a run, or a name. IMAGENET1K_V1 is the default of vit_b_16 and resnet18,
-    imagenet of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of pictures for
-    research and teaching). auto: all pretrained networks that need no download, frozen and side by side, under one
-    fitted head."""
+    """Start from weights: none, a file, a run, or a name. imagenet is the default of vit_b_16 and resnet18 (there also
+    IMAGENET1K_V1) and of efficientnet_lite0; fashion_mnist is for vit_nano_8, tiny_imagenet for vit_stem_16 (of
+    pictures for research and teaching). auto: all pretrained networks that need no download, frozen and side by side,
+    under one fitted head."""
     trainable: Annotated[str, Hparam, Arg(metavar="PART")] = "all"
     """Train all, head, norms, last:K or lora:R; freeze the rest. all is fine-tuning; head a linear probe; norms head
     and every LayerNorm; last:K head, final norm and the last K blocks; lora:R head, and low-rank updates of rank R in

@@ -277,7 +277,7 @@ def weights_path(config: ModelConfig) -> Path | None:
 
 @cache
 def _say_terms() -> None:
-    log.warning("weights tiny_imagenet: learnt from ImageNet's pictures (not for commercial use; see NOTICE)")
+    log.warning("tiny_imagenet: learnt from ImageNet's pictures (not for commercial use; see NOTICE)")
 
 
 def local_pretrained_models() -> Iterator[ModelConfig]:

@@ -78,7 +78,7 @@ def weights_path(config: ModelConfig) -> Path:
     weights = members.get(config.weights or "IMAGENET1K_V1")
     if weights is not None:
         if "license" in weights.meta:
-            log.warning("weights %s: %s (not for commercial use)", weights.name, weights.meta["license"])
+            log.warning("%s: %s (not for commercial use)", weights.name, weights.meta["license"])
         return fetch(weights.url, megabytes=weights.meta["_file_size"])
     path = Path(config.weights or "")
     if not path.expanduser().exists() and not path.suffix:
@@ -129,4 +129,6 @@ def fetch(url: str, *, megabytes: float) -> Path:
 
 
 def _members(config: ModelConfig) -> dict[str, Any]:
-    return dict(models.get_model_weights(config.name).__members__)
+    """Return torchvision's weights by name; `imagenet` is its usual word for the first ones, as for other models."""
+    members = dict(models.get_model_weights(config.name).__members__)
+    return {"imagenet": members["IMAGENET1K_V1"], **members}

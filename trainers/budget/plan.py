@@ -92,6 +92,7 @@ class Budget:
         return replace(self, until=self.until - seconds)
 
 
+@console.model_log()
 def best_in(
     budget: Budget, config: RunConfig, start: Start, *, opened: OpenedImages | None = None, more: Sequence[str] = ()
 ) -> RunResult:
