@@ -84,8 +84,8 @@ def train_alone(folder: Path, arm: dict[str, Any], out: Path) -> list[float]:
         run_command(
             [*words, "--seed", str(config["train"]["seed"]), "--output-dir", str(place)], place.with_suffix(".log")
         )
-        summary = max(place.glob("*/*/summary.json"), key=lambda path: path.stat().st_mtime)
-        found.append(json.loads(summary.read_text())["test"]["accuracy"])
+        kept = next(run for run in place.glob("*/*/") if "kept" in json.loads((run / "meta.json").read_text()))
+        found.append(json.loads((kept / "summary.json").read_text())["test"]["accuracy"])
     return found
 
 

@@ -241,6 +241,9 @@ def not_converged(comparison: Comparison) -> Iterator[str]:
         ]
         if short:
             yield f"too few passes to judge whether more would help{where}: {', '.join(short)}"
+        spoilt = [row.arm for row in rows if row.best_epoch == "0"]
+        if spoilt:
+            yield f"no pass improved the fitted head it began with{where}: {', '.join(spoilt)}"
         rising = [row for row in rows if pd.notna(row.improvement)]
         if rising:
             arms = ", ".join(f"{row.arm} (+{100 * row.improvement:.1f} points)" for row in rising)

@@ -82,17 +82,19 @@ def rows(*scores):
 
 def test_best_epoch_prefers_score_then_lower_loss_then_the_earlier_epoch():
     history = rows((0.99, 0.0), (0.8, 0.5), (0.9, 0.4), (0.9, 0.3), (0.9, 0.3))
-    assert best_row(history, "accuracy")["epoch"] == 3
-    assert best_row(rows((0, 0), (0.9, 0.5), (0.8, 0.2)), "loss")["epoch"] == 2
-    assert best_row(history, "last") == history[-1]
+    assert best_row(history, "accuracy", None)["epoch"] == 3
+    assert best_row(rows((0, 0), (0.9, 0.5), (0.8, 0.2)), "loss", None)["epoch"] == 2
+    assert best_row(history, "last", None) == history[-1]
+    assert best_row(history, "accuracy", "probe") == history[0]  # its head was fitted
+    assert best_row(history, "last", "probe") == history[-1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_score_that_is_not_finite_is_never_best(bad):
-    assert best_row(rows((0, 0), (bad, 0.1), (0.7, 0.2)), "accuracy")["epoch"] == 2
-    assert best_row(rows((0, 0), (0.9, bad), (0.7, 0.2)), "accuracy")["epoch"] == 2
-    assert best_row(rows((0, 0), (bad, bad)), "accuracy") is None
-    assert best_row(rows((0, 0), (0.7, 0.2), (bad, bad)), "last")["epoch"] == 1
+    assert best_row(rows((0, 0), (bad, 0.1), (0.7, 0.2)), "accuracy", None)["epoch"] == 2
+    assert best_row(rows((0, 0), (0.9, bad), (0.7, 0.2)), "accuracy", None)["epoch"] == 2
+    assert best_row(rows((0, 0), (bad, bad)), "accuracy", None) is None
+    assert best_row(rows((0, 0), (0.7, 0.2), (bad, bad)), "last", None)["epoch"] == 1
 
 
 def validated_run(scores, patience, select="accuracy"):

@@ -46,6 +46,20 @@ def test_the_first_look_of_a_run_is_the_probes_and_a_stopped_run_goes_on_exactly
     )
 
 
+def test_training_that_spoils_a_fitted_head_is_not_kept_even_by_a_run_that_was_stopped(tmp_path):
+    spoilt = {"lr": 1.0, "epochs": 2}
+    kept = train(run_config(tmp_path / "whole", **spoilt))
+    assert kept.best_epoch == 0
+    assert kept.val["accuracy"] == kept.epochs[0]["val_accuracy"] > max(row["val_accuracy"] for row in kept.epochs[1:])
+    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9, select="last"))
+    assert kept.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", save_every=1, **spoilt), handlers=[crash_after(2)])
+    resumed = resume(tmp_path / "stopped" / "digits" / "r")
+    assert (resumed.best_epoch, resumed.test) == (0, kept.test)
+    assert train(run_config(tmp_path / "last", select="last", **spoilt)).best_epoch == 2
+
+
 def test_the_head_is_the_one_that_is_fitted_to_the_features(tmp_path):
     setup = prepare(run_config(tmp_path))
     loader = not_augmented(setup)
@@ -81,7 +95,7 @@ def test_batch_norms_keep_the_statistics_that_a_fitted_head_knows(tmp_path, opti
         RunConfig(
             model=ModelConfig(name="resnet18", weights=str(tmp_path / "resnet18.pth"), image_size=32),
             data=DataConfig(source=str(image_folder(tmp_path / "images")), workers=0, batch_size=4),
-            train=TrainConfig(epochs=1, device="cpu", **options),
+            train=TrainConfig(epochs=1, device="cpu", select="last", **options),
             output=OutputConfig(output_dir=tmp_path / "runs", tb="scalars"),
         )
     )

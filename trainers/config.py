@@ -93,9 +93,9 @@ class TrainConfig:
     """Stop after this many epochs without a better validation score. 0 never stops early."""
     start_head: Annotated[Literal["plain", "probe", "fit"] | None, InFiles] = None
     """Choose how the head starts: plain, probe or fit. plain: zero, or as the weights bring it. probe: a fitted linear
-    probe, so that fine-tuning does not begin by distorting the features (LP-FT). fit, with --trainable head: chosen by
-    cross-validation, fitted to the training images at once, and not trained after it. Default: probe for convolutional
-    networks, whose batch norms then keep their statistics; plain for others."""
+    probe, so that fine-tuning does not begin by distorting the features (LP-FT); it is kept if no epoch is better. fit,
+    with --trainable head: chosen by cross-validation, fitted to the training images at once, and not trained after it.
+    Default: probe for convolutional networks, whose batch norms then keep their statistics; plain for others."""
     select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans, Shared] = (
         "auto"
     )

@@ -126,7 +126,8 @@ def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
     for path in run.checkpoints("step"):
         try:
             checkpoint = read_checkpoint(path)
-            if best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"]) is not None:
+            train = checkpoint["config"]["train"]
+            if best_row(checkpoint["trainer"]["history"], train["select"], train["start_head"]) is not None:
                 read_best(run)  # without the weights of its best epoch it would end without a result
             return checkpoint
         except CheckpointError as error:

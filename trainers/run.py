@@ -220,7 +220,7 @@ def measure_fitted(run: Run) -> None:
 def conclude(run: Run) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
     setup, history = run.setup, run.trainer.state.history
-    best = best_row(history, setup.config.train.select)
+    best = best_row(history, setup.config.train.select, setup.config.train.start_head)
     if best is None:
         raise TrainingError(
             f"no epoch has a finite validation {metric_of(setup.config.train.select)}: nothing to choose"

@@ -113,7 +113,7 @@ def attach_handlers(run: Run) -> None:
     if writes:
         tensorboard.attach_steps(trainer, run.loggers, every=options.log_every)
         handlers.attach_progress(trainer)
-    many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
+    many = setup.data.dataset_sizes["val"] > OF_MORE_THAN and options.start_head != "probe"
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
@@ -162,6 +162,7 @@ class RunCheckpoints:
         self.best: dict[str, Any] = {}  # not written yet
         self.best_scores: dict[int, Scores] = {}
         """Scores of the best validation by epoch, which are not saved: a resumed run may have to repeat it."""
+        run.trainer.add_event_handler(handlers.UNTRAINED, self.keep_if_best)
         run.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
         if distributed.is_main_process() and (every := run.options.save_every):
             run.trainer.add_event_handler(Events.ITERATION_COMPLETED(every=every), self.save_within_epoch)
@@ -217,13 +218,14 @@ class RunCheckpoints:
         no ties, and keeps a NaN for ever.
         """
         state, setup = self.run.trainer.state, self.run.setup
-        best = handlers.best_row(state.history, setup.config.train.select)
+        best = handlers.best_row(state.history, setup.config.train.select, setup.config.train.start_head)
         if best is None or best["epoch"] != state.epoch:
             return
         weights = merged_state(self.run.network)
-        if setup.on_features:  # the next epochs may come before the file is written
+        if setup.on_features or not state.iteration:  # steps may come before the file is written
             trained = [name for name, parameter in setup.network.named_parameters() if parameter.requires_grad]
-            weights |= {name: weights[name].clone() for name in trained}
+            changing = trained if setup.on_features else list(weights)
+            weights |= {name: weights[name].clone() for name in changing}
         self.best = {"model": weights, "epoch": state.epoch}
         self.best_scores = {state.epoch: scores_of(self.run.evaluator.state)}
 

@@ -194,7 +194,7 @@ class RunStatus:
             return
         setup, self.history = self.setup, result.epochs if result else self.history
         total, trainable = count_parameters(setup.network)
-        best = handlers.best_row(self.history, setup.config.train.select)
+        best = handlers.best_row(self.history, setup.config.train.select, setup.config.train.start_head)
         epochs = self.history[-1]["epoch"] if self.history else 0
         values = {
             "status": status,

@@ -89,17 +89,18 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) ->
         state.history.append(row | {"memory_mb": peak_memory_mb(device)})
 
 
-def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:
-    """The trained epoch with the best validation score: ties go to the lower loss, then to the earlier epoch. `last`
-    is the last one.
+def best_row(history: list[dict[str, Any]], select: str, start_head: str | None) -> dict[str, Any] | None:
+    """Return the trained epoch with the best validation score; ties go to the lower loss, then to the earlier epoch.
 
-    A pure function of the history, so a resumed run cannot forget its best. Rows with a non-finite score never win.
+    `last` is the last one. Row 0 counts if it has a trained head (`probe`): training that spoils it is not kept. A pure
+    function of the history, so a resumed run cannot forget its best. Rows with a non-finite score never win.
     """
 
     def key(row: dict[str, Any]) -> tuple[float, float]:
         return rank_key(select)({name: row[f"val_{name}"] for name in (metric_of(select), "loss")})
 
-    rows = [row for row in history if row["epoch"] > 0 and all(map(math.isfinite, key(row)))]
+    from_start = start_head == "probe" and select != "last"
+    rows = [row for row in history if (row["epoch"] > 0 or from_start) and all(map(math.isfinite, key(row)))]
     if select == "last":
         return rows[-1] if rows else None
     return max(rows, key=key, default=None)

@@ -74,6 +74,8 @@ def weights_taken(config: RunConfig, epoch: int) -> str:
     """Name the weights that a run keeps: those of the best or last epoch, or the fitted head."""
     if config.train.start_head == "fit":
         return "fitted head"
+    if not epoch:
+        return "the fitted head it began with"
     which = "last" if config.train.select == "last" else "best"
     return f"{which} epoch, {epoch} of {math.ceil(config.train.epochs or epoch)}"
 
