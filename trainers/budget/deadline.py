@@ -6,6 +6,7 @@ from bisect import bisect_right
 
 from ignite.engine import Engine, Events
 
+from trainers.budget.pace import ENDING, drawing
 from trainers.engine.optim import COOLDOWN
 from trainers.run import Handler
 from trainers.run_engines import Run
@@ -13,8 +14,6 @@ from trainers.setup import schedule
 
 LATE, GRACE = 0.03, 5.0
 """Share of the run's time, or seconds, that it may be late: of a short one at most twice that share. Else it stops."""
-FILES = 3.0
-"""Seconds allowed for pictures and files after the last step, besides the scores of the test images."""
 WHOLE = 40
 """Epochs from which the end is that of an epoch."""
 
@@ -99,9 +98,11 @@ class DeadlineHandler:
 
     @property
     def ending(self) -> float:
-        """Seconds after the last validation: the scores of the test images, and files."""
-        sizes = self.run.setup.data.dataset_sizes
-        return self.validation * sizes.get("test", 0) / sizes["val"] + FILES
+        """Seconds after the last validation: the scores of the test images, pictures, and files."""
+        setup = self.run.setup
+        images, a_pass = setup.data.dataset_sizes["val"], self.validation / setup.data.dataset_sizes["val"]
+        pictures = drawing(a_pass, images) if setup.config.output.tb != "scalars" else 0.0
+        return a_pass * setup.data.dataset_sizes.get("test", 0) + pictures + ENDING
 
     def steps_in_time(self, step: int, now: float) -> int:
         """Estimate the steps of the whole run at the pace so far, if it is to end in time.

@@ -27,6 +27,10 @@ BATCHES = 2
 PARTS = 8
 FILES, PICTURES = 1.0, 5.0
 """Seconds allowed for checkpoints and TensorBoard in a run, start to end, and for its pictures: not a measurement."""
+ENDING = 1.5
+"""Seconds allowed for what a plan's run does after its last scores, besides pictures: not a measurement."""
+MAPS = 6
+"""Forward passes with each image for the faithfulness of heat maps."""
 SHORT, LONG = 90.0, 1800.0
 """Seconds below which nothing is said, and above which a processor has something better to offer."""
 
@@ -102,6 +106,13 @@ class Pace(NamedTuple):
     def seconds(self, epochs: float) -> float:
         """Return the seconds of a whole run, from its first validation to its end."""
         return self.fixed + epochs * self.epoch
+
+
+def drawing(a_pass: float, images: int) -> float:
+    """Estimate the seconds of a run's pictures; `a_pass` with one of its validation images takes so many."""
+    from trainers.reporting.explanations.faithfulness import IMAGES, WAITED_FOR  # and pandas with it
+
+    return PICTURES + min(MAPS * min(images, IMAGES) * a_pass, WAITED_FOR)
 
 
 def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:

@@ -31,7 +31,7 @@ from trainers.engine.metrics import confidence_bins, most_confused, per_class
 from trainers.engine.one_image import evaluating
 from trainers.engine.predictions import Predictions, dense_probabilities
 from trainers.reporting import console, screen
-from trainers.reporting.explanations.faithfulness import measure_run
+from trainers.reporting.explanations.faithfulness import WAITED_FOR, measure_run
 from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.explanations.subject import NoMap
 from trainers.reporting.figures.images import ImagePrediction, ranked_classes
@@ -54,7 +54,6 @@ from vit.tensor_files import write_tree
 
 KEPT = 3_000_000  # most parameters of a model whose weights are kept for `explain --page`: 6 MB per snapshot
 SHOWN = 8  # validation images with heat maps
-WAITED_FOR = 10.0  # seconds for measuring their faithfulness; if it takes longer, `explain` does it
 MISTAKES = 16
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # if there are more, those with the lowest F1

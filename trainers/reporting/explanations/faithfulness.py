@@ -27,6 +27,8 @@ from trainers.storage.run_folder import read_json, write_json
 
 IMAGES = 64
 """Number of validation images to measure on."""
+WAITED_FOR = 10.0
+"""Seconds that a run waits for it; if it takes longer, `explain` does it."""
 REMOVED = 5
 """One cell in this many is removed."""
 DRAWS = 2
