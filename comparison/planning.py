@@ -20,6 +20,7 @@ from datasets.open import OpenedImages
 from datasets.split import subset_training
 from trainers.budget.networks import LITE0
 from trainers.budget.pace import measure
+from trainers.budget.plan import without_luck
 from trainers.config import RunConfig, to_dict
 from trainers.multirun.sharing import sharing
 from trainers.options import defaults
@@ -89,6 +90,7 @@ def plan_comparison(
     until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
     data, train, opened = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), opened)
+    plain = request.base if request.minutes is None else without_luck(request.base)
     labels = split.samples.labels[(split.samples.splits == TRAIN) | (split.samples.splits == VAL)]
     folder, continued = find_folder(request)
     shared = sharing(train.device, fewest_runs(request), jobs=jobs, threads=train.threads, slurm=slurm)
@@ -109,7 +111,7 @@ def plan_comparison(
         usual_epochs=usual,
         epochs=tuple((epochs,) * len(arms) for epochs in usual),
         number_of_seeds=request.seeds,
-        select=defaults.resolve_select(train.select, labels),
+        select=defaults.resolve_select(plain.train.select, labels),
         sharing=shared,
         slurm=slurm,
         seen=seen,

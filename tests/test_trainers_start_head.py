@@ -18,7 +18,7 @@ from trainers.heads.linear import Images, fit_head
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.checkpoint_file import read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 from vit.factory import build_model
@@ -51,13 +51,13 @@ def test_training_that_spoils_a_fitted_head_is_not_kept_even_by_a_run_that_was_s
     kept = train(run_config(tmp_path / "whole", **spoilt))
     assert kept.best_epoch == 0
     assert kept.val["accuracy"] == kept.epochs[0]["val_accuracy"] > max(row["val_accuracy"] for row in kept.epochs[1:])
-    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9, select="last"))
+    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
     assert kept.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
     with pytest.raises(Crash):
         train(run_config(tmp_path / "stopped", save_every=1, **spoilt), handlers=[crash_after(2)])
     resumed = resume(tmp_path / "stopped" / "digits" / "r")
     assert (resumed.best_epoch, resumed.test) == (0, kept.test)
-    assert train(run_config(tmp_path / "last", select="last", **spoilt)).best_epoch == 2
+    assert train(run_config(tmp_path / "last", select="last", **spoilt)).test == kept.test
 
 
 def test_the_head_is_the_one_that_is_fitted_to_the_features(tmp_path):
@@ -95,11 +95,11 @@ def test_batch_norms_keep_the_statistics_that_a_fitted_head_knows(tmp_path, opti
         RunConfig(
             model=ModelConfig(name="resnet18", weights=str(tmp_path / "resnet18.pth"), image_size=32),
             data=DataConfig(source=str(image_folder(tmp_path / "images")), workers=0, batch_size=4),
-            train=TrainConfig(epochs=1, device="cpu", select="last", **options),
+            train=TrainConfig(epochs=1, device="cpu", **options),
             output=OutputConfig(output_dir=tmp_path / "runs", tb="scalars"),
         )
     )
-    trained = read_checkpoint(best_of(found.run_dir))["model"]
+    trained = read_checkpoint(next(found.run_dir.glob("checkpoints/step_*")))["model"]
     same = {name: torch.equal(trained[name], state[name]) for name in state}
     assert {name for name in state if "running" in name and same[name] is not stays} == set()
     assert not same["layer4.0.bn1.weight"]

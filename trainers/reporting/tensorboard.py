@@ -41,7 +41,6 @@ from datasets.config import named_set
 from trainers.config import RunConfig, run_options
 from trainers.engine.engines import Scores, Trainer
 from trainers.engine.metrics import per_class
-from trainers.heads.fit import ranking, shares_of
 from trainers.reporting.explanations.faithfulness import read_faithfulness
 from trainers.reporting.screen import weights_taken
 from trainers.setup import RunSetup
@@ -257,6 +256,8 @@ def short_name(config: RunConfig) -> str:
 
 def parts_of_head(run: RunFolder) -> Iterator[str]:
     """Yield what the parts of a fitted head score, as a block of code, and their shares."""
+    from trainers.heads.fit import ranking, shares_of
+
     with suppress(FileNotFoundError, CheckpointError):
         if lines := [*ranking(run.heads), *filter(None, [shares_of(run.heads)])]:
             yield "\n".join(f"    {printable(line)}" for line in lines)
