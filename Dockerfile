@@ -7,8 +7,8 @@ FROM python:${PYTHON}-slim
 
 # Which build of the matched pair, by the name of PyTorch's index: cpu, cu130, ...
 ARG TORCH=cpu
-# Extras of the package: imagenet, onnx, clean, slurm, hub, all; several by commas.
-ARG EXTRAS=imagenet
+# Extras of the package: onnx, clean, slurm, hub, all; several by commas.
+ARG EXTRAS=onnx
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 
 # `--compile` calls a compiler, for a GPU one of C.

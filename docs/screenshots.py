@@ -50,7 +50,6 @@ VIEWS = {
     "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 420, 2400),
     "tensorboard_bands": View("#custom_scalars", "find(node => node.tagName === 'VZ-LINE-CHART2')", 25, 800),
     "tensorboard_projector": View("#projector", "find(node => node.tagName === 'IFRAME')", 10, 900),
-    "tensorboard_pr_curves": View("#pr_curves", "find(node => node.tagName === 'TF-PR-CURVE-CARD')", 4, 900),
     "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 760),
 }  # fmt: skip
 
