@@ -1,8 +1,4 @@
-"""Write the page that the walk-through links, and a screenshot of a page of two runs:
-
-python main.py && python main.py train
-python -m docs.pages runs/digits/vit_micro_2_s0 [--screenshot runs/digits/compare]
-"""
+"""Take the screenshot of the page of two runs that explain.md shows: `python main.py && python -m docs.pages`."""
 
 from __future__ import annotations
 
@@ -50,16 +46,11 @@ def screenshot(content: str, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--screenshot", type=Path, metavar="COMPARISON")
-    options = parser.parse_args()
-    path = HERE / "pages" / "small_vit.html"
-    path.write_text(page({"vit_micro_2 on digits": options.run}, count=8), encoding="utf-8")
-    if options.screenshot is not None:
-        arms = ("from_scratch", "pretrained")
-        runs = {arm.replace("_", " "): options.screenshot / arm / "all" / "s0" for arm in arms}
-        screenshot(page(runs, count=4), HERE / "figures" / "page.png")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("comparison", type=Path, nargs="?", default=Path("runs/digits/compare"))
+    comparison = parser.parse_args().comparison
+    runs = {arm.replace("_", " "): comparison / arm / "all" / "s0" for arm in ("from_scratch", "pretrained")}
+    screenshot(page(runs, count=4), HERE / "figures" / "page.png")
 
 
 if __name__ == "__main__":
