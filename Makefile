@@ -1,6 +1,8 @@
 # `make run` and `make test` do all the set-up themselves; they need Python 3.11 or newer and nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+NEW_ENOUGH := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo '$(PYTHON) is missing or older than 3.11; another one: make run PYTHON=python3.12' >&2; exit 1; }
 
 .PHONY: run test test-all test-gpu wheel lint format clean
 
@@ -35,11 +37,13 @@ format: .venv/dev.stamp
 
 # One pip command for torch and torchvision together: an unmatched pair does not import.
 .venv/app.stamp: requirements.txt
+	@test -x $(BIN)/python || $(NEW_ENOUGH)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
 .venv/dev.stamp: requirements.txt requirements-extras.txt requirements-dev.txt
+	@test -x $(BIN)/python || $(NEW_ENOUGH)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch .venv/app.stamp $@
