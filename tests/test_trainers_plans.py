@@ -17,6 +17,7 @@ from small_run import META, few_digits
 import main
 import trainers.run
 from common.errors import Interrupted, OptionError
+from comparison.planning import LARGE_GRID
 from datasets.config import DataConfig
 from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
@@ -114,6 +115,7 @@ def test_efficientnet_is_trained_by_a_recipe_of_its_own(side, size):
     way = ways({"efficientnet_lite0": 0.8}, priced([LITE0], train=2_000, side=side), seconds=300)[0]
     config = defaults.of_model(filled_in(RunConfig(), way.options))
     assert (config.model.image_size, config.model.trainable, config.train.start_head) == (size, "last:3", "probe")
+    assert config.train.lr in LARGE_GRID
 
 
 def way(pays, most, cost=1.0):
@@ -172,7 +174,7 @@ class Machine:
             self.now += self.slower * self.fit * self.networks.features(frozen)
             if config.output.tb != "scalars":
                 passes = self.networks.passes * sum(self.networks.prices[network].seconds for network in frozen)
-                self.now += self.slower * (plan.PICTURES + passes)
+                self.now += self.slower * (8.0 + passes)
             names = [str(network) for network in frozen] if len(frozen) > 1 else [FROZEN]
             self.parts = {
                 name: {"cross-validation": {"accuracy": self.accuracy[network.name], "low": 0, "high": 1, "loss": 0.5}}

@@ -1,18 +1,28 @@
 """Recipes, rehearsals and the learning-rate finder: what `train` offers beside a run."""
 
+import math
+from inspect import signature
+
 import pytest
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from sklearn.datasets import load_digits
 from small_run import few_digits
+from torch import nn
 
 import main
 from commands import parser
 from commands.arguments import TrainOptions
+from comparison.planning import LARGE_GRID, SMALL_GRID
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.engine.optim import set_learning_rate
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, filled_in
 from trainers.rehearsal import dry_run
 from trainers.reporting.figures import results
-from vit.config import ModelConfig
+from trainers.setup import optimizer_of
+from vit.config import VIT_SHAPES, ModelConfig
+from vit.factory import build_model
 
 FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
 
@@ -34,6 +44,89 @@ def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
     for section, options in recipe.options.items():
         for option, value in options.items():
             assert getattr(getattr(config, section), option) == value, option
+
+
+PRETRAINED = {"name": "vit_nano_8", "weights": "fashion_mnist", "image_size": 16}
+STARTS = {
+    "scratch": {"name": "vit_nano_8", "weights": "none", "image_size": 16},
+    "finetune": PRETRAINED,
+    "few": PRETRAINED | {"trainable": "lora:4"},
+    "probe": PRETRAINED | {"trainable": "head"},
+}
+
+
+def options_of(row) -> RunConfig:
+    """A model that takes a row of the defaults, or a recipe, with its options; as small as can be."""
+    if row in RECIPES:
+        options = RECIPES[row].options
+        config = RunConfig(model=ModelConfig(**PRETRAINED)).changed(**{name: dict(of) for name, of in options.items()})
+        return config.changed(model={"image_size": 32 if "stem" in config.model.name else 16})
+    (family, start), settings = row, defaults.DEFAULTS[row]
+    model = STARTS[start]
+    if family in VIT_SHAPES and family not in ("vit_nano_8", "vit_micro_2"):
+        weights = "tiny_imagenet" if start == "finetune" else "none"
+        model = {"name": family, "weights": weights, "image_size": 32 if "stem" in family else 16}
+    elif family.startswith("conv"):
+        model = {"name": "efficientnet_lite0", "weights": "imagenet", "image_size": 32}
+    elif family == "vit_micro_2":
+        model = {"name": family}
+    return RunConfig(model=ModelConfig(**model), train=TrainConfig(lr=settings.lr, weight_decay=settings.weight_decay))
+
+
+def left_of_the_loss(config: RunConfig, *, times: float = 1.0) -> float:
+    """The share of the loss of eight digits that some steps on them leave, at the rate of a run or so many times it."""
+    torch.manual_seed(0)
+    model = build_model(config.model, num_classes=10).train()
+    optimizer, digits = optimizer_of(model, config), load_digits()
+    first = next(parameter for parameter in model.parameters() if parameter.dim() == 4)
+    pixels = torch.tensor(digits.images[:8, None] / 8 - 1, dtype=torch.float32).expand(-1, first.size(1), -1, -1)
+    side, losses = config.model.image_size or 8, []
+    images, labels = nn.functional.interpolate(pixels, size=(side, side)), torch.tensor(digits.target[:8])
+    for step in range(8 if config.train.optimizer == "muon" else 30):  # a step of Muon takes a second
+        set_learning_rate(optimizer, times * config.train.lr * min(1, (step + 1) / 5))
+        loss = nn.functional.cross_entropy(model(images), labels)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
+        optimizer.step()
+    return losses[-1] / losses[0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(pytest.param(row, id="-".join(row), marks=pytest.mark.slow) for row in defaults.DEFAULTS),
+        *(pytest.param(name, marks=pytest.mark.slow if "small" in name else ()) for name in RECIPES),
+    ],
+)
+def test_every_row_of_the_defaults_and_every_recipe_learns_eight_digits(row):
+    assert left_of_the_loss(options_of(row)) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in defaults.DEFAULTS if row[0] in VIT_SHAPES], ids="-".join)
+def test_a_tenth_and_ten_times_the_rate_of_a_small_model_are_no_better(row):
+    config = options_of(row)
+    own = left_of_the_loss(config)
+    assert min(left_of_the_loss(config, times=times) for times in (0.1, 10)) > own - 0.05
+
+
+def test_a_comparison_tries_rates_around_the_default_one():
+    for (model, start), row in defaults.DEFAULTS.items():
+        grid = SMALL_GRID if model in VIT_SHAPES else LARGE_GRID
+        assert grid[0] <= row.lr <= grid[-1], (model, start)
+
+
+def test_decay_alone_leaves_most_of_pretrained_weights():
+    for (model, start), row in defaults.DEFAULTS.items():
+        steps = row.images_seen / row.batch_size  # of a cosine, whose mean is half of its peak
+        assert start == "scratch" or math.exp(-row.lr * row.weight_decay * steps / 2) > 0.8, (model, start)
+
+
+def test_a_module_of_ones_own_takes_the_rate_and_decay_of_torchs_adamw():
+    theirs, row = signature(torch.optim.AdamW).parameters, defaults.DEFAULTS["own", "scratch"]
+    assert (row.lr, row.weight_decay) == (theirs["lr"].default, theirs["weight_decay"].default)
 
 
 def test_muon_has_a_rate_of_its_own_where_none_is_given():
