@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -56,6 +58,54 @@ def test_options_of_a_run_are_resolved_once_and_nobody_binds_them_anew(name):
         if "config" in {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}:
             stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             assert "config" not in stored, function.name
+
+
+UNSAFE = """
+import pickle, marshal, shelve, dill, cloudpickle, joblib, yaml
+torch.load("weights.pt")
+torch.jit.load("weights.pt")
+pandas.read_pickle("table")
+torch.distributed.broadcast_object_list([])
+torch.distributed.all_gather_object([], 0)
+torch.distributed.gather_object(0)
+torch.distributed.scatter_object_list([], [])
+eval(text)
+exec(text)
+"""
+
+
+def test_lint_refuses_what_runs_code_of_a_file():
+    words = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--output-format=json",
+        "--stdin-filename",
+        "commands/unsafe.py",
+        "-",
+    ]
+    found = subprocess.run(
+        words, cwd=ROOT, input="import pandas\nimport torch\n" + UNSAFE, capture_output=True, text=True
+    )
+    refused = [row for row in json.loads(found.stdout) if row["code"] in ("TID251", "S102", "S307")]
+    assert {row["location"]["row"] for row in refused} == {*range(4, 14)}
+    assert len(refused) == 7 + 9
+
+
+def test_no_array_is_unpickled_and_no_name_becomes_markup():
+    """A run of a stranger names its classes and its files."""
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert ast.unparse(node.value) == "False", (name, node.lineno)
+    pages = [path for package in FLOORS for path in (ROOT / package).rglob("*.*") if path.suffix in (".html", ".js")]
+    assert len(pages) >= 4
+    for path in pages:
+        found = re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\|\s*safe", path.read_text(encoding="utf-8")
+        )
+        assert found is None, (path, found)
 
 
 def test_help_of_every_command_imports_no_torch():
