@@ -20,6 +20,11 @@ from trainers.system import distributed
 from vit.config import ModelConfig
 
 TRACKERS = ("mlflow", "wandb", "clearml")
+CLEARML_CONNECTS = (
+    "catboost", "detect_repository", "fastai", "gradio", "hydra", "joblib", "lightgbm", "matplotlib", "megengine",
+    "pytorch", "scikit", "tensorboard", "tensorflow", "tfdefines", "xgboost",
+)  # fmt: skip
+"""What `Task.init` of clearml 2.1.12 asks `auto_connect_frameworks` for; one that this does not name is connected."""
 
 
 class Store:
@@ -101,7 +106,8 @@ def clearml_for(store: Store) -> dict[str, ModuleType]:
         @classmethod
         def init(cls, *, project_name, task_name, task_type, reuse_last_task_id, auto_connect_frameworks,
                  auto_connect_arg_parser, continue_last_task=False):  # fmt: skip
-            assert not any(auto_connect_frameworks.values())
+            connected = {name for name in CLEARML_CONNECTS if auto_connect_frameworks.get(name, True)}
+            assert not auto_connect_frameworks or not connected
             assert not auto_connect_arg_parser
             assert reuse_last_task_id is False or (continue_last_task == 0 and continue_last_task is not False)
             return cls(store.start(reuse_last_task_id or None, name=task_name, project=project_name))
