@@ -6,11 +6,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from killed_runs import Crash
 from small_images import image_folder
 from small_run import labelled_photos, make_run
 
 import main
 from commands.parser import parse
+from common.image_spec import ImageSpec
+from datasets import build_dataloaders
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,6 +53,29 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
         small = ["--model", "vit_micro_4", "--epochs", "1", "--workers", "0", "--tb", "scalars"]
         main.main(["train", "--data", str(data), *small])
     assert main.main(words) == 0, capsys.readouterr().err
+
+
+def test_the_bare_command_makes_the_table_of_the_readme(monkeypatch, capsys):
+    asked = []
+
+    def compare_arms(request, **_):
+        asked.append(request)
+        raise Crash
+
+    monkeypatch.setattr("comparison.compare.compare_arms", compare_arms)
+    with pytest.raises(Crash):
+        main.main([])
+    (request,) = asked
+    head, *rows, note = re.search(r"```text\n(labels  .*?)\n```", README, re.DOTALL)[1].splitlines()
+    tested, seeds = map(int, re.findall(r"of (\d+) test images, (\d+) seeds", note)[0])
+    assert request.seeds == seeds
+    assert ["all" if labels is None else str(labels) for labels in request.labels] == [row.split()[0] for row in rows]
+    starts = ["from scratch" if arm.model.weights == "none" else "pretrained" for arm in request.arms]
+    assert re.split("  +", head)[1:3] == starts
+    assert len({arm.model.name for arm in request.arms}) == 1
+    shown = re.findall(r"\(([\d,]+) images shown\)", README)
+    assert [*request.images_seen] == [int(number.replace(",", "")) for number in shown]
+    assert build_dataloaders(request.base.data, ImageSpec(image_size=8))[2]["test"] == tested
 
 
 PAGE = (ROOT / "docs" / "use-the-result.md").read_text(encoding="utf-8")
