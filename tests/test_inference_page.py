@@ -8,7 +8,6 @@ import json
 import math
 import re
 import zlib
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from inference.page import document as page
 from inference.page.snapshots import snapshots_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
-from vit import build_model
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
 from vit.config import ModelConfig, ViTConfig
 from vit.huggingface import HuggingFaceClassifier
@@ -250,62 +248,6 @@ def browser(tmp_path_factory):
     browser.call("Log.enable")
     yield browser
     browser.close()
-
-
-CHANGES: tuple[dict, ...] = (
-    {},
-    {"positions": False},
-    {"order": [*range(15, -1, -1)]},
-    {"dropped": [0, 5, 6]},
-    {"off": [(0, 0), (2, 3)]},
-    {"order": [*range(1, 16), 0], "dropped": [3], "off": [(1, 2)], "positions": False},
-)
-
-
-@torch.no_grad()
-def changed_logits(model: VisionTransformer, image: torch.Tensor, change: dict) -> torch.Tensor:
-    """What forward.js computes, with the model's own parts."""
-    model, width = deepcopy(model), model.config.embed_dim // model.config.num_heads
-    if not change.get("positions", True):
-        model.embedding.positions.zero_()
-    for block, head in change.get("off", ()):
-        model.blocks[block].attention.projection.weight[:, head * width : (head + 1) * width] = 0
-    patches = model.embedding.patches(image)[:, change.get("order", [*range(16)])]
-    tokens = torch.cat([model.embedding.class_token, patches], dim=1) + model.embedding.positions
-    tokens = tokens[:, [0, *(1 + place for place in range(16) if place not in change.get("dropped", ()))]]
-    for block in model.blocks:
-        tokens = block(tokens)
-    return model.forward_head(model._normalise_tokens(tokens))[0]
-
-
-def in_javascript(change: dict) -> str:
-    change = {"order": [*range(16)], "dropped": [], "positions": True, "off": []} | change
-    off = [f"{block},{head}" for block, head in change["off"]]
-    return (
-        f"{{order: {change['order']}, dropped: new Set({change['dropped']}), off: new Set({off}),"
-        f" positions: {str(change['positions']).lower()}}}"
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["class token", "mean", "mean_norm", "nano"])
-def test_the_pages_own_forward_pass_is_the_models(kind, browser, tmp_path):
-    if kind == "nano":  # real weights in half precision
-        model = build_model("vit_nano_8", num_classes=10, weights="fashion_mnist").eval()
-        torch.nn.init.normal_(model.head.weight)
-        classifier = Classifier(kind, model, ImageSpec(image_size=32), NAMES[:10])
-    else:
-        classifier = classifier_of(kind)
-    open_page(browser, page.page_of([classifier], pictures()), tmp_path / "page.html")
-    for number, picture in enumerate(pictures()):
-        image = page.normalised(classifier, picture.prepared_for(classifier))
-        assert torch.equal(changed_logits(classifier.model, image, {}).argmax(), classifier.logits(image)[0].argmax())
-        for change in CHANGES:
-            script = f"[...forward(RUNS[0].weights, RUNS[0].shape, {number}, {in_javascript(change)})]"
-            found, expected = torch.tensor(browser.evaluate(script)), changed_logits(classifier.model, image, change)
-            worst = ((found - expected).abs().max() / expected.abs().max()).item()
-
-            assert worst < 1e-3, (kind, number, change, worst)
 
 
 class Hand:
