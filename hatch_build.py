@@ -89,13 +89,20 @@ def extras(root: Path) -> dict[str, list[str]]:
     return found | {"all": sorted(row for rows in found.values() for row in rows)}
 
 
+def readme(root: Path) -> str:
+    """Return the README for a package index, where links to files of the repository lead nowhere: their text stays."""
+    text = (root / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"!?\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
 class Requirements(MetadataHookInterface):
-    """Takes dependencies and extras from the files that pip reads in a clone."""
+    """Takes dependencies, extras and the README from the files of a clone."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         root = Path(self.root)
         metadata["dependencies"] = [row for _, row in requirements(root / "requirements.txt")]
         metadata["optional-dependencies"] = extras(root)
+        metadata["readme"] = {"content-type": "text/markdown", "text": readme(root)}
 
 
 class OnePackage(BuildHookInterface):

@@ -12,7 +12,7 @@ from installed import environment, pip_install, wheel
 
 import vit_train
 from common.shell import VERSION
-from hatch_build import NOT_INSTALLED, PACKAGE, extras, files_of, move, moved, packages, requirements
+from hatch_build import NOT_INSTALLED, PACKAGE, extras, files_of, move, moved, packages, readme, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_CODE_OF_THE_APPLICATION = {*NOT_INSTALLED, "docs", "examples"}
@@ -87,7 +87,14 @@ def test_requirements_files_are_the_one_list():
     optional = re.findall(r"^([\w.-]+)==", (ROOT / "requirements-extras.txt").read_text(), flags=re.M)
     assert sorted(row.partition(">")[0] for row in found["all"]) == sorted(optional)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"version", "dependencies", "optional-dependencies"} == {*project["dynamic"]}
+    assert {"version", "readme", "dependencies", "optional-dependencies"} == {*project["dynamic"]}
+
+
+def test_the_readme_of_the_package_has_no_link_into_the_repository():
+    text, whole = readme(ROOT), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((?!https?:)", whole)
+    assert not re.findall(r"\]\((?!https?:)", text)
+    assert re.findall(r"\]\(https?:[^)]*\)", text) == re.findall(r"\]\(https?:[^)]*\)", whole) != []
 
 
 def test_the_doors_of_the_package_lead_to_what_they_name():
