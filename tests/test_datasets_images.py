@@ -126,6 +126,8 @@ def test_fit_equals_torchvisions_resize_and_centre_crop(size, interpolation, sho
 def test_no_plugin_but_those_of_the_promised_formats_is_ever_asked(tmp_path, monkeypatch):
     """For PostScript Pillow starts Ghostscript, whatever the file is called."""
     Image.init()
+    (promised,) = re.findall(r"Only (.*?) are decoded", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert {*re.split(", | AND ", promised.upper())} == {*FORMATS}
     foreign = sorted(set(Image.OPEN) - set(FORMATS))
     assert {"EPS", "WMF", "PSD", "FITS"} <= set(foreign)
     asked = []

@@ -70,6 +70,14 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it() -> None:
     assert [(page.name, word) for page, target, word in links if word and word not in anchors(target)] == []
 
 
+def test_every_promise_names_a_test_and_every_test_that_is_named_is_there() -> None:
+    table = (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("| promise |")[1].split("\n\n")[0]
+    assert [row for row in table.splitlines()[2:] if "`tests/" not in row] == []
+    for page in (ROOT.glob("*.md"), ROOT.glob("docs/*.md")):
+        named = {name for path in page for name in re.findall(r"`(tests/\w+\.py)`", path.read_text(encoding="utf-8"))}
+        assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_the_index_leads_to_every_page() -> None:
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     assert [page.name for page in DOCS.glob("*.md") if page.name != "README.md" and page.name not in index] == []

@@ -158,6 +158,7 @@ def test_what_is_trained_lies_below_the_folder_for_runs_whatever_the_data_are_ca
 
 COMMANDS = [
     ["predict", "RUN", "PHOTOS", "--output", "OUT/table.csv"], ["explain", "RUN", "PHOTOS", "--output", "OUT/maps"],
+    ["explain", "RUN", "PHOTOS", "--page", "--output", "OUT"],
     *(["export", "RUN", "--format", kind, "--output", f"OUT/model.{kind}"] for kind in ("safetensors", "onnx")),
     ["evaluate", "RUN"], ["evaluate", "RUN", "--data", "PHOTOS"], ["serve", "RUN", "--port", "0"],
     ["compare", "RUN", "GOOD", "--output-dir", "OUT"],
