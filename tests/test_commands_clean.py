@@ -21,7 +21,7 @@ from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.open import split_samples
 from inference.labels.clean import cross_validate, say_suspects
 from inference.labels.features import ExtractedFeatures
-from inference.labels.label_issues import COPY, OUTLIER, fold_of_each, label_issues, out_of_fold
+from inference.labels.label_issues import COPY, OUTLIER, fold_of_each, label_issues, out_of_fold, outliers
 from inference.labels.suspects import Suspect, SuspectsPage, cleaned, read_suspects, write_cleaned, write_suspects
 from vit import ModelConfig
 
@@ -323,3 +323,8 @@ def test_a_suspect_is_shown_with_the_nearest_pictures_of_both_classes_without_su
             once = [other for n, other in enumerate(order) if groups[other] not in groups[order[:n]]]
             expected.append((f"labelled {'abc'[label]}", once[:4]))
         assert found["examples"] == expected
+
+
+def test_none_of_a_thousand_ordinary_images_is_an_outlier():
+    features = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
+    assert list(outliers(features, np.full((1000, 2), 0.5))) == []

@@ -294,6 +294,7 @@ def test_other_content_than_the_published_is_refused_and_not_kept(name, server, 
 )
 def test_without_a_network_one_line_says_what_to_fetch_and_where_to_put_it(name, folder, files, tmp_path, monkeypatch):
     def offline(*_, **__):
+        assert 0 < socket.getdefaulttimeout() <= 60  # seconds until a server that says nothing is given up
         raise URLError("no network")
 
     monkeypatch.setattr("urllib.request.urlopen", offline)

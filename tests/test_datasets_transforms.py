@@ -184,3 +184,16 @@ class TestBatchMix:
         images, targets = self.mixed()
         assert torch.equal(images, self.images)
         assert torch.equal(targets, torch.eye(3)[self.labels])
+
+
+def test_strong_changes_a_picture_more_than_standard():
+    spec, draws = Spec(image_size=32), np.arange(32)
+
+    def drawn(preset, **changes):
+        pipeline = train_pipeline(preset, spec)
+        vars(pipeline).update({"erase": 0.0} | changes)
+        stored = [pipeline.store(picture(number, (80, 80))) for number in range(32)]
+        return pipeline.pixels(stored, seed=0, epoch=0, draws=draws).float()
+
+    standard, strong = ((drawn(name) - drawn(name, magnitude=0)).abs().mean() for name in ("standard", "strong"))
+    assert strong > 1.5 * standard > 0

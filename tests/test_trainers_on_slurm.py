@@ -182,6 +182,24 @@ def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkey
             [*slurm.as_jobs(executor, None, [item])]
 
 
+def test_a_job_whose_result_shows_seconds_after_its_end_is_not_lost(tmp_path, monkeypatch):
+    """Other machines see a file of a shared disk late; one that never shows is named."""
+    looks = []
+
+    def gone(shows: int) -> set[str]:
+        looks.append(1)
+        if len(looks) == shows:
+            (tmp_path / "7.json").write_text(json.dumps({"error": None}))
+        return set()
+
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0)
+    for shows in (10, 0):
+        monkeypatch.setattr(slurm, "in_queue", lambda shows=shows: gone(shows))
+        with nullcontext() if shows else pytest.raises(TrainingError, match="job 7, run, ended without a result"):
+            assert [*slurm.as_they_end(SimpleNamespace(folder=tmp_path), {"7": "run"})] == ["run"]
+        (tmp_path / "7.json").unlink(missing_ok=True)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a login node without a GPU is pretended by one")
 @pytest.mark.parametrize("command", [FOLDS, COMPARE], ids=["folds", "compare"])
 def test_a_device_of_the_queue_need_not_be_where_the_jobs_are_sent_from(capsys, tmp_path, monkeypatch, command):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from known_shares import Known
-from scipy.stats import beta
+from scipy.stats import beta, binom
 from sklearn.covariance import oas
 from small_images import image_folder
 from small_run import call
@@ -20,7 +20,8 @@ from small_run import call
 from common.errors import WeightsError
 from inference.certainty import answers as answers_file
 from inference.certainty import conformal, unknown
-from inference.certainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
+from inference.certainty.answers import RATE, Judge, fit_answers, from_text, read_answers, to_text, write_answers
+from inference.certainty.answers_report import unknown_by_class
 from inference.certainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
 from inference.certainty.layer_features import joined_batches, recorded
 from inference.certainty.unknown import RobustScale, fit_gaussian, fit_threshold, fit_unlikeness, fitted_rows
@@ -319,3 +320,11 @@ def test_predict_counts_the_unknown_rows_that_it_wrote(evaluated, tmp_path, caps
     with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as file:
         unknown = sum(row["unknown"] == "yes" for row in csv.DictReader(file))
     assert f"{unknown} of 40 unknown" in err
+
+
+@pytest.mark.parametrize(("images", "unlike", "named"), [(4, 1, False), (19, 4, False), (100, 20, True)])
+def test_a_class_is_named_for_its_unknowns_if_that_is_no_accident(images, unlike, named):
+    """Of so few images as many are unknown by chance in more than one set of a hundred."""
+    shares, lines = unknown_by_class(np.arange(images) < unlike, np.zeros(images, int), ["ant"])
+    assert (shares, bool(lines)) == ({"ant": unlike / images}, named)
+    assert (binom.sf(unlike - 1, images, RATE) < 0.01) == named
