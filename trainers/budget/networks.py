@@ -20,11 +20,12 @@ from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
-from trainers.budget.pace import images_timed
+from trainers.budget.pace import PICTURES, RUN, images_timed
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.features import features_of
 from trainers.heads.fit import FROZEN, PartScores
+from trainers.heads.linear import MOST_IMAGES
 from trainers.options.defaults import STILL_IMAGES
 from trainers.options.recipes import RECIPES
 from trainers.reporting import console, screen
@@ -63,6 +64,8 @@ ON_FEATURES = {
 """Options that fit a head to features of frozen networks."""
 PASSES = 400
 """Forward passes of each network for the heat maps of a mixture and their faithfulness."""
+A_HEAD, A_FEATURE = 0.4, 0.004
+"""Seconds that the fit of a network's heads takes: of any number, and for each feature of `MOST_IMAGES` images."""
 QUICK = 3e8
 """Operations for one image up to which a network belongs to the first answer."""
 
@@ -94,11 +97,6 @@ class Priced:
     drawn: bool = True
     """Whether pictures of a mixture are drawn, its heat maps among them."""
 
-    @property
-    def passes(self) -> int:
-        """Forward passes of each network for the pictures of a mixture."""
-        return PASSES if self.drawn else 0
-
     def quick(self) -> list[Network]:
         """List the networks of the first answer, those with features of their stages first."""
         found = [network for network, price in self.prices.items() if price.operations <= QUICK] or [*self.prices]
@@ -108,20 +106,32 @@ class Priced:
         """List the other networks, the quickest first."""
         return sorted({*self.prices} - {*self.quick()}, key=lambda network: self.prices[network].operations)
 
-    def cost(self, networks: Collection[Network], images: int | None = None) -> float:
-        """Estimate the seconds of the features of so many images, by default of all."""
-        count = sum(self.sizes.values()) if images is None else images
-        return count * sum(self.prices[network].seconds for network in networks)
+    def a_pass(self, networks: Collection[Network]) -> float:
+        """Return the seconds of one image with these networks."""
+        return sum(self.prices[network].seconds for network in networks)
 
-    def features(self, networks: Collection[Network]) -> int:
-        """Count the features of one image by these networks."""
-        return sum(self.prices[network].features for network in networks)
+    def cost(self, networks: Collection[Network]) -> float:
+        """Estimate the seconds of the features of all images."""
+        return sum(self.sizes.values()) * self.a_pass(networks)
 
-    def compute(self, network: Network) -> None:
-        """Compute the features of all images with one of the networks; they stay on disk for the runs that follow."""
+    def fitting(self, networks: Collection[Network]) -> float:
+        """Estimate the seconds of the fit of a head, which few images shorten."""
+        features = sum(self.prices[network].features for network in networks)
+        few = min(1.0, self.sizes["train"] / MOST_IMAGES) ** 1.5
+        return A_HEAD * len(networks) + A_FEATURE * few * features
+
+    def maps(self, a_pass: float) -> float:
+        """Estimate the seconds of heat maps and their faithfulness, if they are drawn, by those of one image."""
+        return PASSES * a_pass if self.drawn else 0.0
+
+    def pictures(self, networks: Collection[Network]) -> float:
+        """Estimate the seconds of the pictures of a mixture, if they are drawn."""
+        return PICTURES * self.drawn + self.maps(self.a_pass(networks))
+
+    def compute(self, network: Network, split: str) -> None:
+        """Compute the features of a split with one of the networks; they stay on disk for the runs that follow."""
         if self.setup is not None:
-            for split in self.sizes:
-                features_of(self.setup, split, keep=True, networks=[network])
+            features_of(self.setup, split, keep=True, networks=[network])
 
 
 def local_networks() -> list[Network]:
@@ -226,8 +236,6 @@ LARGER, LARGER_PASSES = 128, 20.0
 """Input side of the ViT for few photographs that are as large, and the passes from which it helps."""
 STEP, LAST_STAGES = 3.5, 2.0
 """Cost of training with an image, in forward passes; of training the last three stages."""
-FILES = 6.0
-"""Seconds that a run takes besides its passes."""
 
 
 @dataclass(frozen=True)
@@ -248,10 +256,10 @@ class Way:
         return str(self.options["model"]["name"])
 
     def seconds(self, passes: float) -> float:
-        return FILES + passes * self.seconds_per_pass + self.mixing
+        return RUN + passes * self.seconds_per_pass + self.mixing
 
     def passes(self, seconds: float) -> float:
-        return (seconds - self.mixing - FILES) / self.seconds_per_pass
+        return (seconds - self.mixing - RUN) / self.seconds_per_pass
 
 
 def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> list[Way]:
@@ -307,7 +315,7 @@ def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, mo
     cost = networks.prices[nearest].seconds * ((size or nearest.image_size) / nearest.image_size) ** 2
     images = networks.sizes["train"]
     evaluated = sum(networks.sizes.values()) - images
-    return Way(options, step * cost * images, pays, most, cost * (evaluated + networks.passes))
+    return Way(options, step * cost * images, pays, most, cost * evaluated + networks.maps(cost))
 
 
 def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:

@@ -27,8 +27,8 @@ BATCHES = 2
 PARTS = 8
 FILES, PICTURES = 1.0, 5.0
 """Seconds allowed for checkpoints and TensorBoard in a run, start to end, and for its pictures: not a measurement."""
-ENDING = 1.5
-"""Seconds allowed for what a plan's run does after its last scores, besides pictures: not a measurement."""
+RUN, ENDING = 4.5, 1.5
+"""Seconds allowed for a plan's run besides its passes and pictures, and for what comes after its last scores."""
 MAPS = 6
 """Forward passes with each image for the faithfulness of heat maps."""
 SHORT, LONG = 90.0, 1800.0

@@ -1,4 +1,4 @@
-"""`--minutes M`: the best classifier for the time there is, as one function that trains.
+"""`--minutes M`: the best classifier for the time there is, as a list of steps with what each costs.
 
 1. The pretrained networks on this machine whose features take at most 40 % of the time, frozen, under one fitted head.
 2. All of the embedded ViT in half of the time that is left; the last stages of EfficientNet-Lite0 in the other half.
@@ -10,8 +10,8 @@ A model that is named, or without weights, is trained alone; with weights it is 
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -21,9 +21,8 @@ from common.options import InFits, InPlans, Training
 from common.text import pluralise
 from datasets.open import OpenedImages
 from trainers.auto_resume import find_same_options
-from trainers.budget.deadline import ending_at
+from trainers.budget.deadline import LATE, ending_at
 from trainers.budget.networks import (
-    FILES,
     ON_FEATURES,
     STEP,
     Priced,
@@ -36,10 +35,10 @@ from trainers.budget.networks import (
     shares,
     ways,
 )
-from trainers.budget.pace import seconds_of_forward
+from trainers.budget.pace import RUN, cost_between, seconds_of_forward
 from trainers.calibration import losses, sharpness
 from trainers.config import RunConfig, run_options
-from trainers.heads.fit import PartScores, ranking, shares_of
+from trainers.heads.fit import ranking, shares_of
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.run import Handler
@@ -53,19 +52,11 @@ from vit.config import Network, embedded_weights
 from vit.factory import image_spec
 
 FIRST = 0.4
-"""Share of the time that all images may take with the quick networks; and of what is left then, with the others."""
-MOST = 0.8
-"""Share that they may take where other programs use the processors, too."""
-LATE = 0.9
-"""Share that the most useful network may take where nothing can follow it: without it the answer is much worse."""
-SHORT = 30.0
-"""Seconds that are too few for anything to be trained after the first answer."""
-ANSWER = 0.004
-"""Seconds expected for the fit and the scores of a head, for each feature."""
-PICTURES = 8.0
-"""Seconds of the pictures of a mixture without its heat maps."""
-IDLE = 20.0
-"""Seconds that may stay unused without a word; fewer are not enough to train a network."""
+"""Share of the time that frozen networks may take where others are trained: the quick ones first, then the others."""
+TRAINING = 20.0
+"""Seconds that are enough to train a network."""
+UNUSED = 0.05
+"""Share of the time that may stay unused without a word."""
 
 ROUNDED = 1e-12
 """Probability that stands for those that the file of predictions has rounded to 0."""
@@ -87,11 +78,17 @@ class Budget:
         """Seconds that are left."""
         return 60 * self.minutes if self.rehearsed else self.until - time.monotonic()
 
+    @property
+    def late(self) -> float:
+        """Seconds that it may be late."""
+        return LATE * 60 * self.minutes
+
     def less(self, seconds: float) -> "Budget":
         """Return the budget that ends so many seconds earlier."""
         return replace(self, until=self.until - seconds)
 
 
+@console.model_log()
 @console.model_log()
 def best_in(
     budget: Budget, config: RunConfig, start: Start, *, opened: OpenedImages | None = None, more: Sequence[str] = ()
@@ -116,91 +113,204 @@ def cooling(recipe: str) -> dict[str, dict[str, Any]]:
     return options | {"train": options["train"] | {"schedule": "cooldown"}}
 
 
+@dataclass
+class Plan:
+    """A plan of a mixture: what it has to work with, what is done, and the pace that this showed."""
+
+    config: RunConfig
+    start: Start
+    budget: Budget
+    networks: Priced
+    used: list[Network] = field(default_factory=list)
+    """Frozen networks whose features are computed."""
+    trained: list[RunResult] = field(default_factory=list)
+    answer: RunResult | None = None
+    accuracy: dict[str, float] = field(default_factory=dict)
+    """That of each network of the first answer, by cross-validation."""
+    slower: float = 1.0
+    """How many times as long as measured alone the features took."""
+    fixed: float = 0.0
+    """Seconds of a network's features for any number of images."""
+    fit: float | None = None
+    """How many times as long as expected the latest fit took."""
+    shown: int = 0
+    """Networks of the latest answer with pictures."""
+    found: bool = True
+    """Whether a network can gain on the best frozen one."""
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left for more than the last fit."""
+        return self.budget.left - self.end()
+
+    def end(self, more: Sequence[Network] = ()) -> float:
+        """Estimate the seconds of the last fit, with its pictures."""
+        together = [*self.used, *more]
+        return self.fitting(together) + self.slower * self.networks.pictures(together)
+
+    def fitting(self, networks: Collection[Network]) -> float:
+        """Estimate the seconds of a run that fits a head."""
+        return (self.fit or self.slower) * (RUN + self.networks.fitting(networks))
+
+    def features(self, network: Network) -> float:
+        """Estimate the seconds of a network's features."""
+        return self.fixed + self.slower * self.networks.cost([network])
+
+    def compute(self, network: Network) -> None:
+        """Compute a network's features, and take the pace of it from the smallest and the largest split.
+
+        Where the smallest shows that there is no time for the others, they are left out, and so is the network."""
+        times, sizes = list[tuple[int, float]](), self.networks.sizes
+        images, alone, known = sum(sizes.values()), self.networks.cost([network]), self.networks.cost(self.used)
+        for split in sorted(sizes, key=lambda split: sizes[split]):
+            before = self.budget.left
+            self.networks.compute(network, split)
+            times.append((sizes[split], before - self.budget.left))
+            cost = cost_between(times[0], times[-1])
+            slower = max(1.0, (self.slower * known + cost.each * images) / (known + alone))
+            rest = cost.each * (images - sum(count for count, _ in times))
+            if len(times) == 1 and rest + slower * (RUN + self.networks.fitting([network])) > self.budget.left:
+                self.slower = slower
+                return
+        self.slower, self.fixed = slower, len(times) * cost.fixed
+        self.used.append(network)
+
+    def compute_some(self, order: Iterable[Network], *, share: float) -> None:
+        """Compute the features of those networks of an order, the first ones first, that there is time for.
+
+        With their heat maps they may take a share of what is left, as long as they take alone: a busy processor makes
+        fewer passes of training, not other networks."""
+        left, chosen = self.budget.left - self.end() * (share < 1 and bool(self.used)), list[Network]()
+        for network in (each for each in order if each not in self.used):
+            more = [*chosen, network]
+            alone = self.networks.cost(more) + self.networks.maps(self.networks.a_pass(more))
+            if alone <= share * left and self.features(network) + self.end([network]) <= self.budget.left:
+                self.compute(network)
+                chosen = [each for each in more if each in self.used]
+
+    def fit_head(self, kind: str, *, pictures: bool = True) -> None:
+        """Fit one head to all networks so far, and say what it gave."""
+        networks = [*self.used, *map(network_of, self.trained)]
+        config = part_of_plan(frozen(self.config, networks, self.networks.canvas), kind, pictures=pictures)
+        before, expected = self.budget.left, self.fitting(self.used) / (self.fit or self.slower)
+        label = "frozen" if self.answer is None else "mixed"
+        self.answer = self.start(options_begun(config), ())
+        scores = self.answer.folder.heads
+        if not pictures:
+            self.fit = (before - self.budget.left) / expected or None
+        say_result(label, self.answer, [shares_of(scores)] if self.trained else ranking(scores))
+        self.accuracy = self.accuracy or frozen_accuracy(scores, self.used)
+
+
+class Step(Protocol):
+    """One step of the plan."""
+
+    def seconds(self, plan: Plan) -> float:
+        """Estimate what it takes at least; infinite where it makes no sense."""
+
+    def run(self, plan: Plan) -> None:
+        """Take it."""
+
+
+class Quick:
+    """Computes features with the quick networks; where nothing can follow, with all that there is time for."""
+
+    def seconds(self, plan: Plan) -> float:
+        return 0.0
+
+    def run(self, plan: Plan) -> None:
+        networks = plan.networks
+        quick = networks.quick()
+        useful, quickest = quick[0], min(networks.prices, key=lambda network: networks.prices[network].seconds)
+
+        def alone(network: Network) -> float:
+            return plan.features(network) + plan.fitting([network])
+
+        if alone(useful) <= plan.budget.left < alone(useful) + TRAINING + plan.end([useful]):
+            plan.compute(useful)
+            plan.compute_some([*quick, *networks.slow()], share=1.0)
+        else:
+            plan.compute_some(quick, share=FIRST)
+        if not plan.used and alone(quickest) <= plan.budget.left:
+            plan.compute(quickest)
+
+
+class Answer:
+    """Fits a head without pictures where there is time to train after it, which its scores then decide."""
+
+    def seconds(self, plan: Plan) -> float:
+        return plan.fitting(plan.used) + TRAINING
+
+    def run(self, plan: Plan) -> None:
+        plan.fit_head("frozen", pictures=False)
+
+
+class Others:
+    """Computes features with the other networks that there is time for, the quickest first."""
+
+    def seconds(self, plan: Plan) -> float:
+        return 0.0
+
+    def run(self, plan: Plan) -> None:
+        quick, slow = plan.networks.quick(), plan.networks.slow()
+        if plan.answer is None:
+            plan.compute_some([*quick, *slow], share=1.0)
+        else:
+            plan.compute_some([*reversed(quick), *slow], share=FIRST)
+
+
+class Train:
+    """Trains networks that may do better than frozen, and mixes them in."""
+
+    def seconds(self, plan: Plan) -> float:
+        return math.inf if plan.answer is None or plan.trained else TRAINING
+
+    def run(self, plan: Plan) -> None:
+        found = ways(plan.accuracy, plan.networks, seconds=plan.left)
+        plan.trained = train_each(plan.config, plan.start, found, plan.budget.less(plan.end()))
+        plan.found = bool(found)
+
+
+class Mix:
+    """Fits the head of all networks, with pictures where there is time."""
+
+    def seconds(self, plan: Plan) -> float:
+        return -math.inf if plan.shown < len(plan.used) + len(plan.trained) else math.inf
+
+    def run(self, plan: Plan) -> None:
+        plan.shown = len(plan.used) + len(plan.trained)
+        in_time = plan.left >= -plan.budget.late
+        if not in_time:
+            console.say("no time for pictures: `explain` draws heat maps", label="plan")
+        plan.fit_head("mixed" if plan.answer else "", pictures=in_time)
+
+
+STEPS: Sequence[Step] = (Quick(), Answer(), Others(), Train(), Mix())
+SECOND_LOOK: Sequence[Step] = STEPS[2:]
+"""Steps once more, with what the first ones took."""
+
+
 def mixture(
     config: RunConfig, start: Start, budget: Budget, opened: OpenedImages, more: Sequence[Network]
 ) -> RunResult:
     """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], opened, rehearsed=budget.rehearsed)
-    networks = replace(networks, drawn=config.output.tb != "scalars")
-    useful = networks.quick()[:1]
-    alone, mixing = networks.cost(useful), to_mix(networks, useful, 2 * ANSWER, 1.0)
-    shown = alone + networks.cost(useful, networks.passes)
-    if shown <= LATE * budget.left and budget.left - alone - mixing < SHORT:
-        first, slower = compute_features(networks, useful, budget, share=LATE)  # nothing can follow it
-    else:
-        first, slower = compute_features(networks, networks.quick(), budget)
-    if not first:
-        console.say("no frozen networks: their features of all images would take the whole time", label="plan")
-        return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
-    expected = slower * ANSWER
-    mixing = to_mix(networks, first, expected, slower)
-    if budget.left - expected * networks.features(first) - mixing < SHORT:
-        order = [*networks.quick(), *networks.slow()]
-        first += compute_features(networks, order, budget.less(mixing), known=first, share=MOST)[0]
-        only, scores = fitted(config, start, networks, first)
-        say_result("frozen", only, ranking(scores))
-        say_left_out(networks, first)
+    plan = Plan(config, start, budget, replace(networks, drawn=config.output.tb != "scalars"))
+    for step in (*STEPS, *SECOND_LOOK):
+        if step.seconds(plan) <= plan.left:
+            step.run(plan)
+        if not plan.used:
+            console.say("no frozen networks: their features of all images would take the whole time", label="plan")
+            return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
+    assert plan.answer is not None
+    say_left_out(networks, plan.used)
+    if budget.left > UNUSED * 60 * budget.minutes and not budget.rehearsed:
+        why = "more passes over the images gain no more" if plan.found else "no network can gain on the best frozen one"
+        why = "too little to train a network" if budget.left < TRAINING else why
+        console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
+    if not plan.trained:
         say_without_effect(config)
-        return only
-    before = budget.left
-    answer, scores = fitted(config, start, networks, first, "frozen", pictures=False)
-    a_feature = (before - budget.left) / networks.features(first)
-    say_result("frozen", answer, ranking(scores))
-    time_for_more = budget.less(to_mix(networks, first, a_feature, slower))
-    cheapest = [*reversed(networks.quick()), *networks.slow()]
-    rest, _ = compute_features(networks, cheapest, time_for_more, known=first)
-    together = [*first, *rest]
-    say_left_out(networks, together)
-    for_training = budget.less(to_mix(networks, together, a_feature, slower))
-    found = ways(frozen_accuracy(scores, first), networks, seconds=for_training.left)
-    trained = train_each(config, start, found, for_training)
-    if not trained:
-        say_without_effect(config)
-    together += map(network_of, trained)
-    mixed, scores = fitted(config, start, networks, together, "mixed")
-    say_result("mixed", mixed, [shares_of(scores)])
-    return mixed
-
-
-def fitted(
-    config: RunConfig, start: Start, networks: Priced, used: Sequence[Network], kind: str = "", *, pictures: bool = True
-) -> tuple[RunResult, PartScores]:
-    """Fit one head to all of some networks; return the run, and the scores of its parts."""
-    result = start(options_begun(part_of_plan(frozen(config, used, networks.canvas), kind, pictures=pictures)), ())
-    return result, RunFolder(result.run_dir).heads
-
-
-def compute_features(
-    networks: Priced, order: Sequence[Network], budget: Budget, *, known: Sequence[Network] = (), share: float = FIRST
-) -> tuple[list[Network], float]:
-    """Compute features of all images with those networks of an order, the first ones first, that there is time for.
-
-    With their heat maps they may take a share of the budget where they have the processor alone. Where other programs
-    use it, all takes longer, which the first network shows: then up to `MOST` of it, for fewer would be worse. Return
-    them, and how many times as long they took as alone. The quickest network may take all of the time of the command,
-    if no other is known: better late than never."""
-    before, chosen, images = budget.left, list[Network](), sum(networks.sizes.values())
-
-    def slower() -> float:
-        return max(1.0, (before - budget.left) / networks.cost(chosen)) if chosen else 1.0
-
-    for network in (each for each in order if each not in known):
-        more = [*chosen, network]
-        expected = before - budget.left + slower() * (networks.cost([network]) + networks.cost(more, networks.passes))
-        if networks.cost(more, images + networks.passes) <= share * before and expected <= max(share, MOST) * before:
-            networks.compute(network)
-            chosen.append(network)
-    quickest = min(networks.prices, key=lambda network: networks.prices[network].seconds)
-    if not chosen and not known and networks.cost([quickest]) <= 60 * budget.minutes:
-        networks.compute(quickest)
-        chosen.append(quickest)
-    return chosen, slower()
-
-
-def to_mix(networks: Priced, used: Sequence[Network], a_feature: float, slower: float) -> float:
-    """Estimate the seconds of a fit and scores, `a_feature` for each feature, and of pictures with heat maps."""
-    pictures = PICTURES * networks.drawn + networks.cost(used, networks.passes)
-    return a_feature * networks.features(used) + slower * pictures
+    return plan.answer
 
 
 def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:
@@ -209,17 +319,15 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
     for place, (way, _) in enumerate(turns):
         own = budget.less(sum(seconds for _, seconds in turns[place + 1 :]))
         training = own.less(way.mixing)
-        if training.left < IDLE:
-            console.say(f"{way.name} is not trained: less than {console.duration(IDLE)} are left for it", label="plan")
+        if training.left < TRAINING:
+            short = console.duration(TRAINING)
+            console.say(f"{way.name} is not trained: less than {short} are left for it", label="plan")
             continue
         options = part_of_plan(filled_in(config, way.options), way.name, pictures=False)
         passes = min(way.most, way.passes(own.left))
         result = start(*with_deadline(options, passes, training.until, most=way.most))
         say_result("trained", result)
         results.append(result)
-    if budget.left > IDLE and (results or not turns):
-        why = "more passes over the images gain no more" if results else "no network can gain on the best frozen one"
-        console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
     return results
 
 
@@ -232,7 +340,7 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
     sizes = setup.data.dataset_sizes
     features = seconds_of_forward(setup, sum(sizes.values()))
     a_pass = STEP * features * sizes["train"] / sum(sizes.values())
-    in_time, answer = budget.left - FILES - features > a_pass, None
+    in_time, answer = budget.left - RUN - features > a_pass, None
     if (
         config.train.start_head in (None, "plain")
         and has_a_probe(setup)
@@ -244,7 +352,7 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
         if not in_time:
             console.say(f"{setup.config.model.name} stays frozen: a pass over the images takes too long", label="plan")
             return answer
-    result = start(*with_deadline(config, (budget.left - FILES) / a_pass, budget.until))
+    result = start(*with_deadline(config, (budget.left - RUN) / a_pass, budget.until))
     if answer is None:
         return result
     say_result("trained", result)
