@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +120,10 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
 def test_the_line_before_the_first_step_says_what_can_be_seen():
     assert power_line(20, 2, claims=20) == "too few to find any difference: 20 test images, 2 seeds, 20 comparisons"
     assert re.fullmatch(r"80% power for [\d.]+ points: 360 test images, 3 seeds", power_line(360, 3))
+    # Before the first run two runs differ as if they disagreed on a tenth of the images: McNemar's variance.
+    disagree = np.random.default_rng(0).random(200_000) < 0.1
+    differences = np.where(disagree, np.random.default_rng(1).choice([-1, 1], 200_000), 0)
+    assert replace(ASSUMED, seeds=0.0).error(1, 200_000) == pytest.approx(differences.std() / 200_000**0.5, rel=0.01)
     assert ASSUMED.smallest_difference(3, 10_000) < ASSUMED.smallest_difference(3, 360)
 
 
