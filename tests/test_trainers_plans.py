@@ -299,6 +299,15 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, featur
         assert (runs[0].train.start_head, runs[0].data.augment) == ("fit", "none")
 
 
+@pytest.mark.parametrize(("seconds", "tb"), [(100.0, "standard"), (10.0, "scalars")])
+def test_a_model_that_has_little_time_left_draws_no_pictures(monkeypatch, seconds, tb):
+    """On a busy processor a minute became 103 s."""
+    runs, start = fake_starts(monkeypatch, features=50.0)
+    config = RunConfig(ModelConfig(name="vit_nano_8", weights="none"), few_digits(), TrainConfig(device="cpu"))
+    best_in(Budget(1, seconds), config, start)
+    assert [run.output.tb for run in runs] == [tb]
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_a_named_model_cools_down_unless_its_schedule_is_given(monkeypatch, given):
     """A cosine has its end set once it is warm: of few passes that is in the first one, at the pace of its start."""

@@ -334,7 +334,9 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
 def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedImages) -> RunResult:
     """Judge a model with weights frozen, if that takes a moment; then train it, and keep the better.
 
-    Where there is no time for a pass over the images, it stays frozen; without weights it has part of a pass."""
+    Where there is no time for a pass over the images, it stays frozen; without weights it has part of a pass. With very
+    little time left, no pictures are drawn."""
+    config = part_of_plan(config, "", pictures=budget.left >= TRAINING)
     with console.quiet():
         setup = prepare(config.changed(train={"epochs": 1}), opened=opened)
     sizes = setup.data.dataset_sizes
