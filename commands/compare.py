@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,11 +151,12 @@ def names_images(word: str) -> bool:
 
 
 def main(options: Options) -> int:
+    began = time.monotonic()
     with json_document(options) as document:
         if options.plan_only:
             document.update(write_plan(options))
         else:
-            comparison = compared(options)
+            comparison = compared(options, began)
             document.update(as_json(comparison) if options.json else {})
     return 0
 
@@ -174,13 +176,13 @@ def write_plan(options: Options) -> dict[str, Any]:
     return {"folder": file.parent, "commands": commands}
 
 
-def compared(options: Options) -> Comparison:
+def compared(options: Options, began: float) -> Comparison:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
 
     if options.runs:
         return compare_runs(options.runs, options.output, elsewhere="--output-dir" in options.given)
-    comparison = compare_arms(request_of(options), **options.placed)
+    comparison = compare_arms(request_of(options), began=began, **options.placed)
     if not options.arms and small_model(options.data.source):
         say(command("compare", "--data", "path/to/images"), label="next")
     return comparison

@@ -32,15 +32,18 @@ from trainers.system.signals import signals
 @signals.handled()
 @process_state.restored()
 @console.model_log()
-def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Comparison:
+def compare_arms(
+    request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None, began: float | None = None
+) -> Comparison:
     """Train all arms, seed by seed, and report who wins. The same request continues a comparison that was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
-    these options; `jobs` None is then all of them at once. They come out the same. Raises OptionError, DataError,
-    WeightsError: before anything is trained or written. TrainingError, Interrupted: the same request continues.
+    these options; `jobs` None is then all of them at once. They come out the same. `began`: the second of
+    `time.monotonic` from which the minutes count, now if None. Raises OptionError, DataError, WeightsError: before
+    anything is trained or written. TrainingError, Interrupted: the same request continues.
     """
     hint = "give the same command again: it goes on where this one stopped"
-    with signals.hinting(hint), planned(request, jobs, slurm) as plan:
+    with signals.hinting(hint), planned(request, jobs, slurm, began) as plan:
         warnings = tuple(known_problems(plan))
         for line in warnings:
             console.say(line, label="warning")
@@ -78,10 +81,12 @@ def plan_arms(request: Request) -> tuple[Path, list[str]]:
 
 
 @contextmanager
-def planned(request: Request, jobs: int | None, slurm: dict[str, str] | None = None) -> Iterator[ComparisonPlan]:
+def planned(
+    request: Request, jobs: int | None, slurm: dict[str, str] | None = None, began: float | None = None
+) -> Iterator[ComparisonPlan]:
     """Plan a comparison, print the plan, and hold its folder in the block."""
     with ExitStack() as holding:
-        plan = take_folder(plan_comparison(request, jobs=jobs, slurm=slurm), holding, jobs=jobs)
+        plan = take_folder(plan_comparison(request, jobs=jobs, slurm=slurm, began=began), holding, jobs=jobs)
         announce_plan(plan)
         yield plan
 

@@ -84,7 +84,7 @@ class ComparisonPlan:
     continued: bool
     """The folder is that of the same comparison, which was stopped."""
     until: float | None
-    """Deadline by `time.monotonic`."""
+    """Second of `time.monotonic` at which the last run is to end; None without minutes."""
     grid: tuple[float, ...] = ()
     """Learning rates that each arm tries; none: they are not tuned."""
     why_not_tuned: str = ""

@@ -80,14 +80,15 @@ def starts(name: str, weights: str) -> list[dict[str, Any]]:
 
 
 def plan_comparison(
-    request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None
+    request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None, began: float | None = None
 ) -> ComparisonPlan:
     """Decide everything before the first step.
 
     `jobs`: runs side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, about whose
-    machines nothing is known here. Raises OptionError, DataError, WeightsError: before anything is written."""
+    machines nothing is known here. `began`: the second from which the minutes count. Raises OptionError, DataError,
+    WeightsError: before anything is written."""
     refuse_what_cannot_be_shared(request, queued=slurm is not None)
-    until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
+    now, processed = time.monotonic(), time.process_time()
     data, train, opened = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), opened)
     plain = request.base if request.minutes is None else without_luck(request.base)
@@ -97,6 +98,7 @@ def plan_comparison(
     measured_with = None if continued or slurm is not None else shared.threads or torch.get_num_threads()
     asked = tuple(map(suited, request.arms)) if request.minutes is not None else request.arms
     arms = build_arms(asked, opened, measured_with=measured_with, queued=slurm is not None)
+    slower = max(1.0, (time.monotonic() - now) / max(0.1, time.process_time() - processed))  # next to other programs
     starts = dict.fromkeys(start for arm in arms for start in starts_of(arm.resolved.model))
     unseen, seen = without_seen(split.samples, starts, allow=data.allow_seen)
     subsets = [subset_training(split.samples, with_labels(data, count)) for count in request.labels]
@@ -117,7 +119,7 @@ def plan_comparison(
         seen=seen,
         folder=folder,
         continued=continued,
-        until=until,
+        until=request.minutes and (began or now) + 60 * request.minutes - slower * REPORT,
     )
     return settle(plan, jobs=jobs)
 
@@ -140,7 +142,7 @@ def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
     plan = replace(plan, sharing=shared)
     if begun is not None:
         return plan
-    return with_seconds(plan) if plan.until is None else within(plan, plan.until - time.monotonic() - REPORT)
+    return with_seconds(plan) if plan.until is None else within(plan, plan.until - time.monotonic())
 
 
 def in_rows(values: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

@@ -11,7 +11,7 @@ from common.shell import command
 from comparison.plan import Cell, ComparisonPlan
 from comparison.planning import with_labels
 from comparison.runs import FinishedRun, read_run, require_same_data
-from comparison.timing import REPORT, Clock
+from comparison.timing import Clock
 from trainers.config import rank_key, to_dict
 from trainers.multirun.runs import Outcome, Planned, TrainAll, training
 from trainers.reporting import console
@@ -68,7 +68,7 @@ def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, 
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
-    clock = None if plan.until is None else Clock(plan.sharing.jobs, plan.until - REPORT, spare=not plan.continued)
+    clock = None if plan.until is None else Clock(plan.sharing.jobs, plan.until, spare=not plan.continued)
     with training(
         plan.sharing,
         slurm=slurm,
