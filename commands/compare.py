@@ -151,12 +151,11 @@ def names_images(word: str) -> bool:
 
 
 def main(options: Options) -> int:
-    began = time.monotonic()
     with json_document(options) as document:
         if options.plan_only:
             document.update(write_plan(options))
         else:
-            comparison = compared(options, began)
+            comparison = compared(options)
             document.update(as_json(comparison) if options.json else {})
     return 0
 
@@ -176,8 +175,9 @@ def write_plan(options: Options) -> dict[str, Any]:
     return {"folder": file.parent, "commands": commands}
 
 
-def compared(options: Options, began: float) -> Comparison:
+def compared(options: Options) -> Comparison:
     """Compare the runs that are named, or train the arms."""
+    began = time.monotonic()
     from comparison.compare import compare_arms, compare_runs
 
     if options.runs:
