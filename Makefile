@@ -4,20 +4,20 @@ BIN := .venv/bin
 NEW_ENOUGH := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo '$(PYTHON) is missing or older than 3.11; another one: make run PYTHON=python3.12' >&2; exit 1; }
 
-.PHONY: run test test-all test-gpu wheel lint format clean
+.PHONY: run test test-slow test-gpu wheel lint format clean
 
 run: .venv/app.stamp
 	$(BIN)/python main.py
 
 # Two processes, each with one torch thread; a file's tests stay together and share their runs, in the order of
 # tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -rs
 
 test: .venv/dev.stamp
 	$(PYTEST)
 
-test-all: .venv/dev.stamp
-	$(PYTEST) -m "slow or not slow"
+test-slow: .venv/dev.stamp
+	$(PYTEST) -m slow
 
 # On a machine with an NVIDIA GPU, in three minutes; the figures that it prints are in docs/results.md.
 test-gpu: .venv/dev.stamp

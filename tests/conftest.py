@@ -2,6 +2,7 @@
 order in which files run."""
 
 import gc
+import importlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,14 @@ LONGEST = (
     "test_datasets_check",
     "test_datasets_check_near_duplicates",
 )
+
+
+if os.environ.get("VIT_TEST_COMPLETE"):  # set where every package is there, and a test without one hides a hole
+
+    def import_or_fail(modname: str, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module(modname)
+
+    pytest.importorskip = import_or_fail
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
