@@ -88,7 +88,7 @@ def plan_comparison(
     machines nothing is known here. `began`: the second from which the minutes count. Raises OptionError, DataError,
     WeightsError: before anything is written."""
     refuse_what_cannot_be_shared(request, queued=slurm is not None)
-    now, processed = time.monotonic(), time.process_time()
+    began = time.monotonic() if began is None else began
     data, train, opened = request.base.data, request.base.train, OpenedImages()
     split = shared_split(replace(data, labels_per_class=None, fraction=None), opened)
     plain = request.base if request.minutes is None else without_luck(request.base)
@@ -98,7 +98,6 @@ def plan_comparison(
     measured_with = None if continued or slurm is not None else shared.threads or torch.get_num_threads()
     asked = tuple(map(suited, request.arms)) if request.minutes is not None else request.arms
     arms = build_arms(asked, opened, measured_with=measured_with, queued=slurm is not None)
-    slower = max(1.0, (time.monotonic() - now) / max(0.1, time.process_time() - processed))  # next to other programs
     starts = dict.fromkeys(start for arm in arms for start in starts_of(arm.resolved.model))
     unseen, seen = without_seen(split.samples, starts, allow=data.allow_seen)
     subsets = [subset_training(split.samples, with_labels(data, count)) for count in request.labels]
@@ -119,7 +118,7 @@ def plan_comparison(
         seen=seen,
         folder=folder,
         continued=continued,
-        until=request.minutes and (began or now) + 60 * request.minutes - slower * REPORT,
+        until=request.minutes and began + 60 * request.minutes - REPORT,
     )
     return settle(plan, jobs=jobs)
 
