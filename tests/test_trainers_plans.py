@@ -538,7 +538,8 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     code, configs = start("1", "--auto-resume")
     (run_dir,) = tmp_path.glob("digits/*/summary.json")
     assert (code, read_json(run_dir)["status"]) == (0, "finished")
-    assert [config["train"]["epochs"] for config in configs.values()] == [pytest.approx(98, abs=2)]
+    epochs = [config["train"]["epochs"] for config in configs.values()]
+    assert epochs == [pytest.approx(100, abs=5)]  # of the first pace
     code, configs = start("2", "--auto-resume")
     assert (code, len(configs)) == (0, 2)
 
