@@ -5,8 +5,8 @@
 Trains a ViT from scratch and a pretrained one on FOLDER, each with many seeds at each learning rate that `compare`
 tries, and keeps their predictions. Then it simulates comparisons of an arm with itself: a split draws the images that
 are scored, 100 to choose a rate and 300 for the verdict, from all held-out ones; each side draws three seeds that
-the other has not. A tuned side takes at its first seed the rate that is best on the 100 images, and keeps it. Runs that
-are finished are read, not trained again.
+the other has not. A tuned side takes at its first seed the rate that is best on the 100 images, by accuracy or, as with
+`--minutes`, by log loss, and keeps it. Runs that are finished are read, not trained again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ USUAL = LARGE_GRID[1]
 """Rate of the arms that are not tuned."""
 
 
-def right_images(options: argparse.Namespace, weights: str, seed: int, lr: float) -> Any:
-    """Train a run unless it is there; return which held-out images it is right about, (N,)."""
+def held_out(options: argparse.Namespace, weights: str, seed: int, lr: float) -> Any:
+    """Train a run unless it is there; return whether it is right and the log loss of each held-out image, (2, N)."""
     name = f"{weights}_s{seed}_{lr:g}"
     run = options.out / Path(options.folder).name / name
     if not RunFolder(run).is_finished:
@@ -47,18 +47,20 @@ def right_images(options: argparse.Namespace, weights: str, seed: int, lr: float
             )
         )
     found = predictions_of(RunFolder(run), "test")
-    return found.predicted == found.labels
+    of_truth = found.probabilities[np.arange(len(found.labels)), found.labels]
+    return np.stack([found.predicted == found.labels, -np.log(np.maximum(of_truth, 1e-12))])
 
 
-def share_told_apart(right: Any, *, tuned: bool, times: int) -> float:
-    """Simulate comparisons of an arm with itself, from right (rates, seeds, N); return the share with a winner."""
+def share_told_apart(found: Any, *, tuned: str, times: int) -> float:
+    """Simulate comparisons of an arm with itself, from found (rates, seeds, 2, N); return the share with a winner."""
     generator, told = np.random.default_rng(0), 0
+    right, goodness = found[:, :, 0].astype(bool), found[:, :, 0] if tuned == "accuracy" else -found[:, :, 1]
     for _ in range(times):
         images = generator.permutation(right.shape[2])[: VAL + TEST]
         seeds = generator.permutation(right.shape[1])[: 2 * SEEDS].reshape(2, SEEDS)
         sides = []
         for side in seeds:
-            scores = right[:, side[0]][:, images[:VAL]].mean(axis=1)
+            scores = goodness[:, side[0]][:, images[:VAL]].mean(axis=1)
             rate = int(scores.argmax()) if tuned else LARGE_GRID.index(USUAL)
             sides.append(right[rate][side][:, images[VAL:]])
         told += is_claim(paired_difference(*sides))
@@ -76,13 +78,12 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for arm, weights in ARMS.items():
-        right = np.array(
-            [[right_images(options, weights, seed, lr) for seed in range(options.seeds)] for lr in LARGE_GRID]
-        )
+        found = np.array([[held_out(options, weights, seed, lr) for seed in range(options.seeds)] for lr in LARGE_GRID])
+        right = found[:, :, 0]
         of_rates = right.mean(axis=(1, 2)).round(4).tolist()
         spread = right.mean(axis=2).std(axis=1, ddof=1).round(4).tolist()
-        for tuned in (False, True):
-            told = {times: share_told_apart(right, tuned=tuned, times=times) for times in options.times}
+        for tuned in ("", "accuracy", "loss"):
+            told = {times: share_told_apart(found, tuned=tuned, times=times) for times in options.times}
             rows.append({"arm": arm, "tuned": tuned, "told_apart": told, "accuracy": of_rates, "sd": spread})
     write_result("equal_arms", {"folder": options.folder.name, "images": right.shape[2], "rows": rows, **describe()})
 
