@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.environment import describe, write_result
 from comparison.planning import LARGE_GRID
 from datasets.config import DataConfig
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import OutputConfig, RunConfig, TrainConfig, rank_key
 from trainers.run import train
 from trainers.statistics import is_claim, paired_difference
 from trainers.storage.run_folder import RunFolder
@@ -54,14 +54,15 @@ def held_out(options: argparse.Namespace, weights: str, seed: int, lr: float) ->
 def share_told_apart(found: Any, *, tuned: str, times: int) -> float:
     """Simulate comparisons of an arm with itself, from found (rates, seeds, 2, N); return the share with a winner."""
     generator, told = np.random.default_rng(0), 0
-    right, goodness = found[:, :, 0].astype(bool), found[:, :, 0] if tuned == "accuracy" else -found[:, :, 1]
+    right = found[:, :, 0].astype(bool)
     for _ in range(times):
         images = generator.permutation(right.shape[2])[: VAL + TEST]
         seeds = generator.permutation(right.shape[1])[: 2 * SEEDS].reshape(2, SEEDS)
         sides = []
         for side in seeds:
-            scores = goodness[:, side[0]][:, images[:VAL]].mean(axis=1)
-            rate = int(scores.argmax()) if tuned else LARGE_GRID.index(USUAL)
+            runs = found[:, side[0]][:, :, images[:VAL]].mean(axis=2)
+            scores = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in runs]
+            rate = scores.index(max(scores, key=rank_key(tuned))) if tuned else LARGE_GRID.index(USUAL)
             sides.append(right[rate][side][:, images[VAL:]])
         told += is_claim(paired_difference(*sides))
     return told / times
