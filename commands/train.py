@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ignite.engine import Engine
 
     from datasets.open import OpenedImages
-    from trainers.budget.plan import Budget
+    from trainers.budget.planned_run import Budget
     from trainers.run import Handler
     from trainers.storage.run_result import RunResult
 
@@ -58,7 +58,7 @@ def main(options: TrainOptions) -> int:
         console.say("--minutes has no effect: a head that is fitted takes the time that it takes", label="note")
         minutes = None
     if minutes is not None:
-        from trainers.budget.plan import Budget
+        from trainers.budget.planned_run import Budget
 
         budget = Budget(minutes, began + 60 * minutes, rehearsed=options.dry_run)
         return (rehearse_planned if options.dry_run else train_planned)(config, budget, opened, options.with_)

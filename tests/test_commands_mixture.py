@@ -12,9 +12,9 @@ from hub_backbones import saved_backbone
 import main
 from inference.classifier import open_classifier
 from trainers import setup as prepared_runs
+from trainers.budget import mixture, named
 from trainers.budget import networks as networks_module
 from trainers.budget import networks as ways
-from trainers.budget import plan
 from trainers.engine.randomness import seed_everything
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import RunFolder
@@ -98,9 +98,10 @@ def small_plan(monkeypatch):
         return config.changed(train={"epochs": 1}), [lambda trainer: None]
 
     monkeypatch.setattr(networks_module, "local_networks", lambda: networks)
-    monkeypatch.setattr(plan, "local_networks", lambda: networks)
-    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [way])
-    monkeypatch.setattr(plan, "with_deadline", an_epoch)
+    monkeypatch.setattr(mixture, "local_networks", lambda: networks)
+    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [way])
+    for module in (mixture, named):
+        monkeypatch.setattr(module, "with_deadline", an_epoch)
 
 
 def planned_run(photos, folder, *words):
@@ -136,7 +137,7 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
 def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(networks_module, "QUICK", 1e8)
     monkeypatch.setattr(networks_module, "SMALL_SIDE", 1000)
-    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [])
+    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [])
     run = planned_run(photos, tmp_path)
     frozen, mixed = (
         json.loads((folder / "config.json").read_text())["model"] for folder in (run.with_name("plan_frozen"), run)

@@ -19,7 +19,7 @@ from inference.certainty.answers import Answers, read_answers, write_answers
 from inference.certainty.unknown import Unlikeness
 from trainers import features
 from trainers.auto_resume import find_same_options
-from trainers.budget import plan
+from trainers.budget import planned_run
 from trainers.config import OutputConfig, RunConfig, TrainConfig, run_options, to_dict
 from trainers.features import features_of
 from trainers.setup import prepare
@@ -232,8 +232,8 @@ def test_a_part_of_a_plan_is_taken_up_by_the_same_words_alone(then, now, same, n
     begun(tmp_path / "runs", to_dict(before), ["main.py", "train", *then.split()])
     monkeypatch.setattr("sys.argv", ["main.py", "train", *now.split()])
     wanted = RunConfig(output=OutputConfig(run_name=name, auto_resume=True))
-    assert (plan.options_begun(wanted).train.epochs == 9) is same
-    assert plan.options_begun(wanted.changed(output={"auto_resume": False})).train.epochs is None
+    assert (planned_run.options_begun(wanted).train.epochs == 9) is same
+    assert planned_run.options_begun(wanted.changed(output={"auto_resume": False})).train.epochs is None
 
 
 def test_answers_of_other_weights_are_not_read(tmp_path):

@@ -16,7 +16,8 @@ from commands import compare, train
 from commands.arguments import TrainOptions
 from commands.parser import on_line, parse
 from datasets.open import OpenedImages
-from trainers.budget.plan import Budget, best_in
+from trainers.budget.plan import best_in
+from trainers.budget.planned_run import Budget
 from trainers.config import RunConfig, from_dict, load_config, run_options
 from trainers.options.recipes import RECIPES, filled_in
 from trainers.run import train as train_run

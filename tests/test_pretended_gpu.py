@@ -14,8 +14,8 @@ from small_run import call
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.transforms import BatchMix
+from trainers.budget import mixture
 from trainers.budget import networks as ways
-from trainers.budget import plan
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.optim import build_optimizer
@@ -175,7 +175,9 @@ def test_a_mixture_trains(command, runs):
 
 def test_a_plan_trains(command, monkeypatch):
     way = ways.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
-    monkeypatch.setattr(plan, "local_networks", lambda: [Network("vit_nano_8", 32)])
-    monkeypatch.setattr(plan, "ways", lambda accuracy, priced, seconds: [way])
-    monkeypatch.setattr(plan, "with_deadline", lambda config, *_, **__: (config.changed(train={"epochs": 1}), [print]))
+    monkeypatch.setattr(mixture, "local_networks", lambda: [Network("vit_nano_8", 32)])
+    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [way])
+    monkeypatch.setattr(
+        mixture, "with_deadline", lambda config, *_, **__: (config.changed(train={"epochs": 1}), [print])
+    )
     assert "mixed  " in command("train --minutes 5 --amp off --run-name plan")

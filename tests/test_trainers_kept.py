@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 from small_run import META, few_digits
 
 from common.errors import OptionError
-from trainers.budget.plan import calibrated_loss
+from trainers.budget.named import calibrated_loss
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.storage.checkpoint_file import best_of, read_checkpoint

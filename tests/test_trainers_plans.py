@@ -20,11 +20,12 @@ from comparison.planning import LARGE_GRID
 from datasets.config import DataConfig
 from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
-from trainers.budget import deadline, pace, plan
+from trainers.budget import deadline, mixture, named, pace, planned_run
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import Price, Priced, Way, shares, ways
 from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
-from trainers.budget.plan import Budget, best_in, without_luck
+from trainers.budget.plan import best_in, without_luck
+from trainers.budget.planned_run import Budget
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config, to_dict
 from trainers.heads.fit import FROZEN
 from trainers.options import defaults
@@ -71,8 +72,8 @@ def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypa
     machine = Machine(monkeypatch, networks, seconds=seconds, slower=slower)
     assert networks.slow() == [LARGE_LITE0, LARGE_VIT]
     assert {*networks.quick()} == {LITE0, VIT}
-    begun = plan.Plan(RunConfig(), machine.start, machine.budget, networks)
-    begun.compute_some(networks.quick(), share=plan.FIRST)
+    begun = mixture.Plan(RunConfig(), machine.start, machine.budget, networks)
+    begun.compute_some(networks.quick(), share=planned_run.FIRST)
     assert (begun.used, begun.slower) == (chosen, pytest.approx(slower))
     assert machine.now == pytest.approx(slower * networks.cost(chosen))
     assert priced([LARGE_VIT]).quick() == [LARGE_VIT]
@@ -154,12 +155,12 @@ class Machine:
         self.fixed = fixed
         self.accuracy = accuracy or {network.name: 0.8 for network in networks.prices}
         self.budget = Budget(seconds / 60, seconds)
-        monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(planned_run, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(Priced, "compute", self.compute)
-        monkeypatch.setattr(plan, "priced", lambda *options, rehearsed: networks)
-        monkeypatch.setattr(plan, "with_deadline", lambda config, passes, until, most: (config, [until]))
-        monkeypatch.setattr(plan, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
-        monkeypatch.setattr(plan.console, "say", lambda line, **options: self.said.append(line))
+        monkeypatch.setattr(mixture, "priced", lambda *options, rehearsed: networks)
+        monkeypatch.setattr(mixture, "with_deadline", lambda config, passes, until, most: (config, [until]))
+        monkeypatch.setattr(mixture, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
+        monkeypatch.setattr(mixture.console, "say", lambda line, **options: self.said.append(line))
         self.parts = {}
 
     def compute(self, network, split):
@@ -202,7 +203,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
     def train_alone(*options):
         machine.now = max(machine.now, seconds)
 
-    monkeypatch.setattr(plan, "one_model", train_alone)
+    monkeypatch.setattr(mixture, "one_model", train_alone)
     machine.plan()
     assert machine.now <= seconds + max(0.03 * seconds, 5.0)
     assert machine.now >= 0.95 * seconds or any("stay unused" in line for line in machine.said)
@@ -213,7 +214,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
     drawn = [config.output.tb for config in machine.runs].count("standard")
     assert drawn == 1 - any("no time for pictures" in line for line in machine.said)
     if others:
-        assert networks.cost(answer.model.networks) <= plan.FIRST * seconds or answer.model.networks == (VIT,)
+        assert networks.cost(answer.model.networks) <= planned_run.FIRST * seconds or answer.model.networks == (VIT,)
         assert {*answer.model.networks} <= {*others[-1].model.networks}
         trained = [config for config in others if config.model.name != MIXTURE]
         assert sum(bool(network.weights) for network in others[-1].model.networks) == len(trained)
@@ -250,7 +251,7 @@ def test_part_of_a_pass_is_trained_where_there_is_no_time_for_more(monkeypatch, 
     networks = priced([VIT], train=2_500)
     machine = Machine(monkeypatch, networks, seconds=seconds)
     found = ways({"vit_stem_16": 0.8}, networks, seconds=seconds)
-    assert bool(plan.train_each(RunConfig(), machine.start, found, machine.budget)) == trained
+    assert bool(mixture.train_each(RunConfig(), machine.start, found, machine.budget)) == trained
     assert sum("is not trained" in line or "stay unused" in line for line in machine.said) == (not trained)
 
 
@@ -258,7 +259,7 @@ def test_part_of_a_pass_is_trained_where_there_is_no_time_for_more(monkeypatch, 
 def test_where_time_is_short_the_quickest_network_answers_without_pictures(monkeypatch, images, frozen):
     """In 44 s of 60, and 52; 58 would be too late with the fit."""
     machine = Machine(monkeypatch, priced([VIT], train=images), seconds=60)
-    monkeypatch.setattr(plan, "one_model", lambda config, *options: config)
+    monkeypatch.setattr(mixture, "one_model", lambda config, *options: config)
     found = machine.plan()
     assert [[*config.model.networks] for config in machine.runs] == ([frozen] if frozen else [])
     if not frozen:  # all of the time is for training
@@ -273,9 +274,9 @@ def fake_starts(monkeypatch, *, features, accuracy=(0.6, 0.7)):
         runs.append(config)
         return SimpleNamespace(run_dir=len(runs), val={"accuracy": next(scores), "loss": 0.5}, images={"val": 50})
 
-    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: features)
-    monkeypatch.setattr(plan, "calibrated_loss", lambda run: 1 - run.val["accuracy"])
+    monkeypatch.setattr(planned_run, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(named, "seconds_of_forward", lambda setup, images: features)
+    monkeypatch.setattr(named, "calibrated_loss", lambda run: 1 - run.val["accuracy"])
     return runs, start
 
 
@@ -290,7 +291,7 @@ def fake_starts(monkeypatch, *, features, accuracy=(0.6, 0.7)):
 )
 def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, features, step, trained):
     runs, start = fake_starts(monkeypatch, features=features)
-    monkeypatch.setattr(plan, "STEP", step)
+    monkeypatch.setattr(named, "STEP", step)
     data, model = few_digits(), ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     kept = best_in(Budget(1, 100.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
     assert [config.model.trainable for config in runs] == trained
@@ -524,8 +525,8 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     words = ["train", "--model", "vit_micro_2", "--labels-per-class", "10", "--device", "cpu"]
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([1.0, 2.0, 0.5])
-    monkeypatch.setattr(plan, "seconds_of_forward", lambda setup, images: next(paces))
-    monkeypatch.setattr(plan, "ending_at", lambda until, most: lambda trainer: None)
+    monkeypatch.setattr(named, "seconds_of_forward", lambda setup, images: next(paces))
+    monkeypatch.setattr(planned_run, "ending_at", lambda until, most: lambda trainer: None)
 
     def start(*more):
         monkeypatch.setattr(sys, "argv", ["main.py", *words, *more])
@@ -551,7 +552,7 @@ def test_a_planned_run_that_is_taken_up_keeps_its_epochs_and_its_deadline(tmp_pa
     options = OutputConfig(output_dir=tmp_path, run_name=name, auto_resume=True)
     requested = to_dict(RunConfig(train=TrainConfig(epochs=7), output=options))
     (begun / "meta.json").write_text(json.dumps(META | {"requested": requested, "argv": command_line()}))
-    config, handlers = plan.with_deadline(RunConfig(output=options), 3.0, 300.0)
+    config, handlers = planned_run.with_deadline(RunConfig(output=options), 3.0, 300.0)
     assert (config.train.epochs, len(handlers)) == (7, 1)
 
 

@@ -52,6 +52,12 @@ def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig
     return filled
 
 
+def cooling(recipe: str) -> dict[str, dict[str, Any]]:
+    """Return the options of a recipe with a rate that stays until the run's end is near."""
+    options = RECIPES[recipe].options
+    return options | {"train": options["train"] | {"schedule": "cooldown"}}
+
+
 def card(name: str) -> str:
     """Return what `--config NAME` prints before it trains."""
     recipe = RECIPES[name]
