@@ -1,6 +1,6 @@
 """Compare `train --data X --minutes M` with a ResNet-18 in a plain loop.
 
-    python -m benchmarks.five_minutes --sets /work/sets [--minutes 5] [--seeds 3] [--threads 1] [--side-by-side]
+    python -m benchmarks.five_minutes --sets FOLDER [--minutes 5] [--seeds 3] [--threads 1] [--side-by-side]
 
 Four sets are cut, once, out of archives in --data-root: hymenoptera (all of it), the ten most frequent breeds of
 dog_breed_tiny, 5,000 training and 2,000 test images of CIFAR-10 (JPEG) and of Fashion-MNIST. Each is a folder with
@@ -11,7 +11,7 @@ Arms: `minutes` is the command with no other option, which mixes networks; `plai
 `scratch-small` the recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace;
 `resnet18` is torchvision's, from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
-the benchmark goes on.
+the benchmark continues.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     python -m benchmarks.made_sets --sets FOLDER [--only emoji letters icons stamps]
 
-Each is a folder with train/ and test/, for `benchmarks.five_minutes` and `benchmarks.side_by_side` by `--only`. `emoji`
-needs Noto Color Emoji and Unicode's list of emoji (on Debian: apt-get install fonts-noto-color-emoji unicode-data); an
-emoji, whatever its gender and colour of skin, is in one part only. `letters` takes every typeface that `fc-list` names
-and that has the letters; all styles of a typeface are in one part. Other fonts make another set: `typefaces.txt` next
-to the letters lists them. `icons` are a desktop's, by what they stand for (oxygen-icon-theme,
-gnome-icon-theme, faenza-icon-theme, elementary-xfce-icon-theme, adwaita-icon-theme); icons of one name are in one part.
-`stamps` are photographs and drawings of Tux Paint by their folder (tuxpaint-stamps-default). What `check` calls an
-error is left out: a test picture that is nearly one of the training, and pictures of two labels.
+Each is a folder with train/ and test/, for `benchmarks.five_minutes --only`. `emoji` needs Noto Color Emoji and
+Unicode's list of emoji (on Debian: apt-get install fonts-noto-color-emoji unicode-data); an emoji, whatever its gender
+and colour of skin, is in one split only. `letters` takes every typeface that `fc-list` names and that has the letters;
+all styles of a typeface are in one split. Other fonts make another set: `typefaces.txt` next to the letters lists them.
+`icons` are a desktop's, by what they stand for (oxygen-icon-theme, gnome-icon-theme, faenza-icon-theme,
+elementary-xfce-icon-theme, adwaita-icon-theme); icons of one name are in one split. `stamps` are photographs and
+drawings of Tux Paint by their folder (tuxpaint-stamps-default). What `check` calls an error is left out: a test picture
+that is nearly one of the training, and pictures of two labels.
 """
 
 from __future__ import annotations
