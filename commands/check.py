@@ -29,7 +29,7 @@ CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail", 
 
 @dataclass(frozen=True)
 class Options(JsonOption, arguments.ImagesOptions):
-    """Look for faults in a set of images: damaged files, copies across splits, shortcuts, and 30 more.
+    """Look for faults in a set of images: damaged files, duplicates across splits, shortcuts, and 30 more.
 
     Exit code 0: clean, or warnings only; 3: training would be wrong.
     """
@@ -133,7 +133,7 @@ def verdict(report: CheckReport) -> str:
         return f"Training would be wrong: {counts}."
     if report.shortcuts:
         return f"A model may learn a shortcut in place of the content: {counts}."
-    return f"Nothing found makes training wrong: {counts}."
+    return f"No errors, {pluralise(len(report.findings), 'warning')}: you can train."
 
 
 def _is_of_an_image(finding: Problem) -> bool:

@@ -27,7 +27,7 @@ class Options(ImagesOptions):
     on_bad_image: Literal["fail", "skip"] = "fail"
     """Stop at an unreadable image (fail) or leave it out (skip)."""
     folds: int = 5
-    """Cut the images into this many folds. Each is judged by models that were trained on the others."""
+    """Cut the images into this many folds. Each is scored by models that were trained on the others."""
     output: Annotated[Path | None, OutputFolder] = None
     """Write the files to this folder. Default: runs/<data>/clean/."""
     port: int | None = None
@@ -67,7 +67,7 @@ def main(options: Options) -> int:
         if found.faults:
             raise DataError(f"cannot read {found.faults[0]}; --on-bad-image skip leaves such images out")
     if again:
-        say(f"{listed} is there: its decisions count; remove it to look anew")
+        say(f"using the decisions in {listed}; remove it to search again")
         suspects = read_suspects(listed, samples)
     else:
         for how in {have_learnt(network.weights, config.source) for network in networks} - {""}:
@@ -75,7 +75,7 @@ def main(options: Options) -> int:
         probabilities = clean.cross_validate(samples, found, folds=options.folds)
         suspects, of_test = (clean.suspects_of(samples, found, probabilities, test=test) for test in (False, True))
         accuracy = clean.accuracy_of(samples, found, probabilities)
-        say(f"{accuracy:.1%} of the labels are what models say that have not learnt from them")
+        say(f"models that were not trained on a picture agree with {accuracy:.1%} of the labels")
         if accuracy < clean.SURE:
             say("models that are right so seldom doubt the labels of many hard images: decide one by one")
         folder.mkdir(parents=True, exist_ok=True)

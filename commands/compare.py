@@ -1,4 +1,4 @@
-"""`compare`: scratch against pretrained, or any other arms, under one protocol; or runs that are there already."""
+"""`compare`: scratch against pretrained, or any other models, under one protocol; or runs that are there already."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ARM_OPTIONS = {
     and not takes_several(option)
     and not {Shared, NoWord} & {*option.marks}
 }
-"""Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
+"""Options that may differ between models; everything else is the same for all."""
 
 STORY = (
     "--data", "digits", "--labels-per-class", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off",
@@ -77,13 +77,13 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
 
     runs: Annotated[tuple[str, ...], Positional, Arg(metavar="RUN")] = ()
     """Compare finished run directories, and train nothing."""
-    arms: Annotated[tuple[str, ...], Arg(metavar="ARM")] = ()
+    arms: Annotated[tuple[str, ...], Arg(metavar="NAME")] = ()
     """Compare these models, each as MODEL[,option=value...]. Such as "vit_b_16,weights=none,trainable=last:4". Default:
     one architecture from scratch and pretrained."""
     config: Path | None = None
     """Read shared options from a file, TOML or JSON. The command line overrides it."""
     seeds: int = 3
-    """Train each arm with this many seeds. The first is --seed."""
+    """Train each model with this many seeds. The first is --seed."""
     labels: Annotated[tuple[str, ...], Arg(name="labels-per-class", metavar="N")] = ()
     """Train on so many images of each class. Of several numbers each is compared; all: every training image."""
     minutes: float | None = None
@@ -91,10 +91,10 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
     models or a length are named."""
     images_seen: tuple[int, ...] = ()
     """Show this many training images to every run. One number, or one for each of --labels-per-class; it sets the
-    epochs. Default: what the arm that takes most of them asks for."""
+    epochs. Default: the longest of the models' own."""
     tune_lr: Annotated[tuple[Literal["auto", "on", "off"] | float, ...], Arg(metavar="RATE")] = ("auto",)
-    """Choose each arm's learning rate on validation images. auto, on, off, or the rates to try; without, three by the
-    size of the models. All arms try the same. Default: auto, which tunes if the time allows it."""
+    """Choose each model's learning rate on validation images. auto, on, off, or the rates to try; without, three by the
+    size of the models. All models try the same. Default: auto, which tunes if the time allows it."""
     plan_only: bool = False
     """Write a config for each run and a list of commands, and train nothing. For any scheduler. When they are done, the
     same command without this option collects the runs; with it, it lists those that are left."""
@@ -247,7 +247,7 @@ def minutes_of(options: Options) -> float | None:
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:
-    """The options of one arm: `base` with what `text` changes."""
+    """Return the options of one arm: `base` with what `text` changes."""
     model, *changes = [part.strip() for part in re.split(r",(?=\s*[\w-]+\s*=)", text)]  # a path may have a comma
     given: dict[Option, Any] = {ARM_OPTIONS["model"]: model}
     try:
@@ -259,5 +259,5 @@ def parse_arm(text: str, base: RunConfig) -> RunConfig:
             given[option] = read(option, value)
         config: RunConfig = filled(RunConfig, given, base)
     except (OptionError, argparse.ArgumentTypeError) as error:
-        raise UsageError(f"arm {text!r}: {error}") from None
+        raise UsageError(f"--arms {text!r}: {error}") from None
     return config

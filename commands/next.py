@@ -18,14 +18,14 @@ from trainers.storage.data_folder import claimed_folder, data_folder
 LISTED = 10
 """Most pictures and classes named on the terminal."""
 WHY = {
-    "centre": "typical of many, as labels are few or there are none",
+    "centre": "typical of many pictures; there are few labels, or none",
     "uncertain": "of those that the model is least sure of, as different as can be",
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choose the pictures to label next: typical ones first, then those that a model is unsure of, and no copies.
+    """Choose the pictures to label next: typical ones first, then those that a model is unsure of, and no duplicates.
 
     Leaves picks.csv, with scores, and labels.csv, path and label of all that is labelled so far, for train. Given
     again, it takes the labels from picks.csv and, when all its pictures are decided, adds the next ones. To choose
@@ -37,8 +37,8 @@ class Options:
     number: Annotated[int, Arg(short="-n")] = 40
     """Number of pictures to choose."""
     labelled: Annotated[tuple[str, ...], Arg(metavar="NAME|PATH")] = ()
-    """Labelled sets, as train reads them: their pictures and copies of these are not asked about, the model learns from
-    them, and labels.csv contains them."""
+    """Labelled sets, as train reads them. Their pictures and duplicates of these are not asked about, the model learns
+    from them, and labels.csv contains them."""
     review: bool = False
     """Label the pictures on a page of this machine, by keys."""
     path_column: Name = None

@@ -202,7 +202,7 @@ def elsewhere(name: str, options_class: type, known: Sequence[str], *, prog: str
     for option in options_of(options_class):
         if "--config" in known and option.section and option.flag in (name, ours):
             of_an_arm = option.flag in screen_of(options_class).OF_ARMS
-            arm = f" or, for one arm, --arms MODEL,{option.name}=VALUE" * of_an_arm
+            arm = f" or, for one model, --arms MODEL,{option.name}=VALUE" * of_an_arm
             return f"{name} is set in a file: --config FILE with the line {option.section}.{option.name} = VALUE{arm}"
     return f"unknown option {name}{did_you_mean(name, known)} See {prog} --help"
 

@@ -36,7 +36,7 @@ class Options(ImagesOptions):
     """Name the images: a folder, a table, or a built-in set. Also a zip, or tar shards (FOLDER/*.tar)."""
     _: KW_ONLY
     models: Annotated[tuple[str, ...], Arg(metavar="MODEL")] = ()
-    """Rank these backbones. A run directory, the name of weights that come with the application, or an arm of compare,
+    """Rank these backbones. A run directory, the name of weights that come with the application, or a model of compare,
     such as vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
     exclude: Path | None = None
     """Leave out the images that this CSV file lists. Its column is `path`."""

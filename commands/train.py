@@ -152,7 +152,7 @@ def train_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more:
         with nullcontext() if handlers else console.quiet():  # the plan says what a fitted head gave
             return train_or_resume(config, handlers=handlers, opened=opened)
 
-    with signals.hinting("the same command with --auto-resume goes on with the plan"):
+    with signals.hinting("the same command with --auto-resume continues the plan"):
         kept = best_in(budget, config, start, opened=opened, more=more)
     kept.folder.keep()
     report(kept)

@@ -42,7 +42,7 @@ def compare_arms(
     `time.monotonic` from which the minutes count, now if None. Raises OptionError, DataError, WeightsError: before
     anything is trained or written. TrainingError, Interrupted: the same request continues.
     """
-    hint = "give the same command again: it goes on where this one stopped"
+    hint = "the same command continues where this one stopped"
     with signals.hinting(hint), planned(request, jobs, slurm, began) as plan:
         warnings = tuple(known_problems(plan))
         for line in warnings:
@@ -108,7 +108,7 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -
 
 def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
     """Record one run as the result of a comparison, and return its directory: with the most labels, of the arm whose
-    mean validation score is best, the best seed. The test images judge the arms; they choose no run."""
+    mean validation score is best, the best seed. The test images score the arms; they choose no run."""
     richest = max(runs, key=lambda run: run.labels_per_class or math.inf).labels_per_class
     by_arm = groupby((run for run in runs if run.labels_per_class == richest), key=lambda run: run.arm)
     arms = [[read_result(run.folder) for run in of_arm] for _, of_arm in by_arm]

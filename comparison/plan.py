@@ -48,7 +48,7 @@ class PlannedArm:
     """Options with every default filled in, as in a run of its own."""
     parameters: int
     pace: Pace | None
-    """None: not measured, as the runs compute elsewhere, or the comparison goes on as it was planned."""
+    """None: not measured, as the runs compute elsewhere, or the comparison continues as it was planned."""
 
     @property
     def keeps_features(self) -> bool:

@@ -126,7 +126,7 @@ def plan_comparison(
 def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
     """Choose learning rates, threads and, for `--minutes`, epochs.
 
-    A comparison that goes on keeps what it began with."""
+    A comparison that continues keeps what it began with."""
     train, threads = plan.request.base.train, plan.request.base.train.threads
     begun = read_if_whole(plan.folder / "compare.json", **SETTLED) if plan.continued else None
     if begun is not None:
@@ -206,7 +206,7 @@ def build_arms(
     names = arm_names([to_dict(resolved) for resolved, *_ in found])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:
-        raise OptionError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
+        raise OptionError(f"two models are the same: {twins[0]}; each of --arms must differ from the others")
     return tuple(
         PlannedArm(name, slug, config, *rest)
         for name, slug, config, rest in zip(names, slugs(names), configs, found, strict=True)
@@ -217,9 +217,9 @@ def refuse_what_cannot_be_shared(request: Request, *, queued: bool = False) -> N
     """Raise OptionError for options that make no sense for several runs on one split."""
     train, labels = request.base.train, request.labels
     if len(request.arms) < 2:
-        raise OptionError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
+        raise OptionError(f"a comparison needs two models or more, found {len(request.arms)}; see --arms")
     if request.base.data.folds is not None:
-        raise OptionError("compare scores all arms on one test split; leave out folds")
+        raise OptionError("compare scores all models on one test split; leave out folds")
     if labels != (None,) and request.base.data.fraction is not None:
         raise OptionError("fraction and --labels-per-class both choose the training images; give one of them")
     if len(request.images_seen) not in (0, 1, len(labels)):
@@ -228,7 +228,7 @@ def refuse_what_cannot_be_shared(request: Request, *, queued: bool = False) -> N
             "of them, or one for each"
         )
     if train.patience:
-        raise OptionError("compare gives every arm the same images to see, in ordinary runs; leave out patience")
+        raise OptionError("compare trains every model on as many images; leave out patience")
     if queued and request.minutes is not None:
         raise OptionError("--minutes measures this machine, and --on slurm computes on others: give --epochs instead")
     if request.base.output.tracker is not None:

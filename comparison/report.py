@@ -93,7 +93,7 @@ def page(comparison: Comparison, pictures: Sequence[ReportFigure]) -> str:
 
 def details() -> dict[str, Callable[[Any], str]]:
     """Return the columns of further scores and of costs."""
-    return {"arm": VERDICTS["arm"]} | {each.heading: each.cell for each in (*SCORES, *COSTS) if each.heading}
+    return {"model": VERDICTS["model"]} | {each.heading: each.cell for each in (*SCORES, *COSTS) if each.heading}
 
 
 def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str]]) -> Table:
@@ -117,7 +117,7 @@ def mistakes_table(comparison: Comparison) -> Table:
             for row in rows_of(times.sort_values("times", ascending=False, kind="stable")[:MISTAKES]):
                 true, predicted = names[row.label], names[row.predicted]
                 lines.append([condition.labels, first_of(runs).arm, true, predicted, str(row.times)])
-    return ["labels", "arm", "true", "predicted", "times"], lines
+    return ["labels", "model", "true", "predicted", "times"], lines
 
 
 def settings_table(comparison: Comparison) -> Table:

@@ -29,7 +29,7 @@ LEAST = 0.01
 FITTED = 0.98
 """Training accuracy from which an arm has converged."""
 FEWEST = 8
-"""Epochs below which convergence is not judged."""
+"""Epochs below which nothing is said of convergence."""
 ONE_PASS = 0.99
 """Passes over the training images below which a model has not been trained, and nothing is said of who is better."""
 CONVERGENCE = (
@@ -159,7 +159,7 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`; of arms of which one took less
     than a pass over the images it is `untrained`.
 
-    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): judged alone,
+    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): one by one,
     six conditions of equal arms name a winner in an eighth of the reports.
     """
     rows, found = [], []

@@ -163,7 +163,7 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
         groups.setdefault((text, copy), {})[run.seed] = run
     if len(groups) < 2:
         raise DataError(
-            f"{pluralise(len(runs), 'run')} of one configuration are one arm, not a comparison; "
+            f"{pluralise(len(runs), 'run')} of one configuration are one model, not a comparison; "
             "name runs that differ in more than their seed"
         )
     arms = list(groups.values())
@@ -174,7 +174,7 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     names = [f"{name} ({copy})" if copy > 1 else name for name, (_, copy) in zip(names, groups, strict=True)]
     if any(arm.keys() != arms[0].keys() for arm in arms):
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
-        raise DataError(f"the arms have different seeds ({listed}); name runs of the same seeds")
+        raise DataError(f"the models have different seeds ({listed}); name runs of the same seeds")
     labels = runs[0].config["data"]["labels_per_class"]
     return [
         replace(arm[seed], arm=name, labels_per_class=labels)

@@ -103,7 +103,7 @@ def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
         needed = whole_time(with_passes(found, lambda _: 1.0)) + spent
         raise OptionError(
             f"--minutes {plan.request.minutes:g} is {found.passes(slowest):.2g} of a pass over the images for"
-            f" {found.arms[slowest[1]].name}: give {math.ceil(1.1 * needed / 60)} or more, or fewer arms or labels"
+            f" {found.arms[slowest[1]].name}: give {math.ceil(1.1 * needed / 60)} or more, or fewer models or labels"
         )
     for_all = whole_time(with_passes(plan, lambda cell: enough(plan, cell))) + spent
     return replace(found, given_up=tuple(given_up(plan, found)), minutes_for_all=math.ceil(1.1 * for_all / 60))

@@ -165,7 +165,7 @@ def train_all(plan: ComparisonPlan, train: TrainAll, clock: Clock | None = None)
 def require_result(plan: ComparisonPlan, run: ArmRun, result: RunResult | None) -> None:
     """Raise TrainingError where a run with the only rate of its arm has diverged."""
     if result is None:
-        raise TrainingError(f"{planned_run(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its arm")
+        raise TrainingError(f"{planned_run(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its model")
 
 
 def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, RunResult | None]) -> float | None:

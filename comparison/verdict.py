@@ -40,7 +40,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
     held_out = "; half of val was held out as test" if split.halved else ""
     console.say(f"{request.base.data.source}: {sizes(plan)} images{held_out}", label="data")
     for parameters, arms in groupby(plan.arms, key=lambda arm: arm.parameters):
-        console.say(f"{', '.join(arm.name for arm in arms)}: {parameters:,} parameters", label="arms")
+        console.say(f"{', '.join(arm.name for arm in arms)}: {parameters:,} parameters", label="models")
     budgets = [
         f"{'all' if labels is None else f'{labels} a class'}: {images:,} images {passes_text(plan, place)}"
         for place, (labels, images) in enumerate(zip(request.labels, plan.train_images, strict=True))
@@ -51,7 +51,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
         console.say(f"{request.minutes:g} min leave none for {', '.join(plan.given_up)}{more}", label="time")
     together = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = "" if plan.sharing.threads is None else f", {pluralise(plan.sharing.threads, 'thread')} each"
-    tuned = f"; of the learning rates {_rates(plan)} each arm takes the best on val" if plan.grid else ""
+    tuned = f"; of the learning rates {_rates(plan)} each model takes the best on val" if plan.grid else ""
     seconds = whole_time(plan)
     time = f" in about {console.duration(seconds)}" if seconds else ", not measured"
     console.say(f"{plan.number_of_runs}{time}, {together} {plan.where}{threads}{tuned}", label="runs")
@@ -72,7 +72,7 @@ def passes_text(plan: ComparisonPlan, place: int) -> str:
 
 
 def protocol(plan: ComparisonPlan) -> Iterator[str]:
-    """Yield how the arms were treated, one sentence each."""
+    """Yield how the models were treated, one sentence each."""
     request, split = plan.request, plan.split
     yield f"All runs use one split, saved as {plan.split_file.name}: {sizes(plan)} images."
     if split.halved:
@@ -86,11 +86,11 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         if request.minutes is None:
             yield (
                 f"With {labels_text(labels, every='all training labels')} every run takes"
-                f" {pluralise(epochs, 'epoch')}: {round(images * epochs):,} images seen, the same for all arms."
+                f" {pluralise(epochs, 'epoch')}: {round(images * epochs):,} images seen, the same for all models."
             )
     if plan.grid:
         yield (
-            f"Every arm tried the peak learning rates {_rates(plan)} at seed {plan.seeds[0]}; the one with "
+            f"Every model tried the peak learning rates {_rates(plan)} at seed {plan.seeds[0]}; the one with "
             f"the best validation {metric_of(plan.select)} (ties: lower loss) served its other seeds too."
         )
     else:
@@ -107,14 +107,14 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
     learnt = {have_learnt(arm.resolved.model.weights, data.source) for arm in plan.arms} - {""}
-    yield from (f"{how}: a pretrained arm may have been trained on the test images" for how in learnt)
+    yield from (f"{how}: a pretrained model may have been trained on the test images" for how in learnt)
     yield from plan.seen
     if not plan.grid:
         more = "--tune-lr on tries" if plan.request.minutes is None else "more minutes try"
         yield f"learning rates were not tuned; {more} several"
     copies = copies_of_training_images(plan.split.samples, data.root)
     if copies is None:
-        yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
+        yield f"too many images to search train and test for duplicates; {command('check', *named_set(data))} does"
     elif copies:
         images = plan.split.size("test")
         yield f"{len(copies)} of {images} test images are near-duplicates of training images, first {copies[0]!r}"
@@ -163,7 +163,7 @@ def pair_sentence(pair: Any) -> str:
     else:
         sentence = f"{better} wins: {higher:.1%} against {lower:.1%} for {worse} ({points})"
     if pair.verdict == "unclear" and pair.together > 1 and pair.p <= LEVEL:
-        sentence += f", as the {pair.together} comparisons are judged together (Holm's p = {pair.p_holm:.2g})"
+        sentence += f", as the {pair.together} comparisons are corrected together (Holm's p = {pair.p_holm:.2g})"
     if needed := seeds_or_images_needed(pair):
         sentence += f"; {needed}"
     if pair.verdict in ("better", "worse") and found.seeds == 1:
@@ -240,7 +240,7 @@ def not_converged(comparison: Comparison) -> Iterator[str]:
             if trains and row.passes < FEWEST
         ]
         if short:
-            yield f"too few passes to judge whether more would help{where}: {', '.join(short)}"
+            yield f"too few passes to say whether more would help{where}: {', '.join(short)}"
         spoilt = [row.arm for row in rows if row.best_epoch == "0"]
         if spoilt:
             yield f"no pass improved the fitted head it began with{where}: {', '.join(spoilt)}"
@@ -271,7 +271,7 @@ def verdict_text(row: Any) -> str:
 
 
 VERDICTS = {
-    "arm": lambda row: row.arm,
+    "model": lambda row: row.arm,
     "accuracy %": mean_text,
     "difference, points": points_text,
     "verdict": lambda row: verdict_text(row),
@@ -306,7 +306,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
     table = comparison.table
     if ((table["verdict"] == "unclear") & (table["difference_low"] * table["difference_high"] > 0)).any():
         together = len(comparison.pairs)
-        line = f"an interval that leaves out 0 names no winner: {together} comparisons are judged together"
+        line = f"an interval that leaves out 0 names no winner: {together} comparisons are tested together"
         yield from textwrap.wrap(line, WIDTH)
     if len(names) == 2:
         for condition in conditions:
@@ -327,7 +327,7 @@ def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list
             verdict = verdict_text(second) if second.verdict == "untrained" else verdict
             rows.append([condition.labels, mean_text(first), mean_text(second), points_text(second), verdict])
     else:
-        header = ["labels", "arm", "accuracy", "difference, points", ""]
+        header = ["labels", "model", "accuracy", "difference, points", ""]
         rows = [
             [condition.labels, name, *(text(row) for text in [*VERDICTS.values()][1:])]
             for condition in conditions
@@ -336,7 +336,7 @@ def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list
     if len(rows) > MOST_ROWS:
         return []
     cells = [row[len(conditions) == 1 :] for row in (header, *rows)]  # one condition needs no labels
-    return [*format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("arm", "")])]
+    return [*format_table(cells, left=[place for place, name in enumerate(cells[0]) if name in ("model", "")])]
 
 
 def letter_of(number: int) -> str:
@@ -361,7 +361,7 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield what was scored, what the columns of the report mean, and what is judged together."""
+    """Yield what was scored, what the columns of the report mean, and which tests share one level."""
     first, claims = comparison.conditions[0], len(comparison.pairs)
     of_all, seeds = design(of_runs(comparison.predictions, first.runs)), first_of(first.table).seeds
     yield (
@@ -369,7 +369,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
         f"± standard deviation over {pluralise(seeds, 'seed')}"
     )
     yield "95% interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs"
-    yield "95% right on: share of the images, each run's surest ones, on which 95% of its answers are right"
+    yield "95% right on: share of the images, each run's most confident ones, on which 95% of its answers are right"
     yield "time and memory: medians over the seeds; memory: the peak of the process, or of the device"
     if not of_all.alone:
         where = f", with {first.title}" * (len(comparison.conditions) > 1)
@@ -380,11 +380,11 @@ def notes(comparison: Comparison) -> Iterator[str]:
     if comparison.table["improvement"].notna().any():
         yield f"^ not converged: validation accuracy still rose {CONVERGENCE}"
     if len(comparison.arms) > 2:
-        yield f"better, worse: than the first arm, {comparison.arms[0]}"
+        yield f"better, worse: than the first model, {comparison.arms[0]}"
     if claims > 1:
         yield (
-            f"verdicts: the {claims} comparisons are judged together (Holm's correction): of reports on equal arms at "
-            "most 5% name a winner; the intervals are not corrected, so one may leave out 0 without a winner"
+            f"verdicts: the {claims} comparisons share one level of 5% (Holm's correction): of reports on equal models "
+            "at most 5% name a winner; the intervals are not corrected, so one may leave out 0 without a winner"
         )
 
 
@@ -395,7 +395,7 @@ def card(comparison: Comparison) -> str:
         where = f"{condition.title}: " * (len(conditions) > 1)
         lines.append(f"**{escaped(where + headline(condition))}**")
     lines += [f"Warning: {escaped(line)}" for line in (*comparison.warnings, *not_converged(comparison))]
-    lines.append("The curves are each arm's mean validation accuracy over the training images seen.")
+    lines.append("The curves are each model's mean validation accuracy over the training images seen.")
     return "\n\n".join([*lines, "All columns and the protocol are in report.html, in the folder of the comparison."])
 
 

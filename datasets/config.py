@@ -93,7 +93,7 @@ class DataConfig:
     """Name the column of a table with the classes. Default: the usual names, such as label, class, breed or
     category."""
     group: Annotated[Group, ForAllArms] = None
-    """Keep images of one group, such as a patient, in one part. COLUMN of a table; `folder`, the one below the
+    """Keep images of one group, such as a patient, in one split. COLUMN of a table; `folder`, the one below the
     class or above it; or a REGEX that finds the group's name in the path, such as '(p[0-9]+)_': its first parenthesis,
     else all that it matches. Parts are train, val, test, and folds."""
     exclude: Annotated[Path | None, Movable, ForAllArms, ChoosesImages] = None
@@ -101,7 +101,7 @@ class DataConfig:
     split: Annotated[Path | None, Movable, ForAllArms, ChoosesImages] = None
     """Use the split of this `split.csv`, of an earlier run or your own. Else one is drawn."""
     grow: bool = False
-    """Add images that the table of --split does not have. Each goes to the part of its group or where images are
+    """Add images that the table of --split does not have. Each goes to the split of its group or where images are
     missing. Without it they are left out."""
     split_seed: Annotated[int, InFiles, ChoosesImages] = 0
     """Seed the split, if the set brings none. Independent of --seed."""

@@ -3,7 +3,7 @@
 A model that has learnt a picture by heart recognises its copy, or another slice of the same patient, in the test (Yagis
 et al. 2021, Scientific Reports 11: up to 96 % on random labels).
 
-Near copies of a million pictures are found in three steps:
+Near duplicates of a million pictures are found in three steps:
 1. `perceptual_hashes`: the signs of the lowest 63 DCT coefficients of a 32 x 32 grey thumbnail (Zauner, "Implementation
    and benchmarking of perceptual image hash functions", 2010). Signs, not a comparison with the median: mirroring a
    picture then flips exactly the coefficients of odd horizontal frequency, so a mirrored copy costs one XOR.
@@ -138,12 +138,12 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
     copies = copies_of(samples, data_root)
     if copies is None:
         why = "the set is too large to be read at the start; `check` finds them"
-        return samples if samples.root is None else samples.note(f"copies were not looked for: {why}")
+        return samples if samples.root is None else samples.note(f"duplicates were not looked for: {why}")
     images = int((samples.splits != LEFT_OUT).sum())
     if images <= SEARCHED_UP_TO:
         samples = samples.replace(copies=copies)
     else:
-        samples = samples.note(f"near copies were not looked for among {images:,} images; `check` finds them")
+        samples = samples.note(f"near duplicates were not looked for among {images:,} images; `check` finds them")
     if (copies < 0).all():
         return samples
     names = [f"{COPIES}{number:016x}" if number >= 0 else "" for number in copies.tolist()]
@@ -153,8 +153,8 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
 def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool = False) -> Places | None:
     """Number each picture that is there more than once, int64 (N,), -1 for others; None: contents are not read.
 
-    Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies. `any_size`: larger sets are read, and
-    near copies are looked for in them, too.
+    Copies have equal contents or, up to SEARCHED_UP_TO images, are near duplicates. `any_size`: larger sets
+    are read, and near duplicates are looked for in them, too.
     """
     if samples.copies is not None:
         return samples.copies
@@ -176,7 +176,7 @@ def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool
 
 
 def _near_links(samples: Samples, digests: np.ndarray, distinct: np.ndarray, data_root: Path | None) -> Places:
-    """Return pairs of near copies (2, m) among images of distinct contents, in the order of their hashes."""
+    """Return pairs of near duplicates (2, m) among images of distinct contents, in the order of their hashes."""
     if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
         return np.empty((2, 0), np.int64)
 
@@ -198,8 +198,8 @@ def _about_copies(samples: Samples, copies: np.ndarray) -> Iterator[str]:
     members = np.flatnonzero(copies >= 0)
     order = members[np.argsort(copies[members], kind="stable")]
     pictures = np.split(order, np.flatnonzero(np.diff(copies[order])) + 1)
-    stay = "; each picture stays in one split with its copies" if samples.splits[members[0]] < 0 else ""
-    yield f"{pluralise(len(members), 'image')} are copies of one another, {pluralise(len(pictures), 'picture')}{stay}"
+    stay = "; each stays in one split" if samples.splits[members[0]] < 0 else ""
+    yield f"{pluralise(len(members), 'image')} are duplicates, of {pluralise(len(pictures), 'picture')}{stay}"
     for what, column, names in (("labels", samples.labels, samples.class_names), ("splits", samples.splits, SPLITS)):
         torn = [rows for rows in pictures if np.ptp(column[rows])]
         if torn:

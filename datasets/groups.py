@@ -1,4 +1,4 @@
-"""Groups of images that belong together (`--group`): how they are read, kept in one part and described."""
+"""Groups of images that belong together (`--group`): how they are read, kept in one split and described."""
 
 import re
 import unicodedata
@@ -104,7 +104,7 @@ def about_groups(samples: Samples, parts: Sequence[str]) -> Samples:
         )
     if problems := torn(samples):
         samples = samples.note(
-            f"{len(problems)} of {pluralise(len(_sizes(samples)), 'group')} lie in more than one part of the split,"
+            f"{len(problems)} of {pluralise(len(_sizes(samples)), 'group')} lie in more than one split,"
             f" which inflates the score; the first is {problems[0].detail}; `check` lists them"
         )
     return samples
@@ -162,6 +162,6 @@ def group_line(samples: Samples) -> str:
     if many == 1:
         words += "; every group has one image, so --group has no effect"
     elif (samples.splits == UNSPLIT).any() or not torn(samples):
-        words += "; each stays in one part"
+        words += "; each stays in one split"
     alone = int((samples.splits != LEFT_OUT).sum() - sum(sizes))
     return words + (f"; {pluralise(alone, 'image')} {'stands' if alone == 1 else 'stand'} alone" if alone else "")

@@ -68,7 +68,7 @@ CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
 READ_UP_TO_BYTES, READ_UP_TO_FILES = 2**32, 500_000
 """A set of more bytes or files is known by its paths: reading it would take longer than some ten seconds."""
 SEARCHED_UP_TO = 20_000
-"""Images. Near copies are not looked for in larger sets before a run; `check` does that."""
+"""Images. Near duplicates are not looked for in larger sets before a run; `check` does that."""
 KEPT_FROM = 256
 """Images. What is known of fewer is read anew at every start."""
 SETTLED = 2e9

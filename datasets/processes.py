@@ -60,7 +60,7 @@ def begin_loader(worker: int = 0) -> None:
 def hand_over_error(queue: Any, error: Exception, lost: Any) -> None:
     """Send an error in place of a batch that could not be sent, for which the main process would wait for ever.
 
-    Where /dev/shm is full, a thread of multiprocessing prints the error and goes on."""
+    Where /dev/shm is full, a thread of multiprocessing prints the error and continues."""
     from torch._utils import ExceptionWrapper
 
     if isinstance(lost, tuple) and not isinstance(lost[-1], ExceptionWrapper):

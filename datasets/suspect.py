@@ -54,7 +54,7 @@ class GroupsInNames(NamedTuple):
 def suspect_groups(samples: Samples, *, drawn: bool) -> GroupsInNames | None:
     """Return the groups that folders or names suggest; None for most sets.
 
-    `drawn`: the split is drawn at random; one that is given is judged by the groups that it tears.
+    `drawn`: the split is drawn at random; one that is given is checked for the groups that it tears.
     """
     if samples.root is None or samples.grouped_by:
         return None
@@ -105,7 +105,7 @@ def _are_numbered(keys: Sequence[str | None], paths: Sequence[str]) -> bool:
 
 
 def _torn(keys: Sequence[str | None], parts: Sequence[object]) -> int:
-    """Count the keys of images in more than one part."""
+    """Count the keys of images in more than one split."""
     return sum(count > 1 for count in Counter(key for key, _ in {*zip(keys, parts, strict=True)} if key).values())
 
 
@@ -116,7 +116,7 @@ def _sentence(samples: Samples, option: str, rows: Sequence[int], keys: Sequence
     split = f"the split has images of {torn:,} of them" if torn else "a random split puts images of one group"
     return printable(
         f"{'folders' if option == FOLDER else 'names'} suggest {len(several):,} groups of several images, such as"
-        f" {shown}; {split} in more than one part, which inflates the score. If they belong together: --group"
+        f" {shown}; {split} in more than one split, which inflates the score. If they belong together: --group"
         f" {quoted(option)}"
     )
 
@@ -129,6 +129,6 @@ def suspect_column(cells: Mapping[str, Sequence[str]], split: str) -> str | None
             continue
         torn = _torn(values, cells[split]) if split else 0
         apart = f", of which the table's splits tear {torn:,}" if split else ""
-        said = f"the column {name!r} names {len({*values} - {''}):,} groups{apart}; to keep each in one part: --group"
+        said = f"the column {name!r} names {len({*values} - {''}):,} groups{apart}; to keep each in one split: --group"
         return f"{said} {quoted(name)}" if torn or not split else None
     return None

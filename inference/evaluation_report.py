@@ -146,7 +146,7 @@ def report_lines(evaluation: Evaluation) -> Iterator[str]:
     logged = {name: value for name, value in evaluation.logged.items() if name in evaluation.metrics}
     changed = [name for name, value in logged.items() if value != evaluation.metrics[name]]
     if logged and not changed:
-        yield f"{'as logged':>17}  bit for bit what training logged"
+        yield f"{'as logged':>17}  the scores of training, to the last bit"
     for name in changed:
         yield f"{name.replace('_', ' '):>17}  {evaluation.metrics[name]!r}, but training logged: {logged[name]!r}"
     if evaluation.temperature is not None:

@@ -191,7 +191,7 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     table.write_text(table.read_text(encoding="utf-8").replace("drop", "relabel:dog", 1), encoding="utf-8")
     code, out, _ = call(capsys, "clean", "pets")
     assert code == 0
-    assert "its decisions count" in out
+    assert "using the decisions in" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
 

@@ -96,9 +96,9 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["--arms", "vit_nano_8"], 2, "two arms"),
+        (["--arms", "vit_nano_8"], 2, "two models"),
         (["--arms", "vit_nano_8", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
-        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two arms are the same"),
+        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two models are the same"),
         (["--arms", "vit_nano_8", "vit_nano_8,epochs=3"], 2, "'epochs=3'"),
         (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
         (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),

@@ -65,7 +65,7 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
     networks = [NANO | {"weights": str(each)} for each in tuned]
     run = fitted(photos, tmp_path, "both", FROZEN, *networks, words=["--test-fraction", "0.2"])
     parts = json.loads((run / "heads.json").read_text())
-    assert [*parts] == ["frozen together", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
+    assert [*parts] == ["frozen ensemble", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
     for name, folder in zip([*parts][1:], tuned, strict=True):
         result = read_result(RunFolder(folder))
         assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])
@@ -114,7 +114,7 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     monkeypatch.setattr(prepared_runs, "seed_everything", lambda seed: prepared.append(seed) or seed_everything(seed))
     run = planned_run(photos, tmp_path)
     assert len(prepared) == 4  # to price the networks, and one for each run
-    assert "frozen together" in capsys.readouterr().out
+    assert "frozen ensemble" in capsys.readouterr().out
     folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "vit_nano_8", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
     assert RunFolder.find("latest", tmp_path).path == run

@@ -119,7 +119,7 @@ def test_a_run_that_was_interrupted_is_opened_with_a_note(capsys, tmp_path, comm
     write_json(run / "summary.json", SUMMARY | {"status": "interrupted", "epochs": 2, "planned_epochs": 40})
     code, _, err = call(capsys, command, run, *[picture] * (command != "export"))
     assert code == 0
-    assert f"note: {run} was interrupted after epoch 2 of 40; {PROGRAM} resume {run} goes on" in err
+    assert f"note: {run} was interrupted after epoch 2 of 40; {PROGRAM} resume {run} continues it" in err
 
 
 def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_path, monkeypatch):

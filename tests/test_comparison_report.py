@@ -108,7 +108,7 @@ def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_fig
     assert "script" not in outline.tags
     assert [link for link in outline.links if not link.startswith("data:")] == []
     assert outline.headings == [
-        "Results", "Accuracy by labels per class", "Learning curves", "Images only one arm gets right", "More",
+        "Results", "Accuracy by labels per class", "Learning curves", "Images only one model gets right", "More",
     ]  # fmt: skip
     text = "".join(outline.texts)
     assert all(headline(condition) in text for condition in comparison.conditions)

@@ -161,7 +161,7 @@ def test_arms_of_different_seeds_are_refused_with_the_seeds_of_each(tmp_path):
 
 def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
-    with pytest.raises(DataError, match="one arm"):
+    with pytest.raises(DataError, match="one model"):
         group_into_arms(runs)
     assert [run.arm for run in group_into_arms([runs[0], runs[0]])] == ["0", "0 (2)"]
 

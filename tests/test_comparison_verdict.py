@@ -204,4 +204,4 @@ def test_of_several_arms_it_is_said_which_one_the_others_are_better_than(tmp_pat
     two = comparison(tmp_path / "two", a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):
         assert any("than a, the first" in line for line in last_screen(made)) is said
-        assert any("first arm, a" in line for line in notes(made)) is said
+        assert any("first model, a" in line for line in notes(made)) is said

@@ -208,7 +208,7 @@ def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
     assert main(Options("digits", output=tmp_path / "list.csv")) == 0
     out = capsys.readouterr().out
     assert "1,797 images" in out
-    assert "under 32 px: only exact copies" in out
+    assert "under 32 px: only their exact duplicates" in out
 
 
 def test_workers_of_the_pool_do_not_import_torch():

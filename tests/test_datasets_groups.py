@@ -192,9 +192,9 @@ def test_a_split_of_ones_own_that_tears_a_group_is_an_error_of_check_and_a_line_
     ]
     assert found[0].detail == "group 'ill2': 3 in train, 2 in val"
     words = said(source, tmp_path, group=r"([a-z]+\d)_")
-    assert "2 of 6 groups lie in more than one part of the split" in words
+    assert "2 of 6 groups lie in more than one split" in words
     assert found[0].detail in words
-    assert "each stays in one part" not in words
+    assert "each stays in one split" not in words
     assert "group_across_splits" not in {f.kind for f in check_source(str(source)).findings}
 
 

@@ -109,7 +109,7 @@ def test_a_split_that_keeps_the_groups_whole_is_no_reason_for_a_word_and_one_tha
     whole = np.array([int(path[3:6]) % 3 == 0 for path in samples.paths], np.int8)
     assert suspect_groups(samples.replace(splits=whole), drawn=False) is None
     torn = suspect_groups(samples.replace(splits=np.arange(len(samples), dtype=np.int8) % 2), drawn=False)
-    assert "the split has images of 16 of them in more than one part" in torn.sentence
+    assert "the split has images of 16 of them in more than one split" in torn.sentence
 
 
 def write(root, names):
@@ -153,7 +153,7 @@ def test_a_column_of_a_table_that_looks_like_groups_is_named_unless_its_splits_k
         return [finding.detail for finding in found if finding.kind == "group_column"]
 
     (words,) = findings()
-    assert words == "the column 'patient_id' names 12 groups; to keep each in one part: --group patient_id"
+    assert words == "the column 'patient_id' names 12 groups; to keep each in one split: --group patient_id"
     assert words in said(table, tmp_path)
     assert not findings(group="patient_id")
     for whole in (True, False):

@@ -151,9 +151,7 @@ def test_copies_are_counted_in_one_line_and_stay_in_one_split(tmp_path):
     for name in ("a/003", "b/007"):
         (folder / f"{name}_again.png").write_bytes((folder / f"{name}.png").read_bytes())
     bundle = build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec())
-    assert "4 images are copies of one another, 2 pictures; each picture stays in one split with its copies" in (
-        bundle.samples.notes
-    )
+    assert "4 images are duplicates, of 2 pictures; each stays in one split" in bundle.samples.notes
     rows = {row.path: row for row in split_table(bundle)}
     for name in ("a/003", "b/007"):
         first, second = rows[f"{name}.png"], rows[f"{name}_again.png"]
@@ -185,11 +183,11 @@ def test_sets_that_are_too_large_to_read_say_that_copies_were_not_looked_for(tmp
     for module in (copies, known):
         monkeypatch.setattr(module, "SEARCHED_UP_TO", 5)
     notes = split_samples(DataConfig(source=str(folder), root=tmp_path)).notes
-    assert "near copies were not looked for among 20 images; `check` finds them" in notes
+    assert "near duplicates were not looked for among 20 images; `check` finds them" in notes
     monkeypatch.setattr(known, "READ_UP_TO_FILES", 5)
     samples = split_samples(DataConfig(source=str(folder), root=tmp_path))
     assert samples.hash_kind == "path_hash"
-    assert any(note.startswith("copies were not looked for: the set is too large") for note in samples.notes)
+    assert any(note.startswith("duplicates were not looked for: the set is too large") for note in samples.notes)
 
 
 def test_what_is_remembered_is_computed_once_for_the_same_stamps_and_anew_where_the_file_is_damaged(tmp_path):

@@ -47,7 +47,7 @@ def test_auto_weights_are_all_local_networks_side_by_side_and_their_features_are
     result = train(config)
     assert result.val["accuracy"] > 0.2
     shown = capsys.readouterr().out
-    assert shown.index("frozen together") < shown.index("vit_stem_16@64  ") < shown.index("vit_nano_8@32  ")
+    assert shown.index("frozen ensemble") < shown.index("vit_stem_16@64  ") < shown.index("vit_nano_8@32  ")
     assert with_weights(config, OpenedImages()) is config
 
 

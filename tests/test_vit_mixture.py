@@ -39,7 +39,7 @@ def pictures(side=64, n=4):
 
 @pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "mixture"}, {"networks": MIX.networks}])
 def test_a_name_alone_is_no_mixture(options):
-    with pytest.raises(OptionError, match="a mixture has the name 'mixture' and a list of networks"):
+    with pytest.raises(OptionError, match="an ensemble has the name 'mixture' and a list of networks"):
         ModelConfig(**options)
 
 

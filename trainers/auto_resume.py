@@ -46,7 +46,7 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> RunFolder 
 
 
 def find_earlier(configs: Sequence[RunConfig], opened: OpenedImages) -> list[RunFolder | None]:
-    """Find for each of several runs the one with which this command goes on.
+    """Find for each of several runs the run that this command continues.
 
     With a name or `--auto-resume` it is that of the same options; else one that this very command line has begun on
     these images, if the command has not come to its end since."""

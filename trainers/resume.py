@@ -41,7 +41,7 @@ def resume(
 
     Args:
         epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
-        device: where it goes on; None: as it began, or on the best device where that is not there.
+        device: where it continues; None: as it began, or on the best device where that is not there.
         data, data_root: where the images of the run, and built-in sets and unpacked archives, are now, if they moved;
             config.json names these places from then on.
         handlers, opened: as for `train`.
@@ -87,7 +87,7 @@ def remove_begun(run: RunFolder) -> None:
 def open_run(
     run: RunFolder, config: RunConfig, epochs: int | float | None, given: UserObjects, opened: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
-    """Build the setup of a run that goes on, and read its checkpoint; None: it has none and starts over."""
+    """Build the setup of a run that continues, and read its checkpoint; None: it has none and starts over."""
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run))
     if checkpoint is not None:
         refuse_an_edited_config(run, config, checkpoint)

@@ -208,7 +208,7 @@ class ModelConfig:
         require_finite(self)
         if self.name.startswith("mix:") or (self.name == MIXTURE) != bool(self.networks):
             raise OptionError(
-                f"model {self.name!r}: a mixture has the name {MIXTURE!r} and a list of networks, in a file for"
+                f"model {self.name!r}: an ensemble has the name {MIXTURE!r} and a list of networks, in a file for"
                 " --config (docs/train.md); --minutes and --weights auto make one"
             )
         by_prefix = re.fullmatch(f"({'|'.join((*FURTHER_NAMES, OWN_PREFIX))}).+", self.name)

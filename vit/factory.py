@@ -198,7 +198,7 @@ class Blueprint:
     def _build_mixture(self, *, num_classes: int, class_names: Sequence[str] | None) -> SideBySide:
         refuse_options(self.config, MIXTURES_LACK)
         if self.config.weights not in (None, "none"):
-            raise OptionError(f"weights={self.config.weights!r}: the networks of a mixture have weights of their own")
+            raise OptionError(f"weights={self.config.weights!r}: the networks of an ensemble have weights of their own")
         specs = self._specs
         if self.config.fit in ("pad", "squash"):  # the picture is fitted whole, so each network gets it whole
             specs = [dataclasses.replace(spec, crop_fraction=1.0) for spec in specs]

@@ -111,11 +111,11 @@ def check_source(
     too_small, unread, is_copied = len(distinct) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
     sizes, labels = known.sizes[rows[readable]], samples.labels[rows[readable]]
     notes = {
-        "no split is given: train keeps a picture with its copies, a split of your own may tear them apart": any(
+        "no split is given: train keeps duplicates in one split, a split of your own may not": any(
             finding.kind in is_copied and not finding.split for finding in findings
         ),
-        f"{too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found": near and too_small,
-        f"{unread:,} pictures were not read: their faults and their copies are not known": unread,
+        f"{too_small:,} pictures are under {LEAST_SIDE} px: only their exact duplicates are found": near and too_small,
+        f"{unread:,} pictures were not read: their faults and duplicates are not known": unread,
         "near duplicates were not looked for": not near,
         never_seen(sizes, labels, samples.class_names): True,
     }

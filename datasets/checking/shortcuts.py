@@ -19,7 +19,7 @@ from datasets.groups import folders
 from datasets.known import Known
 
 MOST_IMAGES, LEAST_IMAGES = 3_000, 20
-"""Images that are judged, and fewer that are not."""
+"""Images that are examined, and fewer that are not."""
 LEAST_GAIN = 1.3
 """Ratio to chance from which a fact is named: a trait that 65 % of some classes and 35 % of the others have."""
 SURE = 3.5

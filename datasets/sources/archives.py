@@ -1,4 +1,4 @@
-"""Unpack zip and tar archives, after every member has been judged."""
+"""Unpack zip and tar archives, after every member has been checked."""
 
 import hashlib
 import os

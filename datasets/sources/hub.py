@@ -17,7 +17,7 @@ REVISION = "refs/convert/parquet"
 def obtain_from_hub(source: str, root: Path) -> Path:
     """Return the folder of `hf:ORG/NAME`, or of `hf:ORG/NAME/SUBSET`, below `root`/hub, downloaded if it is missing.
 
-    A download that broke off goes on. Raises DataError: no such name, or several subsets. MissingPackage: no
+    A download that broke off continues. Raises DataError: no such name, or several subsets. MissingPackage: no
     huggingface_hub. FileNotFoundError: it cannot be downloaded; the line says what to fetch.
     """
     if not (match := re.fullmatch(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*))?", source)):

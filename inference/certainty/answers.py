@@ -129,7 +129,7 @@ class Judge:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> tuple[Tensor, list[Verdict]]:
-        """Judge images, float32 (B, channels, S, S), normalised, on the model's device: logits (B, C), and verdicts."""
+        """Score images, float32 (B, channels, S, S), normalised, on the model's device: logits (B, C), and verdicts."""
         logits, unlike = (part.float().cpu() for part in self.model(images))
         sets: list[Any] = [None] * len(images)
         unknown = sets if self.threshold is None else (unlike.numpy() > self.threshold).tolist()

@@ -62,7 +62,7 @@ def fit_to(scored: ScoredPass, weights: str) -> JudgedPass:
 
 
 def hold_against(scored: ScoredPass, answers: Answers | None) -> JudgedPass:
-    """Judge each image of a pass by answers that were fitted to other images."""
+    """Score each image of a pass by answers that were fitted to other images."""
     if answers is None:
         return JudgedPass(scored, None, None)
     score = answers.unlikeness
@@ -125,7 +125,7 @@ def numbers_of_answers(judged: JudgedPass, unknown: NDArray[np.float64] | None) 
 def sentences_of(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> Iterator[str]:
     """Yield the sentences, each with its name in 17 columns."""
     share, right = numbers["answered"], f"{WANTED:.0%} right"
-    of = "all" if share == 1 else f"the surest {share:.1%}" if share else "none"
+    of = "all" if share == 1 else f"the most confident {share:.1%}" if share else "none"
     yield f"{right:>17}  on {of} of these images"
     if answers is None:
         return
@@ -137,9 +137,9 @@ def sentences_of(answers: Answers | None, numbers: dict[str, Any], *, fitted: bo
     if (needed := answers.images_needed(LEVELS, RATE)) is not None:
         yield f"{'too few':>17}  {needed}"
     if numbers["unknown"] is not None:
-        here = "of the half not fitted to" if fitted else f"{RATE:.0%} are to be"
+        here = "of the half held back" if fitted else f"{RATE:.0%} are to be"
         yield f"{'unknown':>17}  {numbers['unknown']:.1%} unlike the validation images ({here})"
-    yield f"{'promised':>17}  with {CONFIDENCE:.0%} probability, for images of the same source alone"
+    yield f"{'promised':>17}  with {CONFIDENCE:.0%} probability, for images of the same source only"
 
 
 def unknown_by_class(
@@ -174,7 +174,7 @@ def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
 
 
 def draw_answers(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
-    """Draw the accuracy on the images that it is surest of, and the sizes of the sets."""
+    """Draw the accuracy on the images that it is most confident of, and the sizes of the sets."""
     from trainers.reporting.figures.results import coverage_picture  # matplotlib takes a second to import
 
     confidence, correct = scored.probabilities.max(axis=1), scored.outputs.correct.numpy()

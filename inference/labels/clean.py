@@ -43,7 +43,7 @@ def cross_validate(samples: Samples, found: ExtractedFeatures, *, folds: int) ->
     """Predict each readable image by models that have not learnt from it: (N, C).
 
     Logistic regression on the features, in folds that keep copies and groups together; and once more without what
-    cleanlab doubts then. Test images are judged, and never learnt from."""
+    cleanlab doubts then. Test images are scored, and never learnt from."""
     rows = np.flatnonzero(found.readable)
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
     fold = fold_of_each(labels, merged(found.groups[rows], units_of(samples, rows)), folds=folds)

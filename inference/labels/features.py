@@ -70,7 +70,7 @@ def extract_features(
     """
     samples, used = with_known(samples, data_root), np.flatnonzero(samples.splits >= 0)
     if (known_of(samples).depth[used] < WHOLE).any():
-        say(f"looking for copies among {len(used):,} pictures", label="copies")
+        say(f"looking for duplicates among {len(used):,} pictures", label="copies")
     known = look(samples, used, WHOLE)
     samples = identified(samples)
     copies = copies_of(samples, data_root, any_size=True)

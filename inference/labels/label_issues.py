@@ -15,7 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from common.errors import DataError, import_optional
 
-DOUBTED, TWO, COPY, OUTLIER = "doubted label", "two classes", "copy with another label", "outlier"
+DOUBTED, TWO, COPY, OUTLIER = "doubted label", "two classes", "duplicate, two labels", "outlier"
 SECOND, BOTH = 0.25, 0.8
 """An image of two classes: the probability of its label, and of the two together, at least."""
 NEIGHBOURS = 10

@@ -155,7 +155,7 @@ def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, co
     usable[taken] = False
     free = free_rows(found.groups, usable, taken)
     if not len(free):
-        raise OptionError(f"every picture of {pool.samples.name} has a label, or a copy with one: none is left")
+        raise OptionError(f"every picture of {pool.samples.name} has a label, or a duplicate with one: none is left")
     learnt = pool.rows([path for path, label in labels.items() if label.split != SPLITS[2]])
     learnt = learnt[found.readable[learnt]]
     names = [labels[pool.samples.paths[row]].name for row in learnt.tolist()]

@@ -50,7 +50,7 @@ def read_suspects(path: Path, samples: Samples) -> list[Suspect]:
         if label_of.get(suspect.path) != suspect.label:
             raise DataError(
                 f"{path}: {samples.name} has no {suspect.path!r} with the label {suspect.label!r} now; remove"
-                f" {path} to look anew"
+                f" {path} to search again"
             )
     return suspects
 
@@ -153,7 +153,7 @@ class SuspectsPage(Review):
 def reason(suspect: Suspect) -> str:
     """Say in a sentence why a label is doubted, as what a model thinks and no more."""
     if suspect.kind == COPY:
-        return f"a copy of it is labelled {suspect.suggested}"
+        return f"a duplicate of it is labelled {suspect.suggested}"
     if suspect.kind == OUTLIER:
         return "the model finds it unlike every other picture of the set"
     if suspect.kind == TWO:

@@ -274,7 +274,7 @@ def network_of(result: RunResult) -> Network:
 def say_left_out(networks: Priced, used: Collection[Network]) -> None:
     """Say which networks there is no time for."""
     if left_out := [str(network) for network in networks.prices if network not in used]:
-        console.say(f"no time for the features of {', '.join(left_out)}", label="plan")
+        console.say(f"not tried, for lack of time: {', '.join(left_out)}", label="plan")
 
 
 def say_without_effect(config: RunConfig) -> None:

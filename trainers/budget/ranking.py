@@ -1,4 +1,4 @@
-"""Frozen backbones, judged one by one on the training images by cross-validation of the head of `trainers.heads`.
+"""Frozen backbones, scored one by one on the training images by cross-validation of the head of `trainers.heads`.
 
 For `rank`; nothing is trained. The images and the folds are the same for every backbone.
 """
@@ -38,13 +38,13 @@ class Ranked:
     """None of too few images."""
     parameters: int
     seconds: float
-    """Seconds to compute the features, if no earlier look has left them, and to judge them."""
+    """Seconds to compute the features, if no earlier look has left them, and to score them."""
 
 
 def rank(config: RunConfig, models: Mapping[ModelConfig, str], *, most: int = linear.MOST_IMAGES) -> list[Ranked]:
-    """Judge backbones with their names; the least log loss first.
+    """Score backbones with their names; the least log loss first.
 
-    `most`: images that each is judged on, without those that one was trained on. The features stay on disk. Raises
+    `most`: images that each is scored on, without those that one was trained on. The features stay on disk. Raises
     DataError: too few images are left of those."""
     rows, unseen = list[Ranked](), None
     starts = dict.fromkeys(start for model in models for start in starts_of(model))

@@ -26,7 +26,7 @@ UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration
 def endless_batches(loader: DataLoader, start_iteration: int) -> Iterator[Any]:
     """Yield batches epoch after epoch, starting at any iteration without reading the earlier ones.
 
-    Ignite counts epochs by `epoch_length`; the sampler is told the epoch of each pass, so that order and augmentation
+    Ignite counts epochs by `epoch_length`; the sampler gets the epoch of each pass, so that order and augmentation
     are functions of (seed, epoch, sample) alone.
     """
     epoch, start_batch = divmod(start_iteration, len(loader))

@@ -28,7 +28,7 @@ from vit.anatomy import anatomy_of
 from vit.config import Network
 from vit.mixture import SideBySide
 
-FROZEN = "frozen together"
+FROZEN = "frozen ensemble"
 MOST_TO_BEGIN_WITH = 60_000
 """Most training images for the head of a probe: features of more images take gigabytes."""
 
@@ -81,7 +81,7 @@ def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> PartScor
 
 def ranking(parts: PartScores) -> Iterator[str]:
     """Yield a table of the cross-validated parts in their order; nothing without cross-validation."""
-    cells = [("network, frozen", "accuracy", "log loss")]
+    cells = [("frozen network", "accuracy", "log loss")]
     for name, scores in parts.items():
         if (found := scores.get("cross-validation")) is not None:
             half = 50 * (found["high"] - found["low"])
@@ -90,7 +90,7 @@ def ranking(parts: PartScores) -> Iterator[str]:
 
 
 def shares_of(parts: PartScores) -> str:
-    """Describe the share of each part of a mixture."""
+    """Describe the share of each part of an ensemble."""
     shares = {name: scores["mixture"]["share"] for name, scores in parts.items() if "mixture" in scores}
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
 

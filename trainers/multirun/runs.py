@@ -1,7 +1,7 @@
 """Train several runs of one command: seeds, folds, arms of a comparison, learning rates that it tries.
 
-Each is an ordinary run. A finished one is read, a stopped one goes on, one after the other here, side by side in worker
-processes, or as jobs in a queue.
+Each is an ordinary run. A finished one is read, a stopped one continues, one after the other here, side by side in
+worker processes, or as jobs in a queue.
 """
 
 import time
@@ -44,7 +44,7 @@ class Planned:
     """What is shown of it, such as `run 2 of 3` or `pretrained/10/s0`."""
     config: RunConfig
     earlier: Path | None = None
-    """Run that it goes on with."""
+    """Run that it continues."""
     until: float | None = None
     """When it shall be over, by `time.monotonic`; it then takes as many steps as there is time for."""
 
@@ -53,7 +53,7 @@ class Planned:
 
     @property
     def run_dir(self) -> Path:
-        """Return the directory of the run, which has a name or goes on; it may not exist yet."""
+        """Return the directory of the run, which has a name or continues; it may not exist yet."""
         return named_folder(self.config) if self.earlier is None else self.earlier
 
     def outcome(self) -> Outcome:

@@ -30,7 +30,7 @@ def train_all(
 ) -> list[RunResult]:
     """Train all runs, `jobs` at a time or as jobs with the options `slurm` of its queue.
 
-    After an interruption the same command goes on."""
+    After an interruption the same command continues."""
     first = configs[0]
     shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads, slurm=slurm)
     folder, tracker = None if slurm is None else jobs_folder(first), first.output.tracker
@@ -38,7 +38,7 @@ def train_all(
     results, opened = {}, OpenedImages()
     with (
         distributed.joined(first.train.device),  # once: a second meeting would read the addresses of the first
-        signals.hinting("give the same command again: it goes on where this one stopped"),
+        signals.hinting("the same command continues where this one stopped"),
         training(shared, slurm=slurm, folder=folder, opened=opened, tracker=tracker, aloud=shared.jobs == 1) as train,
     ):
         plans = plans_of(configs, opened)

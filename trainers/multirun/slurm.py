@@ -1,7 +1,7 @@
 """Do several runs of one command as jobs in Slurm's queue, through submitit.
 
 A job that is warned of its end saves and puts itself into the queue again; one that Slurm moves starts again; either
-goes on where it stopped. The first process only waits for what they leave in a folder that all machines see.
+continues where it stopped. The first process only waits for what they leave in a folder that all machines see.
 """
 
 import os

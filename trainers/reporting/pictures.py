@@ -250,7 +250,7 @@ def mistakes_title(scores: Scores) -> str:
     wrong, images = int((~scores.outputs.correct).sum()), len(scores.outputs.labels)
     if not wrong:
         return f"no mistake on {images:,} validation images; those it was least sure of"
-    shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"
+    shown = f"the {MISTAKES} most confident of" if wrong > MISTAKES else "all"
     return f"{shown} {pluralise(wrong, 'mistake')} on {images:,} validation images"
 
 

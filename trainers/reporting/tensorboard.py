@@ -251,7 +251,7 @@ def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, S
 def short_name(config: RunConfig) -> str:
     """Name the model in a few words."""
     networks = config.model.networks
-    return f"mixture of {pluralise(len(networks), 'network')}" if networks else config.model.name
+    return f"ensemble of {pluralise(len(networks), 'network')}" if networks else config.model.name
 
 
 def parts_of_head(run: RunFolder) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Checkpoints as files: safetensors, which hold tensors and JSON and nothing else, complete or not there at all.
 
-`step_N` holds all that a run goes on from after step N, `best` the weights of its best epoch.
+`step_N` holds all that a run continues from after step N, `best` the weights of its best epoch.
 """
 
 from collections.abc import Mapping

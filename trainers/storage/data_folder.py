@@ -63,9 +63,9 @@ def plan_run_directory(config: RunConfig) -> Path:
     """Return the folder that this run will get (see `free_folder`)."""
     model = cut_name(config.model.name.replace(":", "_").replace("/", "_"))
     fold = "" if config.data.fold is None else f"_fold{config.data.fold}"
-    going_on = " add --auto-resume to go on with it,"
+    going_on = " add --auto-resume to continue it,"
     if config.output.auto_resume:
-        going_on = " it was begun with other options, with which the same command goes on with it,"
+        going_on = " it was begun with other options, with which the same command continues it,"
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}{fold}", going_on=going_on)
 
 
@@ -100,7 +100,7 @@ def free_in(parent: Path, output: OutputConfig, name: str, *others: Path, going_
 
     Nothing is created yet, so that a wrong input leaves nothing behind. A name is taken, too, if a process works in a
     folder of it that somebody has removed. Raises OptionError: `--run-name` is taken, with how a run in its folder
-    goes on."""
+    continues."""
     if output.run_name is not None:
         folder = parent / output.run_name
         if folder.exists():

@@ -48,8 +48,8 @@ WHOLE = ("epoch", "step", "val_accuracy", "val_loss")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder of a run. Each file is read and judged when it is first asked for, and kept; a new object reads anew, also
-    what this one has written.
+    """Folder of a run. Each file is read and checked when it is first asked for, and kept; a new object reads anew,
+    also what this one has written.
 
     Raises FileNotFoundError: the run has no such file. CheckpointError: it is damaged.
     """
@@ -240,12 +240,12 @@ class RunFolder:
 
     @property
     def unfinished(self) -> str:
-        """Line that the run ended before its last planned epoch, and how it goes on; empty where it did not."""
+        """Line that the run ended before its last planned epoch, and how it continues; empty where it did not."""
         with suppress(FileNotFoundError, CheckpointError):
             if (status := self.summary["status"]) != "finished":
                 ended = "is running or was killed" if status == "running" else f"was {status}"
                 epochs = f"{self.summary['epochs']} of {self.summary.get('planned_epochs')}"
-                return f"{self} {ended} after epoch {epochs}; {command('resume', self.path)} goes on"
+                return f"{self} {ended} after epoch {epochs}; {command('resume', self.path)} continues it"
         return ""
 
     @cached_property

@@ -130,7 +130,7 @@ def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: s
         axis.plot(share, WANTED, "o", color=RIGHT)
     found = f"{WANTED:.0%} of answers are right on {share:.0%} of the images" if share else f"never {WANTED:.0%} right"
     axis.set_title(escape(f"{title}\n{found}"), fontsize=9)
-    axis.set(xlabel="share of images answered, the surest first", ylabel="accuracy on these")
+    axis.set(xlabel="share of images answered, the most confident first", ylabel="accuracy on these")
     axis.set(xlim=(0, 1), ylim=(max(0.0, min(mean, WANTED) - 0.1), 1.01))
     axis.legend(frameon=False, fontsize=8, loc="lower left" if mean > 0.5 else "center right")
     tidy(axis)
