@@ -12,12 +12,13 @@ from common.errors import OptionError
 from comparison.plan import ComparisonPlan, PlannedArm, Request
 from comparison.runs import arm_names, slugs
 from comparison.shared_split import shared_split
-from comparison.timing import REPORT, suited, with_seconds, within
+from comparison.timing import REPORT, with_seconds, within
 from datasets.built_in import small_model
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
 from datasets.open import OpenedImages
 from datasets.split import subset_training
+from trainers.budget.named import suited
 from trainers.budget.networks import LITE0
 from trainers.budget.pace import measure
 from trainers.budget.plan import without_luck

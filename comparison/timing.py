@@ -12,16 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from common.errors import OptionError
 from common.text import pluralise
 from comparison.plan import Cell, ComparisonPlan, PlannedArm
-from trainers.budget.networks import ON_FEATURES
-from trainers.config import RunConfig, run_options
 from trainers.multirun.runs import Planned
 from trainers.options import defaults
-from trainers.options.recipes import filled_in
 
 REPORT = 6.0
 """Seconds for the tables, figures and pages at the end."""
@@ -29,22 +25,6 @@ ENOUGH = 0.5
 """Share of an arm's usual passes from which on time goes to seeds and learning rates, too."""
 HEAD = 2.0
 """Seconds in which a head is fitted to features that are there."""
-BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cache_features"}
-"""Options with which a head is to be trained by steps, or cannot be fitted."""
-
-
-def suited(config: RunConfig) -> RunConfig:
-    """Return the options with which an arm learns in little time, but for those that were given.
-
-    A frozen network gets a fitted head, a pretrained one begins with such a head, and the learning rate falls when the
-    end is near."""
-    train: dict[str, Any] = {"schedule": "cooldown"}
-    if config.model.trainable == "head":
-        if BY_STEPS.isdisjoint(option.name for option in run_options() if config.is_given(option)):
-            return filled_in(config, ON_FEATURES)
-    elif defaults.with_model(config).model.weights != "none":
-        train["start_head"] = "probe"
-    return filled_in(config, {"train": train})
 
 
 # What runs take

@@ -173,23 +173,14 @@ def test_a_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_named_model_is_judged_frozen_and_then_trained(photos, tmp_path, capsys):
-    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
-    run = train(photos, tmp_path, "named", *words)
-    frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())
-    assert (frozen["model"]["trainable"], frozen["train"]["start_head"]) == ("head", "fit")
-    assert json.loads((run / "config.json").read_text())["train"]["epochs"] == 1
-    assert RunFolder.find("latest", tmp_path).path.name.startswith("named")
-
-
-@pytest.mark.usefixtures("small_plan")
-def test_a_plan_of_a_named_model_starts_from_the_weights_that_come_with_it(photos, tmp_path, capsys):
+def test_a_named_model_trains_on_the_head_of_its_probe_from_the_weights_that_come_with_it(photos, tmp_path):
     words = ["--model", "vit_stem_16", "--minutes", "5", "--batch-size", "8"]
-    run = train(photos, tmp_path, "own", *words)
-    frozen = json.loads((run.with_name("own_frozen") / "config.json").read_text())
-    assert frozen["model"]["weights"] == "tiny_imagenet"
-    none = train(photos, tmp_path, "none", *words, "--weights", "none")
-    assert not none.with_name("none_frozen").exists()
+    of_words = {"own": [], "none": ["--weights", "none"]}
+    for name, more in of_words.items():
+        config = json.loads((train(photos, tmp_path, name, *words, *more) / "config.json").read_text())
+        begun = (config["model"]["weights"], config["train"]["start_head"], config["train"]["epochs"])
+        assert begun == (("none", "plain", 1) if more else ("tiny_imagenet", "probe", 1))
+    assert RunFolder.find("latest", tmp_path).path.name == "none"
 
 
 @pytest.mark.parametrize(("words", "said"), [([], True), (["--weights", "none"], False)])

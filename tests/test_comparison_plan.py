@@ -13,8 +13,9 @@ from common.errors import OptionError
 from comparison import planning as plans
 from comparison.plan import Request
 from comparison.planning import plan_comparison
-from comparison.timing import REPORT, seconds_of_run, suited, whole_time
+from comparison.timing import REPORT, seconds_of_run, whole_time
 from comparison.train_arms import Progress
+from trainers.budget.named import suited
 from trainers.budget.pace import Cost, Pace
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.runs import Outcome

@@ -9,7 +9,8 @@ import pytest
 from common.errors import OptionError
 from comparison import timing
 from comparison.plan import ComparisonPlan, PlannedArm
-from comparison.timing import HEAD, REPORT, Clock, enough, has_enough, suited, within
+from comparison.timing import HEAD, REPORT, Clock, enough, has_enough, within
+from trainers.budget.named import suited
 from trainers.budget.pace import Cost, Pace
 from trainers.config import RunConfig, TrainConfig
 from trainers.multirun.runs import Planned

@@ -86,7 +86,8 @@ def test_best_epoch_prefers_score_then_lower_loss_then_the_earlier_epoch():
     assert best_row(rows((0, 0), (0.9, 0.5), (0.8, 0.2)), "loss", None)["epoch"] == 2
     assert best_row(history, "last", None) == history[-1]
     assert best_row(history, "accuracy", "probe") == best_row(history, "last", "probe") == history[0]  # a fitted head
-    assert best_row(rows((0.7, 0.5), (0.8, 0.4), (0.6, 0.6)), "last", "probe")["epoch"] == 2
+    assert best_row(rows((0.7, 0.5), (0.8, 0.6), (0.6, 0.4)), "last", "probe")["epoch"] == 2
+    assert best_row(rows((0.7, 0.5), (0.8, 0.4), (0.6, 0.6)), "last", "probe")["epoch"] == 0  # whatever was between
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

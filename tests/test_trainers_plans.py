@@ -73,7 +73,7 @@ def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypa
     assert networks.slow() == [LARGE_LITE0, LARGE_VIT]
     assert {*networks.quick()} == {LITE0, VIT}
     begun = mixture.Plan(RunConfig(), machine.start, machine.budget, networks)
-    begun.compute_some(networks.quick(), share=planned_run.FIRST)
+    begun.compute_some(networks.quick(), share=mixture.FIRST)
     assert (begun.used, begun.slower) == (chosen, pytest.approx(slower))
     assert machine.now == pytest.approx(slower * networks.cost(chosen))
     assert priced([LARGE_VIT]).quick() == [LARGE_VIT]
@@ -214,7 +214,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
     drawn = [config.output.tb for config in machine.runs].count("standard")
     assert drawn == 1 - any("no time for pictures" in line for line in machine.said)
     if others:
-        assert networks.cost(answer.model.networks) <= planned_run.FIRST * seconds or answer.model.networks == (VIT,)
+        assert networks.cost(answer.model.networks) <= mixture.FIRST * seconds or answer.model.networks == (VIT,)
         assert {*answer.model.networks} <= {*others[-1].model.networks}
         trained = [config for config in others if config.model.name != MIXTURE]
         assert sum(bool(network.weights) for network in others[-1].model.networks) == len(trained)
@@ -266,38 +266,38 @@ def test_where_time_is_short_the_quickest_network_answers_without_pictures(monke
         assert (found.model.name, found.model.trainable) == ("vit_stem_16", "all")
 
 
-def fake_starts(monkeypatch, *, features, accuracy=(0.6, 0.7)):
+def fake_starts(monkeypatch, *, features):
     """Record the runs of a plan of a named model, whose features of all images take so many seconds."""
-    runs, scores = [], iter(accuracy)
+    runs = []
 
     def start(config, handlers):
         runs.append(config)
-        return SimpleNamespace(run_dir=len(runs), val={"accuracy": next(scores), "loss": 0.5}, images={"val": 50})
+        return SimpleNamespace(run_dir=len(runs), val={"accuracy": 0.6, "loss": 0.5}, images={"val": 50})
 
     monkeypatch.setattr(planned_run, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(named, "seconds_of_forward", lambda setup, images: features)
-    monkeypatch.setattr(named, "calibrated_loss", lambda run: 1 - run.val["accuracy"])
     return runs, start
 
 
 @pytest.mark.parametrize(
-    ("features", "step", "trained"),
+    ("features", "step", "trains", "begins"),
     [
-        (5.0, 3.5, ["head", "all"]),
-        (50.0, 0.5, ["all"]),  # there is no time for both
-        (50.0, 3.5, ["head"]),  # no time for a pass
-        (200.0, 3.5, ["all"]),  # no time for either: part of a pass
+        (5.0, 3.5, "all", "probe"),
+        (50.0, 0.5, "all", "probe"),
+        (50.0, 3.5, "head", "fit"),  # no time for a pass
+        (200.0, 3.5, "all", "probe"),  # nor for the features of a head: part of a pass
     ],
 )
-def test_a_named_model_is_judged_frozen_before_it_is_trained(monkeypatch, features, step, trained):
+def test_a_named_model_trains_on_the_head_of_its_probe_or_has_that_head_alone(
+    monkeypatch, features, step, trains, begins
+):
     runs, start = fake_starts(monkeypatch, features=features)
     monkeypatch.setattr(named, "STEP", step)
     data, model = few_digits(), ModelConfig(name="vit_nano_8", weights="fashion_mnist")
-    kept = best_in(Budget(1, 100.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
-    assert [config.model.trainable for config in runs] == trained
-    assert kept.run_dir == len(runs)
-    if trained[0] == "head":
-        assert (runs[0].train.start_head, runs[0].data.augment) == ("fit", "none")
+    best_in(Budget(1, 100.0), RunConfig(model, data, TrainConfig(device="cpu")), start)
+    (config,) = runs
+    assert (config.model.trainable or "all", config.train.start_head) == (trains, begins)
+    assert (config.data.augment == "none") is (begins == "fit")
 
 
 @pytest.mark.parametrize(("seconds", "tb"), [(100.0, "standard"), (10.0, "scalars")])
@@ -312,18 +312,11 @@ def test_a_model_that_has_little_time_left_draws_no_pictures(monkeypatch, second
 @pytest.mark.parametrize("given", [False, True])
 def test_a_named_model_cools_down_unless_its_schedule_is_given(monkeypatch, given):
     """A cosine has its end set once it is warm: of few passes that is in the first one, at the pace of its start."""
-    runs, start = fake_starts(monkeypatch, features=50.0)
+    runs, start = fake_starts(monkeypatch, features=5.0)
     model = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     config = RunConfig(model, few_digits(), TrainConfig(device="cpu"), given=frozenset(["--schedule"] * given))
     best_in(Budget(1, 100.0), config, start)
     assert [run.train.schedule for run in runs] == ["cosine" if given else "cooldown"]
-
-
-def test_of_a_named_model_the_better_run_is_kept(monkeypatch):
-    runs, start = fake_starts(monkeypatch, features=1.0, accuracy=(0.6, 0.5))
-    config = RunConfig(ModelConfig(name="vit_nano_8", weights="fashion_mnist"), few_digits(), TrainConfig(device="cpu"))
-    assert best_in(Budget(5, 300), config, start).run_dir == 1
-    assert len(runs) == 2
 
 
 def test_without_weights_a_small_vit_is_trained_alone(monkeypatch):

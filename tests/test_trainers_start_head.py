@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_images import image_folder
 from small_run import few_digits
 
+from common.errors import OptionError
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import compute_features
@@ -18,7 +20,7 @@ from trainers.heads.linear import Images, fit_head
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.checkpoint_file import read_checkpoint
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 from vit.factory import build_model
@@ -58,6 +60,36 @@ def test_training_that_spoils_a_fitted_head_is_not_kept_even_by_a_run_that_was_s
     resumed = resume(tmp_path / "stopped" / "digits" / "r")
     assert (resumed.best_epoch, resumed.test) == (0, kept.test)
     assert train(run_config(tmp_path / "last", select="last", **spoilt)).test == kept.test
+
+
+def better_between(trainer):
+    """Let the first epoch look better than the head that the run began with, and the second one worse."""
+    losses = iter((0.5, 0.4, 0.6))
+    trainer.state.run.evaluator.add_event_handler(
+        Events.COMPLETED, lambda engine: engine.state.metrics.update(loss=next(losses))
+    )
+
+
+def test_the_head_is_kept_where_the_last_epoch_is_worse_whatever_was_between(tmp_path):
+    options = {"epochs": 2, "select": "last"}
+    between = train(run_config(tmp_path / "between", **options), handlers=[better_between])
+    assert between.best_epoch == read_checkpoint(best_of(between.run_dir))["epoch"] == 0
+    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
+    assert between.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
+
+
+def test_the_last_epoch_takes_the_place_of_the_head_at_the_end_alone_and_no_epoch_follows(tmp_path):
+    options = {"epochs": 12, "select": "last", "save_every": 1, "lr": 1e-3}
+    whole = train(run_config(tmp_path / "whole", **options))
+    assert whole.best_epoch == read_checkpoint(best_of(whole.run_dir))["epoch"] == 12
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", **options), handlers=[crash_after(5)])
+    stopped = tmp_path / "stopped" / "digits" / "r"
+    assert read_checkpoint(best_of(stopped))["epoch"] == 0
+    assert resume(stopped).test == whole.test
+    assert read_checkpoint(best_of(stopped))["epoch"] == 12
+    with pytest.raises(OptionError, match="--weights"):
+        resume(stopped, epochs=13)
 
 
 def test_the_head_is_the_one_that_is_fitted_to_the_features(tmp_path):

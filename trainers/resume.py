@@ -98,6 +98,8 @@ def open_run(
         )
     if epochs is not None and config.train.start_head == "fit":
         raise OptionError(f"--epochs {epochs:g}: the head of {run} was fitted at once, and no epoch follows")
+    if epochs is not None and checkpoint is not None:
+        refuse_more_of_what_was_chosen(run, config, epochs)
     if epochs is not None:
         config = config.changed(train={"epochs": epochs})
     refuse_another_number_of_processes(run)
@@ -115,6 +117,15 @@ def open_run(
         say(f"resuming {run}: it has no checkpoint yet, so it starts over")
         distributed.broadcast(lambda: write_inputs(run, setup, run.requested or config))
     return setup, checkpoint
+
+
+def refuse_more_of_what_was_chosen(run: RunFolder, config: RunConfig, epochs: int | float) -> None:
+    """Raises OptionError: the last epoch has replaced the head that the run began with, and would meet it again."""
+    if config.train.select == "last" and config.train.start_head == "probe" and read_checkpoint(run.best)["epoch"]:
+        raise OptionError(
+            f"--epochs {epochs:g}: {run} has ended with its last epoch in place of the head that it began with;"
+            f" --weights {run} starts from its weights"
+        )
 
 
 def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:

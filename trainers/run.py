@@ -188,6 +188,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
         stop_workers(run.setup.data.dataloaders.values())
     if run.setup.on_features:
         run.saver.save_last()
+    run.saver.save_result()
 
 
 def take_steps(run: Run, *, validate_first: bool) -> None:

@@ -184,12 +184,23 @@ class RunCheckpoints:
         if distributed.is_main_process() and self.saved_step != self.run.trainer.state.iteration:
             self.save()
 
+    def save_result(self) -> None:
+        """Save the weights of the last epoch, once no other follows, if they beat those that the run began with."""
+        last = int(self.run.trainer.state.history[-1]["epoch"])
+        if self.last_against_first and last and self.best_epoch() == last:
+            self.keep_weights(last)
+            if distributed.is_main_process():
+                self.write_best()
+
+    def write_best(self) -> None:
+        if self.best:
+            write_checkpoint(self.folder / "best.safetensors", self.best | self.describe())
+            self.best = {}
+
     def save(self) -> None:
         """Write the newest state, after the best weights; keep two files of states."""
         self.run.loggers.flush()  # event files must contain everything up to the checkpoint
-        if self.best:  # before the checkpoint that counts its epoch as done
-            write_checkpoint(self.folder / "best.safetensors", self.best | self.describe())
-            self.best = {}
+        self.write_best()  # before the checkpoint that counts its epoch as done
         step, history = self.run.trainer.state.iteration, self.run.trainer.state.history
         epoch_open = step % self.run.setup.steps_per_epoch == 0 and not (history and history[-1]["step"] == step)
         states = {name: part.state_dict() for name, part in self.run.states.items()}
@@ -211,23 +222,38 @@ class RunCheckpoints:
             "torch_version": str(torch.__version__),
         }
 
+    def best_epoch(self) -> int | None:
+        train = self.run.setup.config.train
+        best = handlers.best_row(self.run.trainer.state.history, train.select, train.start_head)
+        return None if best is None else int(best["epoch"])
+
+    @property
+    def last_against_first(self) -> bool:
+        """Whether the last epoch has to beat the head that the run began with, whose weights stay until then."""
+        train = self.run.setup.config.train
+        return train.select == "last" and train.start_head == "probe"
+
     def keep_if_best(self) -> None:
         """Keep the weights and scores of this epoch if it is the best.
 
         The weights are kept until the run is saved, the scores until its end. Ignite's own comparison of scores knows
         no ties, and keeps a NaN for ever.
         """
-        state, setup = self.run.trainer.state, self.run.setup
-        best = handlers.best_row(state.history, setup.config.train.select, setup.config.train.start_head)
-        if best is None or best["epoch"] != state.epoch:
+        epoch = self.run.trainer.state.epoch
+        if self.best_epoch() != epoch:
             return
+        self.best_scores = {epoch: scores_of(self.run.evaluator.state)}
+        if not epoch or not self.last_against_first:
+            self.keep_weights(epoch)
+
+    def keep_weights(self, epoch: int) -> None:
+        setup = self.run.setup
         weights = merged_state(self.run.network)
-        if setup.on_features or not state.iteration:  # steps may come before the file is written
+        if setup.on_features or not epoch:  # steps may come before the file is written
             trained = [name for name, parameter in setup.network.named_parameters() if parameter.requires_grad]
             changing = trained if setup.on_features else list(weights)
             weights |= {name: weights[name].clone() for name in changing}
-        self.best = {"model": weights, "epoch": state.epoch}
-        self.best_scores = {state.epoch: scores_of(self.run.evaluator.state)}
+        self.best = {"model": weights, "epoch": epoch}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Load all states but the model's, which `prepare` has loaded, since features are cached with it."""

@@ -25,13 +25,13 @@ from trainers.budget.networks import (
 )
 from trainers.budget.pace import RUN, cost_between
 from trainers.budget.planned_run import (
-    FIRST,
     TRAINING,
     Budget,
     Start,
     options_begun,
     part_of_plan,
     say_result,
+    say_unused,
     with_deadline,
 )
 from trainers.config import RunConfig, run_options
@@ -43,8 +43,8 @@ from trainers.storage.run_result import RunResult
 from vit.config import Network
 from vit.factory import image_spec
 
-UNUSED = 0.05
-"""Share of the time that may stay unused without a word."""
+FIRST = 0.4
+"""Share of the time that frozen networks may take where others are trained: the quick ones first, then the others."""
 
 
 @dataclass
@@ -238,10 +238,8 @@ def mixture(
             return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
     assert plan.answer is not None
     say_left_out(networks, plan.used)
-    if budget.left > UNUSED * 60 * budget.minutes and not budget.rehearsed:
-        why = "more passes over the images gain no more" if plan.found else "no network can gain on the best frozen one"
-        why = "too little to train a network" if budget.left < TRAINING else why
-        console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
+    why = "more passes over the images gain no more" if plan.found else "no network can gain on the best frozen one"
+    say_unused(budget, "too little to train a network" if budget.left < TRAINING else why)
     if not plan.trained:
         say_without_effect(config)
     return plan.answer

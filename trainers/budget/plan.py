@@ -35,7 +35,7 @@ def best_in(
         return mixture(config, start, budget, opened, asked_for(more))
     if config.model.name == "auto":
         config = filled_in(config, cooling("scratch-small"))
-    return one_model(filled_in(config, {"train": {"schedule": "cooldown"}}), start, budget, opened)
+    return one_model(config, start, budget, opened)
 
 
 def require_one_run(config: RunConfig) -> None:

@@ -16,10 +16,10 @@ from trainers.storage.data_folder import named_folder
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import RunResult
 
-FIRST = 0.4
-"""Share of the time that frozen networks may take where others are trained: the quick ones first, then the others."""
 TRAINING = 20.0
 """Seconds that are enough to train a network."""
+UNUSED = 0.05
+"""Share of the time that may stay unused without a word."""
 
 Start = Callable[[RunConfig, Sequence[Handler]], RunResult]
 """Trains one run and returns its result."""
@@ -80,6 +80,12 @@ def options_begun(config: RunConfig) -> RunConfig:
     run = find_same_options(config, planned=True) if output.run_name is None else RunFolder(named_folder(config))
     begun = run.requested if run is not None and run.is_of_this_command else None
     return config if begun is None else replace(begun, output=output)
+
+
+def say_unused(budget: Budget, why: str) -> None:
+    """Say how much of the time stays unused, and why, unless that is little."""
+    if budget.left > UNUSED * 60 * budget.minutes and not budget.rehearsed:
+        console.say(f"{console.duration(budget.left)} stay unused: {why}", label="plan")
 
 
 def say_result(label: str, result: RunResult, more: Iterable[str] = ()) -> None:

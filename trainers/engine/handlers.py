@@ -92,8 +92,9 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) ->
 def best_row(history: list[dict[str, Any]], select: str, start_head: str | None) -> dict[str, Any] | None:
     """Return the trained epoch with the best validation score; ties go to the lower loss, then to the earlier epoch.
 
-    `last` is the last one. Row 0 counts if it has a trained head (`probe`): it is kept where no epoch is better. A pure
-    function of the history, so a resumed run cannot forget its best. Rows with a non-finite score never win.
+    `last` is the last one. Row 0 counts if it has a trained head (`probe`): it is kept unless an epoch, or with `last`
+    that one, is better. A pure function of the history, so a resumed run cannot forget its best. Rows with a
+    non-finite score never win.
     """
 
     def key(row: dict[str, Any]) -> tuple[float, float]:
@@ -101,8 +102,9 @@ def best_row(history: list[dict[str, Any]], select: str, start_head: str | None)
 
     first = 0 if start_head == "probe" else 1
     rows = [row for row in history if row["epoch"] >= first and all(map(math.isfinite, key(row)))]
-    best = max(rows, key=key, default=None)
-    return rows[-1] if select == "last" and best is not None and best["epoch"] else best
+    if select == "last":
+        rows = [row for row in rows if row["epoch"] in (0, rows[-1]["epoch"])]
+    return max(rows, key=key, default=None)
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
