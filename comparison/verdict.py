@@ -243,7 +243,7 @@ def not_converged(comparison: Comparison) -> Iterator[str]:
             yield f"too few passes to say whether more would help{where}: {', '.join(short)}"
         spoilt = [row.arm for row in rows if row.best_epoch == "0"]
         if spoilt:
-            yield f"no pass improved the fitted head it began with{where}: {', '.join(spoilt)}"
+            yield f"training did not improve the fitted head it began with{where}: {', '.join(spoilt)}"
         rising = [row for row in rows if pd.notna(row.improvement)]
         if rising:
             arms = ", ".join(f"{row.arm} (+{100 * row.improvement:.1f} points)" for row in rising)
