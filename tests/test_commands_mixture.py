@@ -65,7 +65,7 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
     networks = [NANO | {"weights": str(each)} for each in tuned]
     run = fitted(photos, tmp_path, "both", FROZEN, *networks, words=["--test-fraction", "0.2"])
     parts = json.loads((run / "heads.json").read_text())
-    assert [*parts] == ["frozen ensemble", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
+    assert [*parts] == ["vit_stem_16@64", "vit_nano_8@32 trained", "vit_nano_8@32 trained (2)"]
     for name, folder in zip([*parts][1:], tuned, strict=True):
         result = read_result(RunFolder(folder))
         assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])

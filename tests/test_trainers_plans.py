@@ -27,7 +27,6 @@ from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
 from trainers.budget.plan import best_in, without_luck
 from trainers.budget.planned_run import Budget
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config, to_dict
-from trainers.heads.fit import FROZEN
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting.explanations import faithfulness
@@ -175,7 +174,7 @@ class Machine:
             self.now += self.slower * (2 + 1.2 * self.networks.fitting(frozen))
             if config.output.tb != "scalars":
                 self.now += self.slower * (4.5 + 360 * self.networks.a_pass(frozen))
-            names = [str(network) for network in frozen] if len(frozen) > 1 else [FROZEN]
+            names = [str(network) for network in frozen]
             self.parts = {
                 name: {"cross-validation": {"accuracy": self.accuracy[network.name], "low": 0, "high": 1, "loss": 0.5}}
                 for name, network in zip(names, frozen, strict=True)

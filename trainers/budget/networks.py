@@ -24,7 +24,7 @@ from trainers.budget.pace import PICTURES, RUN, images_timed
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.features import features_of
-from trainers.heads.fit import FROZEN, PartScores
+from trainers.heads.fit import PartScores
 from trainers.heads.linear import MOST_IMAGES
 from trainers.options.defaults import STILL_IMAGES
 from trainers.options.recipes import RECIPES
@@ -335,7 +335,7 @@ def frozen_accuracy(parts: PartScores, networks: Sequence[Network]) -> dict[str,
     """Return the best cross-validated accuracy of each frozen network, by its name, from the parts of a head."""
     found: dict[str, float] = {}
     for network in networks:
-        scores = parts.get(str(network) if len(networks) > 1 else FROZEN, {}).get("cross-validation")
+        scores = parts.get(str(network), {}).get("cross-validation")
         if scores is not None:
             found[network.name] = max(scores["accuracy"], found.get(network.name, 0.0))
     return found

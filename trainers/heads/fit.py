@@ -51,7 +51,9 @@ def fit_to_features(setup: RunSetup) -> PartScores:
     networks, trained = (network.networks, network.trained) if isinstance(network, SideBySide) else ((), {})
     frozen = [own for place, own in enumerate(columns) if place not in trained]
     head, judged = fit_head(replace(images["train"], columns=frozen))
-    heads, shares = {FROZEN: head}, [1.0]
+    alone = [each for each in networks if not each.weights]
+    together = FROZEN if len(alone) > 1 else str(alone[0]) if alone else setup.config.model.name
+    heads, shares = {together: head}, [1.0]
     for number, (place, end) in enumerate(trained.items(), 1):
         weight, name = np.zeros(head.weight.shape), str(networks[place])
         weight[:, columns[place]] = end.weight.double().numpy()
@@ -63,19 +65,19 @@ def fit_to_features(setup: RunSetup) -> PartScores:
         heads = {name: Linear(factor * each.weight, factor * each.bias) for (name, each), factor in pairs}
     linears[0].weight.copy_(torch.from_numpy(head.weight))
     linears[0].bias.copy_(torch.from_numpy(head.bias))
-    scores = judged_parts(judged, [each for each in networks if not each.weights])
+    scores = judged_parts(judged, together, alone)
     for (name, each), share in zip(heads.items(), shares, strict=True):
         of_splits = {split: scores_of(each, images[split]) for split in sorted({*images} - {"train"})}
         scores[name] = scores.get(name, {}) | of_splits | {"mixture": {"share": share}}
     return scores
 
 
-def judged_parts(judged: Judged | None, networks: Sequence[Network]) -> PartScores:
-    """Return the cross-validation of frozen networks, together and individually."""
+def judged_parts(judged: Judged | None, together: str, networks: Sequence[Network]) -> PartScores:
+    """Return the cross-validation of frozen networks, together under that name, and of several each."""
     if judged is None:
         return {}
     alone = sorted(zip(networks, judged.alone, strict=False), key=lambda row: row[1].loss)
-    found = {FROZEN: judged} | {str(network): each for network, each in alone}
+    found = {together: judged} | {str(network): each for network, each in alone}
     return {name: {"cross-validation": each.scores} for name, each in found.items()}
 
 
