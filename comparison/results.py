@@ -157,7 +157,7 @@ def design(scored: pd.DataFrame) -> Design:
 def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pair of arms: the second minus the first (difference, low, high), p values, verdict, and what a
     sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`; of arms of which one took less
-    than a pass over the images it is `untrained`.
+    than a pass over the images it is `untrained`. `so_far`: passes of the less accurate arm, if it still improved.
 
     All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): one by one,
     six conditions of equal arms name a winner in an eighth of the reports.
@@ -172,6 +172,8 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
             row |= {"first": first_of(first).arm, "second": first_of(second).arm}
             row |= {"accuracy_first": accuracy(first), "accuracy_second": accuracy(second)}
             row |= {"passes": min(passes(first), passes(second))}
+            behind = first if accuracy(first) < accuracy(second) else second
+            row |= {"so_far": None if improvement_at_end(behind["history"].tolist()) is None else passes(behind)}
             rows.append(row | {"images_seen_first": images_seen(first), "images_seen_second": images_seen(second)})
     adjusted = holm([difference.p for difference in found]) if len(found) > 1 else [None]
     for row, difference, p in zip(rows, found, adjusted, strict=True):
@@ -365,7 +367,7 @@ SCORES = (
 )
 DIFFERENCE = {
     "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
-    "verdict": "verdict", "after_passes": "passes",
+    "verdict": "verdict", "after_passes": "passes", "so_far": "so_far",
 }  # fmt: skip
 """Columns of table.csv that are those of `pairs` for the first arm and this one."""
 COSTS = (

@@ -26,6 +26,7 @@ from trainers.reporting import console
 from trainers.statistics import LEVEL, Clusters, Spread, numbered
 
 WIDTH = 80
+CLAIMS = ("better", "worse")
 UNEQUAL = 1.1
 """Ratio of the images that two arms saw from which a sentence says so: in equal time they differ a little."""
 MOST_ROWS = 12
@@ -161,12 +162,13 @@ def pair_sentence(pair: Any) -> str:
     elif pair.verdict == "unclear":
         sentence = f"No clear winner: {better} {higher:.1%}, {worse} {lower:.1%} ({points})"
     else:
-        sentence = f"{better} wins: {higher:.1%} against {lower:.1%} for {worse} ({points})"
+        wins = "wins" if pd.isna(pair.so_far) else f"wins after {pair.so_far:.3g} passes"
+        sentence = f"{better} {wins}: {higher:.1%} against {lower:.1%} for {worse} ({points})"
     if pair.verdict == "unclear" and pair.together > 1 and pair.p <= LEVEL:
         sentence += f", as the {pair.together} comparisons are corrected together (Holm's p = {pair.p_holm:.2g})"
     if needed := seeds_or_images_needed(pair):
         sentence += f"; {needed}"
-    if pair.verdict in ("better", "worse") and found.seeds == 1:
+    if pair.verdict in CLAIMS and found.seeds == 1:
         sentence += "; one seed says nothing about training noise"
     first, second = pair.images_seen_first, pair.images_seen_second
     if max(first, second) > UNEQUAL * min(first, second):
@@ -267,7 +269,8 @@ def verdict_text(row: Any) -> str:
     """Say what the second arm of a pair is, next to the first."""
     if row.verdict == "untrained":
         return f"after {row.after_passes:.2g} passes"
-    return {None: "", "same": "the same"}.get(row.verdict, row.verdict)
+    words = {None: "", "same": "the same"}.get(row.verdict, row.verdict)
+    return f"{words} so far" if row.verdict in CLAIMS and pd.notna(row.so_far) else words
 
 
 VERDICTS = {
@@ -322,9 +325,9 @@ def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list
         header, rows = ["labels", *names, "difference, points", ""], []
         for condition in conditions:
             first, second = rows_of(condition.table)
-            winner = names[second.difference > 0]
-            verdict = f"{winner} wins" if second.verdict in ("better", "worse") else "no clear winner"
-            verdict = verdict_text(second) if second.verdict == "untrained" else verdict
+            verdict = verdict_text(second) if second.verdict == "untrained" else "no clear winner"
+            if second.verdict in CLAIMS:
+                verdict = f"{names[second.difference > 0]} wins{' so far' * pd.notna(second.so_far)}"
             rows.append([condition.labels, mean_text(first), mean_text(second), points_text(second), verdict])
     else:
         header = ["labels", "model", "accuracy", "difference, points", ""]
