@@ -3,16 +3,20 @@
 import importlib
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from killed_runs import Crash
+from small_comparison import arm_of, comparison_of
 from small_images import image_folder
 from small_run import labelled_photos, make_run
 
 import main
 from commands.parser import parse
 from common.image_spec import ImageSpec
+from comparison.verdict import last_screen
 from datasets import build_dataloaders
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +59,31 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
     assert main.main(words) == 0, capsys.readouterr().err
 
 
+SCREEN = re.search(r"```text\n(labels  .*?)\n```", README, re.DOTALL)[1]
+"""Last screen of the bare command."""
+
+
+def test_the_last_screen_of_the_bare_command_is_shown_whole(tmp_path):
+    """But for its numbers, and where its lines end: of models that still improved, with few labels both."""
+    labels = [row % 3 for row in range(60)]
+    start = [{"step": 0, "lr": None, "val_accuracy": 0.1, "train_accuracy": None}]
+    rising = start + [
+        {"step": epoch, "lr": 1.0, "val_accuracy": 0.03 * epoch, "train_accuracy": 0.5} for epoch in range(1, 21)
+    ]
+    conditions = []
+    for count in (10, None):
+        right = {"vit_nano_8 from scratch": np.arange(60) < 20, "vit_nano_8 pretrained": np.arange(60) < 57}
+        arms = [arm_of(tmp_path / str(count), name, np.array(3 * [each]), labels) for name, each in right.items()]
+        for place in range(2 if count else 1):
+            arms[place] = [replace(run, history=rising) for run in arms[place]]
+        conditions.append((count, arms))
+
+    def without_numbers(text):
+        return " ".join(re.sub(r"[\d.,]*\d", "#", text).split())
+
+    assert without_numbers(SCREEN) == without_numbers("\n".join(last_screen(comparison_of(*conditions))))
+
+
 def test_the_bare_command_makes_the_table_of_the_readme(monkeypatch, capsys):
     asked = []
 
@@ -66,7 +95,9 @@ def test_the_bare_command_makes_the_table_of_the_readme(monkeypatch, capsys):
     with pytest.raises(Crash):
         main.main([])
     (request,) = asked
-    head, *rows, note = re.search(r"```text\n(labels  .*?)\n```", README, re.DOTALL)[1].splitlines()
+    head, *rows = SCREEN.splitlines()
+    end = next(place for place, line in enumerate(rows) if line.startswith("accuracy in %"))
+    rows, note = rows[:end], rows[end]
     tested, seeds = map(int, re.findall(r"of (\d+) test images, (\d+) seeds", note)[0])
     assert request.seeds == seeds
     assert ["all" if labels is None else str(labels) for labels in request.labels] == [row.split()[0] for row in rows]
