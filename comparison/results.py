@@ -157,7 +157,7 @@ def design(scored: pd.DataFrame) -> Design:
 def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pair of arms: the second minus the first (difference, low, high), p values, verdict, and what a
     sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`; of arms of which one took less
-    than a pass over the images it is `untrained`. `so_far`: passes of the less accurate arm, if it still improved.
+    than a pass over the images it is `untrained`. `so_far`: passes of the less accurate arm, if it `may_improve`.
 
     All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): one by one,
     six conditions of equal arms name a winner in an eighth of the reports.
@@ -173,7 +173,7 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
             row |= {"accuracy_first": accuracy(first), "accuracy_second": accuracy(second)}
             row |= {"passes": min(passes(first), passes(second))}
             behind = first if accuracy(first) < accuracy(second) else second
-            row |= {"so_far": None if improvement_at_end(behind["history"].tolist()) is None else passes(behind)}
+            row |= {"so_far": passes(behind) if may_improve(behind) else None}
             rows.append(row | {"images_seen_first": images_seen(first), "images_seen_second": images_seen(second)})
     adjusted = holm([difference.p for difference in found]) if len(found) > 1 else [None]
     for row, difference, p in zip(rows, found, adjusted, strict=True):
@@ -312,6 +312,13 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
     on_training = [history[-1].get("train_accuracy") or 0.0 for history in histories]
     mean, noise = float(np.mean(rises)), float(np.mean(noises) / len(noises)) ** 0.5
     return mean if mean > max(LEAST, 2 * noise) and np.mean(on_training) < FITTED else None
+
+
+def may_improve(runs: pd.DataFrame) -> bool:
+    """Return whether an arm that trains by steps still improved, or took too few passes for a curve that says so."""
+    if first_of(runs).config["train"].get("start_head") == "fit":
+        return False
+    return passes(runs) < FEWEST or improvement_at_end(runs["history"].tolist()) is not None
 
 
 def median_of(runs: pd.DataFrame, name: str) -> float:

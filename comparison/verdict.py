@@ -162,7 +162,9 @@ def pair_sentence(pair: Any) -> str:
     elif pair.verdict == "unclear":
         sentence = f"No clear winner: {better} {higher:.1%}, {worse} {lower:.1%} ({points})"
     else:
-        wins = "wins" if pd.isna(pair.so_far) else f"wins after {pair.so_far:.3g} passes"
+        wins = "wins"
+        if pd.notna(pair.so_far):
+            wins = f"wins after {'a pass' if pair.so_far == 1 else f'{pair.so_far:.3g} passes'}"
         sentence = f"{better} {wins}: {higher:.1%} against {lower:.1%} for {worse} ({points})"
     if pair.verdict == "unclear" and pair.together > 1 and pair.p <= LEVEL:
         sentence += f", as the {pair.together} comparisons are corrected together (Holm's p = {pair.p_holm:.2g})"
