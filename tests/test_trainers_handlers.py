@@ -96,6 +96,7 @@ def test_a_score_that_is_not_finite_is_never_best(bad):
     assert best_row(rows((0, 0), (0.9, bad), (0.7, 0.2)), "accuracy", None)["epoch"] == 2
     assert best_row(rows((0, 0), (bad, bad)), "accuracy", None) is None
     assert best_row(rows((0, 0), (0.7, 0.2), (bad, bad)), "last", None)["epoch"] == 1
+    assert best_row(rows((0.6, 0.5), (0.7, 0.2), (bad, bad)), "last", "probe")["epoch"] == 0  # 1 has no file of weights
 
 
 def validated_run(scores, patience, select="accuracy"):

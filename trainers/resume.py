@@ -9,7 +9,7 @@ from common.errors import CheckpointError, OptionError
 from common.files import MARK, remove_leftovers
 from datasets.open import OpenedImages
 from trainers.config import RunConfig
-from trainers.engine.handlers import best_row
+from trainers.engine.handlers import best_row, has_to_beat_its_head
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.resolve import UserObjects
@@ -121,7 +121,7 @@ def open_run(
 
 def refuse_more_of_what_was_chosen(run: RunFolder, config: RunConfig, epochs: int | float) -> None:
     """Raises OptionError: the last epoch has replaced the head that the run began with, and would meet it again."""
-    if config.train.select == "last" and config.train.start_head == "probe" and read_checkpoint(run.best)["epoch"]:
+    if has_to_beat_its_head(config.train.select, config.train.start_head) and read_checkpoint(run.best)["epoch"]:
         raise OptionError(
             f"--epochs {epochs:g}: {run} has ended with its last epoch in place of the head that it began with;"
             f" --weights {run} starts from its weights"

@@ -229,9 +229,8 @@ class RunCheckpoints:
 
     @property
     def last_against_first(self) -> bool:
-        """Whether the last epoch has to beat the head that the run began with, whose weights stay until then."""
         train = self.run.setup.config.train
-        return train.select == "last" and train.start_head == "probe"
+        return handlers.has_to_beat_its_head(train.select, train.start_head)
 
     def keep_if_best(self) -> None:
         """Keep the weights and scores of this epoch if it is the best.

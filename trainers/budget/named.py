@@ -20,7 +20,7 @@ BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cach
 def suited(config: RunConfig) -> RunConfig:
     """Return the options with which a model learns in little time, but for those that were given.
 
-    A frozen network gets a fitted head, a pretrained one begins with such a head and keeps it where no pass is better
+    A frozen network gets a fitted head, a pretrained one begins with such a head, which the last pass has to beat
     (LP-FT: Kumar et al. 2022, arXiv:2202.10054), and the learning rate falls when the end is near."""
     train: dict[str, Any] = {"schedule": "cooldown"}
     if config.model.trainable == "head":

@@ -102,9 +102,16 @@ def best_row(history: list[dict[str, Any]], select: str, start_head: str | None)
 
     first = 0 if start_head == "probe" else 1
     rows = [row for row in history if row["epoch"] >= first and all(map(math.isfinite, key(row)))]
-    if select == "last":
-        rows = [row for row in rows if row["epoch"] in (0, rows[-1]["epoch"])]
+    if has_to_beat_its_head(select, start_head):
+        rows = [row for row in rows if row is history[-1] or not row["epoch"]]
+    elif select == "last":
+        rows = rows[-1:]
     return max(rows, key=key, default=None)
+
+
+def has_to_beat_its_head(select: str, start_head: str | None) -> bool:
+    """Return whether a run's last epoch has to beat the fitted head it began with, whose weights stay until then."""
+    return select == "last" and start_head == "probe"
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
