@@ -27,9 +27,9 @@ FOR_FEW, EMBEDDED = "efficientnet_lite0", "vit_stem_16"
 LISTED = 10
 """Suspects on the terminal."""
 SURE = 0.9
-"""Accuracy of the models below which half of the suspects are hard images and more (docs/labels.md)."""
+"""Accuracy of the models below which half of the suspects are hard images and more."""
 DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
-"""Probability of a class from which dropping an image is proposed; below it hard images are many (docs/labels.md)."""
+"""Probability of a class from which dropping an image is proposed; below it hard images are many."""
 
 
 def networks_for(samples: Samples) -> list[ModelConfig]:
