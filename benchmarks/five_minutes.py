@@ -109,7 +109,7 @@ def train_resnet18(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]
 
     from datasets.config import DataConfig
     from datasets.loaders import build_dataloaders
-    from trainers.options.defaults import computes_in_bf16
+    from trainers.engine.optim import computes_in_bf16
     from vit import ImageSpec
 
     torch.manual_seed(seed)

@@ -82,7 +82,7 @@ def left_of_the_loss(config: RunConfig, *, times: float = 1.0) -> float:
     pixels = torch.tensor(digits.images[:8, None] / 8 - 1, dtype=torch.float32).expand(-1, first.size(1), -1, -1)
     side, losses = config.model.image_size or 8, []
     images, labels = nn.functional.interpolate(pixels, size=(side, side)), torch.tensor(digits.target[:8])
-    for step in range(8 if config.train.optimizer == "muon" else 30):  # a step of Muon takes a second
+    for step in range(30):
         set_learning_rate(optimizer, times * config.train.lr * min(1, (step + 1) / 5))
         loss = nn.functional.cross_entropy(model(images), labels)
         losses.append(loss.item())

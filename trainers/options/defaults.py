@@ -24,7 +24,7 @@ from datasets.config import IMBALANCE
 from datasets.processes import cpu_quota
 from datasets.transforms import PRESETS
 from trainers.config import RunConfig
-from trainers.engine.optim import OPTIMIZERS
+from trainers.engine.optim import OPTIMIZERS, computes_in_bf16
 from trainers.system.distributed import world_size
 from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX, ModelConfig
 from vit.factory import kind_of
@@ -205,14 +205,6 @@ def resolve_amp(model: ModelConfig, amp: str, device: str) -> str:
     if amp == "auto" and gains and computes_in_bf16(device):
         return "bf16"
     return amp if amp != "auto" else "tf32" if device.startswith("cuda") else "off"
-
-
-def computes_in_bf16(device: str) -> bool:
-    """Return whether a device multiplies in bf16 natively."""
-    if device.startswith("cuda"):
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities() if device == "cpu" else {}
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def left_open(options: Any, **values: Any) -> dict[str, Any]:
