@@ -62,6 +62,8 @@ class Loader(DataLoader):
     def __iter__(self) -> Any:
         if isinstance(self.dataset, ImageDataset):
             self.dataset.pipeline.get_ready()
+        if getattr(self._iterator, "_shutdown", False):  # `stop_workers` has ended the processes that wait
+            self._iterator = None
         batches = super().__iter__()
         if self.num_workers:
             _PASSES[batches] = self.batch_sampler
@@ -184,7 +186,9 @@ def class_weights(bundle: DataBundle) -> torch.Tensor:
 def loader_of(
     dataset: ImageSet, config: DataConfig, *, seed: int = 0, share: Share = ALL, device: torch.device = CPU
 ) -> DataLoader:
-    """Build the loader of one split: shuffled batches for train, batches in table order for the others."""
+    """Build the loader of one split: shuffled batches for train, batches in table order for the others.
+
+    Processes wait for the next epoch; to start eight for each validation takes half a second or more."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
     sampler: BatchSampler = OrderedBatchSampler(len(dataset), batch_size, share=share)
     if dataset.split == "train":
@@ -195,14 +199,15 @@ def loader_of(
         _warn_once(f"note: {workers} loader processes are too many for this machine: {most} are used")
         workers = most
     workers = workers and workers_with_room(dataset, min(batch_size, len(dataset)), workers)
-    return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train", device=device)
+    return Loader(dataset, sampler, workers=workers, persistent=dataset.split != "test", device=device)
 
 
 def evaluation_loader(
     samples: Samples, split: str, spec: ImageSpec, config: DataConfig, *, device: torch.device = CPU
 ) -> DataLoader:
-    """Build the loader of all images of a split, for this process, as evaluation sees them."""
-    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config, device=device)
+    """Build the loader of all images of a split, for this process, as evaluation sees them, in one pass."""
+    loader = loader_of(ImageDataset(samples, split, Pipeline(spec)), config, device=device)
+    return loader_like(loader, loader.dataset, loader.batch_sampler)
 
 
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:

@@ -1,6 +1,7 @@
 """Loaders: damaged images, balance, the cache, several processes."""
 
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -16,7 +17,7 @@ from fake_sets import Spec, class_folders, write_table
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe
 from datasets.bundle import LEFT_OUT
 from datasets.image_dataset import ImageCache
-from datasets.loaders import with_table
+from datasets.loaders import evaluation_loader, stop_workers, with_table
 from datasets.packing import pack
 from datasets.processes import available_memory
 from datasets.sampling import ALL, Share
@@ -178,6 +179,30 @@ def test_small_sets_need_no_loader_processes(folder):
     assert workers(folder, workers=1) == 1
 
 
+def test_loader_processes_wait_for_the_next_epoch_until_they_are_stopped_and_those_of_one_pass_end_with_it(folder):
+    earlier = set(multiprocessing.active_children())
+    loaders = build(folder, workers=1).dataloaders
+
+    def processes():
+        return set(multiprocessing.active_children()) - earlier
+
+    first = {split: list(loader) for split, loader in loaders.items()}
+    started = processes()
+    assert len(started) == 2
+    next(iter(loaders["val"]))  # a validation that is broken off
+    again = {split: list(loader) for split, loader in loaders.items()}
+    assert same(again["val"], first["val"])
+    assert processes() == started
+    stop_workers(loaders.values())
+    assert not processes()
+    assert same(list(loaders["val"]), first["val"])
+    stop_workers(loaders.values())
+    config = DataConfig(str(folder), batch_size=8, workers=1)
+    alone = evaluation_loader(loaders["val"].dataset.samples, "val", Spec(), config)
+    assert same(list(alone), first["val"])
+    assert not processes()
+
+
 def test_loader_processes_leave_signals_to_the_main_process(folder):
     bundle = build(folder, workers=2)
     iterator = iter(bundle.dataloaders["train"])
@@ -257,7 +282,7 @@ from vit import ImageSpec
 def full(*_):
     raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
 torch.UntypedStorage._share_fd_cpu_ = torch.UntypedStorage._share_filename_cpu_ = full
-loaders = build_dataloaders(DataConfig(source={str(folder)!r}, workers=2), ImageSpec(image_size=32)).dataloaders
+loaders = build_dataloaders(DataConfig(source={str(folder)!r}, workers=1), ImageSpec(image_size=32)).dataloaders
 for part in ("train", "val"):
     try:
         list(loaders[part])
