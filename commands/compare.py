@@ -176,7 +176,7 @@ def write_plan(options: Options) -> dict[str, Any]:
 
 
 def compared(options: Options) -> Comparison:
-    """Compare the runs that are named, or train the arms."""
+    """Compare the runs that are named, or train the models."""
     began = time.monotonic()
     from comparison.compare import compare_arms, compare_runs
 
@@ -247,7 +247,7 @@ def minutes_of(options: Options) -> float | None:
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:
-    """Return the options of one arm: `base` with what `text` changes."""
+    """Return the options of one model: `base` with what `text` changes."""
     model, *changes = [part.strip() for part in re.split(r",(?=\s*[\w-]+\s*=)", text)]  # a path may have a comma
     given: dict[Option, Any] = {ARM_OPTIONS["model"]: model}
     try:

@@ -55,7 +55,7 @@ class ManyOptions:
     IN_FILES: ClassVar[frozenset[str]] = frozenset()
     """Options that this command takes from a file alone, besides those with the mark `InFiles`."""
     OF_ARMS: ClassVar[frozenset[str]] = frozenset()
-    """Options that an arm of a comparison may have for itself."""
+    """Options that a model of a comparison may have for itself."""
 
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:

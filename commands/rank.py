@@ -115,7 +115,7 @@ def write(path: Path, rows: Sequence[Ranked]) -> None:
 
 
 def arm_of(word: str) -> str:
-    """Return the arm of `compare` for the backbone that a person named."""
+    """Return the model of `compare` for the backbone that a person named."""
     from trainers.storage.run_folder import RunFolder
 
     if word in EMBEDDED_WEIGHTS:

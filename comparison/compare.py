@@ -35,7 +35,7 @@ from trainers.system.signals import signals
 def compare_arms(
     request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None, began: float | None = None
 ) -> Comparison:
-    """Train all arms, seed by seed, and report who wins. The same request continues a comparison that was stopped.
+    """Train all models, seed by seed, and report who wins. The same request continues a comparison that was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
     these options; `jobs` None is then all of them at once. They come out the same. `began`: the second of
@@ -107,8 +107,8 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -
 
 
 def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
-    """Record one run as the result of a comparison, and return its directory: with the most labels, of the arm whose
-    mean validation score is best, the best seed. The test images score the arms; they choose no run."""
+    """Record one run as the result of a comparison, and return its directory: with the most labels, of the model whose
+    mean validation score is best, the best seed. The test images score the models; they choose no run."""
     richest = max(runs, key=lambda run: run.labels_per_class or math.inf).labels_per_class
     by_arm = groupby((run for run in runs if run.labels_per_class == richest), key=lambda run: run.arm)
     arms = [[read_result(run.folder) for run in of_arm] for _, of_arm in by_arm]

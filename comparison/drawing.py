@@ -1,8 +1,8 @@
-"""Draw a comparison: its figures, with one colour per arm, and its rows in TensorBoard. Without pyplot's global state.
+"""Draw a comparison: its figures, with one colour per model, and its rows in TensorBoard. Without pyplot's state.
 
-TensorBoard knows no groups of runs, so each arm has a row of its own. The first section holds its mean validation
+TensorBoard knows no groups of runs, so each model has a row of its own. The first section holds its mean validation
 accuracy over the seeds, the last its lowest and its highest seed. The Custom Scalars tab lays them over each other in
-margin charts. Steps are training images seen: arms with other batch sizes take other numbers of steps.
+margin charts. Steps are training images seen: models with other batch sizes take other numbers of steps.
 """
 
 import textwrap
@@ -39,7 +39,7 @@ class ReportFigure(NamedTuple):
     kind: str
     """A key of TITLES."""
     condition: str
-    """Title of the condition that it shows; empty: all."""
+    """Title of the label budget that it shows; empty: all."""
     file: str
     caption: str
     png: bytes
@@ -66,7 +66,7 @@ def colour(index: int) -> str:
 
 
 def learning_curves(condition: Comparison) -> Figure:
-    """Draw validation accuracy and loss of every arm's runs over the training images seen.
+    """Draw validation accuracy and loss of every model's runs over the training images seen.
 
     Thin lines are seeds; the thick one is their mean, if all have the same number of epochs.
     """
@@ -100,7 +100,7 @@ def curves(run: Any) -> dict[str, np.ndarray]:
 
 
 def draw_differences(comparison: Comparison) -> Figure:
-    """Draw a row for each other arm: its difference to the first, in points, and its interval.
+    """Draw a row for each other model: its difference to the first, in points, and its interval.
 
     Names are above their bars, so that a phone shows the whole figure.
     """
@@ -168,7 +168,7 @@ MEANS, ENDS = "0_val_accuracy", "9_val_accuracy_spread"
 
 
 def write_events(folder: Path, verdict: str, pictures: Sequence[ReportFigure], comparison: Comparison) -> None:
-    """Write the `verdict` (Markdown) and the figures to `folder`, first in their tabs; below it a row for each arm."""
+    """Write the `verdict` (Markdown) and the figures to `folder`, first in their tabs; below it a row a model."""
     conditions, seeds = comparison.conditions, comparison.runs["seed"].nunique()
     with SummaryWriter(log_dir=str(folder)) as writer:
         writer.add_text("0_verdict", utf8(verdict), 0)
@@ -190,7 +190,7 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[ReportFigure], c
 
 
 def over_seeds(runs: pd.DataFrame) -> tuple[list[int], list[np.ndarray]]:
-    """Return the images seen at the epochs that every run of an arm has, and the mean validation accuracy over the
+    """Return the images seen at the epochs that every run of a model has, and the mean validation accuracy over the
     seeds; of several seeds also the lowest and the highest."""
     of_runs = [curves(run) for run in rows_of(runs)]
     values = np.array([*zip(*(each["val_accuracy"] for each in of_runs), strict=False)])  # (epochs, K)

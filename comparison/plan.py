@@ -13,7 +13,7 @@ from trainers.multirun.sharing import Sharing
 from trainers.options import defaults
 
 Cell = tuple[int, int]
-"""Places of a condition and of an arm in the plan."""
+"""Places of a label budget and of a model in the plan."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,20 @@ class Request:
     arms: tuple[RunConfig, ...]
     seeds: int = 3
     labels: tuple[int | None, ...] = (None,)
-    """Labels per class of each condition; None: all training images."""
+    """Labels per class of each label budget; None: all training images."""
     images_seen: tuple[int, ...] = ()
-    """Training images that every run sees; one number, or one for each condition."""
+    """Training images that every run sees; one number, or one for each label budget."""
     tune_lr: Literal["auto", "on", "off"] | tuple[float, ...] = "auto"
-    """Whether each arm tries several learning rates, or the rates to try."""
+    """Whether each model tries several learning rates, or the rates to try."""
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
     optional: int = 0
-    """Number of the last arms that are left out where `minutes` are few."""
+    """Number of the last models that are left out where `minutes` are few."""
 
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """One arm: all of its options but seed, budget and tuned learning rate."""
+    """One model: all of its options but seed, budget and tuned learning rate."""
 
     name: str
     slug: str
@@ -61,32 +61,32 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """A request with everything decided: split, arms, budgets, rates, folder."""
+    """A request with everything decided: split, models, budgets, rates, folder."""
 
     request: Request
     opened: OpenedImages
     split: SharedSplit
     arms: tuple[PlannedArm, ...]
     train_images: tuple[int, ...]
-    """Training images of each condition."""
+    """Training images of each label budget."""
     usual_epochs: tuple[float, ...]
-    """Epochs of each condition where nothing but the images decides."""
+    """Epochs of each label budget where nothing but the images decides."""
     epochs: tuple[tuple[float, ...], ...]
-    """Epochs of each arm under each condition: all the same, or with `--minutes` those of equal time."""
+    """Epochs of each model under each label budget: all the same, or with `--minutes` those of equal time."""
     number_of_seeds: int
     select: str
     sharing: Sharing
     slurm: dict[str, str] | None
     """Options of the jobs that train; None: this machine does."""
     seen: Sequence[str]
-    """Lines about test images that an arm's weights were trained on."""
+    """Lines about test images that a model's weights were trained on."""
     folder: Path
     continued: bool
     """The folder is that of the same comparison, which was stopped."""
     until: float | None
     """Second of `time.monotonic` at which the last run is to end; None without minutes."""
     grid: tuple[float, ...] = ()
-    """Learning rates that each arm tries; none: they are not tuned."""
+    """Learning rates that each model tries; none: they are not tuned."""
     why_not_tuned: str = ""
     seconds: tuple[float, ...] | None = None
     """Expected seconds of each run, in their order; None: not measured."""
@@ -133,17 +133,17 @@ class ComparisonPlan:
         return self.epochs[cell[0]][cell[1]]
 
     def with_first(self, arms: int) -> Self:
-        """Return the plan with the first arms alone, not measured."""
+        """Return the plan with the first models alone, not measured."""
         epochs = tuple(each[:arms] for each in self.epochs)
         return replace(self, arms=self.arms[:arms], epochs=epochs, seconds=None)
 
     def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
-        """Return the rates that an arm tries: a rate that was given is not tuned. None: the default."""
+        """Return the rates that a model tries: a rate that was given is not tuned. None: the default."""
         lr = arm.config.train.lr
         return (lr,) if lr is not None or not self.grid or arm.start_head == "fit" else self.grid
 
     def runs_of(self, arm: PlannedArm) -> int:
-        """Count the runs under one condition: every rate at the first seed, one rate at the others."""
+        """Count the runs under one label budget: every rate at the first seed, one rate at the others."""
         return len(self.rates(arm)) + len(self.seeds) - 1
 
     @property

@@ -157,7 +157,7 @@ def fewest_runs(request: Request) -> int:
 
 
 def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, train_images: int) -> int | float:
-    """Return the epochs of every arm: `--epochs`, or those of `--images-seen`, or the longest default of the arms."""
+    """Return the epochs of every model: `--epochs`, or those of `--images-seen`, or their longest default."""
     if request.base.train.epochs is not None:
         return request.base.train.epochs
     if seen := request.images_seen:
@@ -168,7 +168,7 @@ def shared_epochs(request: Request, arms: Sequence[PlannedArm], condition: int, 
 
 
 def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
-    """Return the rates that each arm tries; none, and why, where none are tried."""
+    """Return the rates that each model tries; none, and why, where none are tried."""
     wanted = plan.request.tune_lr
     if wanted == "off":
         return (), "--tune-lr off"
@@ -193,7 +193,7 @@ def rates_to_try(plan: ComparisonPlan) -> tuple[tuple[float, ...], str]:
 def build_arms(
     configs: Sequence[RunConfig], opened: OpenedImages, *, measured_with: int | None, queued: bool
 ) -> tuple[PlannedArm, ...]:
-    """Build every arm once, so that faults show before any of them trains.
+    """Build every model once, so that faults show before any of them trains.
 
     Each is measured with so many threads, if any, and let go of before the next is built. Those that are `queued` need
     no device of this machine."""

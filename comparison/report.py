@@ -25,9 +25,9 @@ from trainers.reporting.figures.images import data_uri, thumbnail
 from trainers.storage.run_folder import RunFolder, untrusted_run
 
 MISTAKES = 5
-"""Mistakes that are listed of each arm."""
+"""Mistakes that are listed of each model."""
 EXAMPLES = 8
-"""Images shown per arm."""
+"""Images shown per model."""
 THUMBNAIL = 160
 """Longer side in pixels."""
 
@@ -97,7 +97,7 @@ def details() -> dict[str, Callable[[Any], str]]:
 
 
 def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str]]) -> Table:
-    """Return a line per condition and arm; if there are several conditions, their labels come first."""
+    """Return a line per label budget and model; if there are several label budgets, their labels come first."""
     several = len(comparison.conditions) > 1
     lines = [
         [condition.labels] * several + [text(row) for text in columns.values()]
@@ -108,7 +108,7 @@ def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str
 
 
 def mistakes_table(comparison: Comparison) -> Table:
-    """Return the most frequent mistakes of each arm, all seeds together."""
+    """Return the most frequent mistakes of each model, all seeds together."""
     names, lines = first_of(comparison.runs).class_names, []
     for condition in comparison.conditions:
         for runs in by_arm(condition.runs):
@@ -121,7 +121,7 @@ def mistakes_table(comparison: Comparison) -> Table:
 
 
 def settings_table(comparison: Comparison) -> Table:
-    """Return the options that differ between arms; lr may also differ between conditions."""
+    """Return the options that differ between models; lr may also differ between label budgets."""
     conditions = comparison.conditions
     arms = [(condition.title, first_of(runs)) for condition in conditions for runs in by_arm(condition.runs)]
     header = [f"{run.arm}, {title}" if len(conditions) > 1 else run.arm for title, run in arms]
@@ -146,7 +146,7 @@ def versions_table(comparison: Comparison) -> Table:
 
 
 def disagreement(condition: Comparison) -> dict[str, Any]:
-    """Return the images that only the first arm, or only the most accurate of the others, gets right: for each of the
+    """Return the images that only the first model, or only the most accurate of the others, gets right: for each of the
     two the winner, the loser and examples; `problem` says why there are no pictures."""
     others = condition.table[1:]
     names = [condition.arms[0], others["arm"].iloc[int(others["accuracy"].argmax())]]
@@ -174,7 +174,7 @@ def disagreement(condition: Comparison) -> dict[str, Any]:
 
 
 def only_one_right(first: pd.DataFrame, second: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Return rows of images that most runs of one arm get right and most of the other do not, clearest first."""
+    """Return rows of images that most runs of one model get right and most of the other do not, clearest first."""
     right, other = (right_of(arm).mean(axis=0) for arm in (first, second))  # (N,)
     ours, theirs = (arm["of_label"].to_numpy().reshape(-1, len(right)).mean(axis=0) for arm in (first, second))
     order = np.lexsort((theirs - ours, other - right)).tolist()
@@ -184,7 +184,7 @@ def only_one_right(first: pd.DataFrame, second: pd.DataFrame) -> tuple[list[int]
 
 
 def usual_prediction(arm: pd.DataFrame, row: int) -> tuple[int, int]:
-    """Return the class that most of an arm's runs predict for an image, and how many do."""
+    """Return the class that most of a model's runs predict for an image, and how many do."""
     votes = np.bincount(arm["predicted"].to_numpy().reshape(arm["run"].nunique(), -1)[:, row])
     return int(votes.argmax()), int(votes.max())
 

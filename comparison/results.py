@@ -1,4 +1,4 @@
-"""A comparison as tables: of its runs and predictions, and of what they say of each arm and of each pair of arms."""
+"""A comparison as tables: of its runs and predictions, and of what they say of models and of pairs of models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ cosine that ends at zero, whose last steps change nothing."""
 LEAST = 0.01
 """Rise of accuracy that counts."""
 FITTED = 0.98
-"""Training accuracy from which an arm has converged."""
+"""Training accuracy from which a model has converged."""
 FEWEST = 8
 """Epochs below which nothing is said of convergence."""
 ONE_PASS = 0.99
@@ -37,33 +37,33 @@ CONVERGENCE = (
     "accuracy below 98%"
 )
 LABELS = "labels_per_class"
-"""Column of the condition: the labels of each class that its runs are trained on, or NA for all of them."""
+"""Column of the label budget: the labels of each class that its runs are trained on, or NA for all of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Arms that were trained on the same images, under one or more conditions, and the verdict on them.
+    """Models that were trained on the same images, under one or more label budgets, and the verdict on them.
 
-    Its tables hold the conditions one after another, and in each the arms in the same order.
+    Its tables hold the label budgets one after another, and in each the models in the same order.
     """
 
     data: str
     runs: pd.DataFrame
-    """A row per condition, arm and seed: the fields of a FinishedRun, and its accuracy."""
+    """A row per label budget, model and seed: the fields of a FinishedRun, and its accuracy."""
     predictions: pd.DataFrame
     """A row per run and test image: see `runs.scored_images`; `run` is a row of `runs`, and `unit` a number that
-    images share which are of one group in any run of the condition."""
+    images share which are of one group in any run of the label budget."""
     table: pd.DataFrame
-    """A row per condition and arm, as in table.csv: scores with intervals, the difference to the first arm, costs and
-    runs; shares are fractions, missing numbers NaN."""
+    """A row per label budget and model, as in table.csv: scores with intervals, the difference to the first model,
+    costs and runs; shares are fractions, missing numbers NaN."""
     pairs: pd.DataFrame
-    """A row per condition and pair of arms, those with the first arm first: see `judge`."""
+    """A row per label budget and pair of models, those with the first model first: see `judge`."""
     scored: str = "test"
     """Name of the test images, such as "held-out validation"."""
     protocol: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
-    """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
+    """Rows with labels_per_class, model, lr, val_accuracy, val_loss, chosen."""
     folder: Path = Path()
     """Directory of the report."""
     kept: Path | None = None
@@ -77,11 +77,11 @@ class Comparison:
 
     @property
     def arms(self) -> list[str]:
-        """Names of the arms."""
+        """Names of the models."""
         return list(dict.fromkeys(self.runs["arm"]))
 
     def with_names(self, names: Sequence[str]) -> Comparison:
-        """Return the comparison with other names of the arms, in their order."""
+        """Return the comparison with other names of the models, in their order."""
         new = dict(zip(self.arms, names, strict=True))
         runs, table = (frame.assign(arm=[new[name] for name in frame["arm"]]) for frame in (self.runs, self.table))
         pairs = self.pairs.assign(**{end: [new[name] for name in self.pairs[end]] for end in ("first", "second")})
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def labels(self) -> str:
-        """Labels per class of the first condition, for a table and a file's name."""
+        """Labels per class of the first label budget, for a table and a file's name."""
         labels = first_of(self.runs).labels_per_class
         return "all" if pd.isna(labels) else str(labels)
 
@@ -103,7 +103,7 @@ def labels_text(count: int | None, *, every: str = "all labels") -> str:
 
 
 def compared(data: str, runs: Sequence[FinishedRun], *, scored: str = "test", **known: Any) -> Comparison:
-    """Score every arm and judge every pair of arms. The runs come by condition, arm and seed; `known`: other fields."""
+    """Score every model and judge every pair. Runs come by label budget, model and seed; `known`: other fields."""
     of_runs, predictions = tables_of(runs)
     pairs = judge(of_runs, predictions).assign(scored=scored)
     table = table_of(of_runs, predictions, pairs, data=data, scored=scored)
@@ -128,7 +128,7 @@ def by_condition(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def by_arm(runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """Take runs apart, by condition and arm."""
+    """Take runs apart, by label budget and model."""
     # Not by `groupby`: an index of pandas holds only names in Unicode.
     return [part[part["arm"] == arm] for part in by_condition(runs) for arm in dict.fromkeys(part["arm"])]
 
@@ -155,12 +155,12 @@ def design(scored: pd.DataFrame) -> Design:
 
 
 def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per pair of arms: the second minus the first (difference, low, high), p values, verdict, and what a
-    sentence on it needs. The second arm is `better`, `worse`, the `same`, or `unclear`; of arms of which one took less
-    than a pass over the images it is `untrained`. `so_far`: passes of the less accurate arm, if it `may_improve`.
+    """Return a row per pair of models: the second minus the first, p values, verdict, and what a sentence needs.
 
-    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction (p_holm): one by one,
-    six conditions of equal arms name a winner in an eighth of the reports.
+    The second model is `better`, `worse`, the `same`, or `unclear`; where one took less than a pass over the images it
+    is `untrained`. `so_far`: passes of the less accurate model, if it `may_improve`. All pairs of a report, under all its
+    label budgets, share one level of 5 % by Holm's correction (p_holm): one by one, six label budgets of equal models
+    name a winner in an eighth of the reports.
     """
     rows, found = [], []
     for condition in by_condition(runs):
@@ -201,7 +201,7 @@ class Column(NamedTuple):
 
     names: str
     of: Callable[..., Any]
-    """Value of an arm from its rows of `runs`, and for a score those of `predictions`; of several names a tuple."""
+    """Value of a model from its rows of `runs`, and for a score those of `predictions`; of several names a tuple."""
     heading: str = ""
     """What stands above it in the report, which leaves out those without."""
     text: str | Callable[[Any], str] = ""
@@ -292,7 +292,7 @@ def answered_95(scored: pd.DataFrame) -> float:
 
 
 def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
-    """Return how much the validation accuracy of an arm's runs rose in the last fifth of their learning.
+    """Return how much the validation accuracy of a model's runs rose in the last fifth of their learning.
 
     None: by less than a point or twice its noise, or the training images are fitted. `histories`: rows of metrics.csv
     of each run; the first is the untrained model.
@@ -315,7 +315,7 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
 
 
 def may_improve(runs: pd.DataFrame) -> bool:
-    """Return whether an arm that trains by steps still improved, or took too few passes for a curve that says so."""
+    """Return whether a model that trains by steps still improved, or took too few passes for a curve that says so."""
     if first_of(runs).config["train"].get("start_head") == "fit":
         return False
     return passes(runs) < FEWEST or improvement_at_end(runs["history"].tolist()) is not None
@@ -376,7 +376,7 @@ DIFFERENCE = {
     "difference": "difference", "difference_low": "low", "difference_high": "high", "p": "p", "p_holm": "p_holm",
     "verdict": "verdict", "after_passes": "passes", "so_far": "so_far",
 }  # fmt: skip
-"""Columns of table.csv that are those of `pairs` for the first arm and this one."""
+"""Columns of table.csv that are those of `pairs` for the first model and this one."""
 COSTS = (
     Column("parameters", lambda runs: first_of(runs).summary["parameters"], "parameters", ","),
     Column("trainable", lambda runs: first_of(runs).summary["trainable"], "trainable", ","),
@@ -387,4 +387,4 @@ COSTS = (
     Column("lr", lambda runs: first_of(runs).config["train"]["lr"], "lr", ".3g"),
     Column("best_epoch", best_epochs, "best epoch"),
 )
-"""With SCORES the one list of what is known of an arm: another score or cost is a row here."""
+"""With SCORES the one list of what is known of a model: another score or cost is a row here."""

@@ -151,10 +151,10 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
 
 
 def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Put runs that differ in their seed alone into arms, in the order of first appearance; those of an arm by seed.
+    """Put runs that differ in their seed alone into models, in the order of first appearance; those of a model by seed.
 
-    A second run of the same configuration and seed begins an arm of its own. Raises DataError: one arm, or arms with
-    other seeds.
+    A second run of the same configuration and seed begins a model of its own. Raises DataError: one model, or other
+    seeds.
     """
     groups: dict[tuple[str, int], dict[int, FinishedRun]] = {}
     for run in runs:
@@ -184,7 +184,7 @@ def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def cautions(runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """Yield which arms were trained on other images than the first."""
+    """Yield which models were trained on other images than the first."""
     first, *others = (run for run in runs if run.seed == runs[0].seed)
     for run in others:
         if reasons := differences(first, run):
@@ -226,7 +226,7 @@ def folder_names(folders: Sequence[Path]) -> list[str]:
 
 
 def arm_names(configs: Sequence[Config]) -> list[str]:
-    """Name each arm by its model and weights, then by the options that tell it from arms of the same name.
+    """Name each by its model and weights, then by the options that distinguish it from others of the same name.
 
     Equal names mean the same configuration twice.
     """

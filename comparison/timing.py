@@ -22,7 +22,7 @@ from trainers.options import defaults
 REPORT = 6.0
 """Seconds for the tables, figures and pages at the end."""
 ENOUGH = 0.5
-"""Share of an arm's usual passes from which on time goes to seeds and learning rates, too."""
+"""Share of a model's usual passes from which on time goes to seeds and learning rates, too."""
 HEAD = 2.0
 """Seconds in which a head is fitted to features that are there."""
 
@@ -31,7 +31,7 @@ HEAD = 2.0
 
 
 def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
-    """Return the plan with the seconds of each run; None where an arm was not measured."""
+    """Return the plan with the seconds of each run; None where a model was not measured."""
     if any(arm.pace is None for arm in plan.arms):
         return replace(plan, seconds=None)
     held_out = {split: plan.split.size(split) for split in ("val", "test")}
@@ -46,7 +46,7 @@ def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
 
 
 def seconds_of_run(arm: PlannedArm, epochs: float, sizes: Mapping[str, int], *, is_first: bool) -> float:
-    """Return the seconds of a run on so many images; the first of an arm computes the features that others read."""
+    """Return the seconds of a run on so many images; the first of a model computes the features that others read."""
     assert arm.pace is not None, "the arm has been measured"
     pace = arm.pace._replace(sizes=sizes)
     head = {"fit": HEAD, "probe": HEAD + pace.scored("train") * is_first}.get(arm.start_head, 0.0)
@@ -74,7 +74,7 @@ def whole_time(plan: ComparisonPlan) -> float:
 
 
 def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
-    """Return the plan that fills so many seconds. Raises OptionError: they are too few for a pass of each arm."""
+    """Return the plan that fills so many seconds. Raises OptionError: they are too few for a pass of each model."""
     *more, least = (with_share(candidate, seconds) for candidate in candidates(plan))
     found = next((each for each in more if has_enough(each)), least)
     spent = 60 * (plan.request.minutes or 0) - seconds
@@ -114,13 +114,13 @@ def has_enough(plan: ComparisonPlan) -> bool:
 
 
 def enough(plan: ComparisonPlan, cell: Cell) -> float:
-    """Return the passes in which an arm learns most of what it can."""
+    """Return the passes in which a model learns most of what it can."""
     longest = defaults.lookup(plan.arms[cell[1]].resolved).max_epochs
     return ENOUGH * min(longest, plan.usual_epochs[cell[0]])
 
 
 def with_passes(plan: ComparisonPlan, passes: Callable[[Cell], float]) -> ComparisonPlan:
-    """Return the plan in which arms that train take so many passes."""
+    """Return the plan in which models that train take so many passes."""
     trained = {*plan.trained}
     epochs = [
         tuple(passes((place, arm)) if (place, arm) in trained else 1.0 for arm in range(len(plan.arms)))
@@ -130,9 +130,9 @@ def with_passes(plan: ComparisonPlan, passes: Callable[[Cell], float]) -> Compar
 
 
 def with_share(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
-    """Return the plan that takes so many seconds, in which all arms that train have equal time.
+    """Return the plan that takes so many seconds, in which all models that train have equal time.
 
-    Conditions share the time as their usual passes would."""
+    Label budgets share the time as their usual passes would."""
     order, trained, usual = plan.order, {*plan.trained}, plan.usual_epochs
     fixed = measured(with_passes(plan, lambda _: 0.0))
     whole = measured(with_passes(plan, lambda cell: usual[cell[0]]))

@@ -1,4 +1,4 @@
-"""Train every arm of a plan. Each run is an ordinary run: a stopped one is resumed, a finished one is read."""
+"""Train every model of a plan. Each run is an ordinary run: a stopped one is resumed, a finished one is read."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ def holds(folder: Path, lr: float | None) -> bool:
 
 
 def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, Any]]]:
-    """Train every arm; return the runs, and a row for each learning rate that was tried.
+    """Train every model; return the runs, and a row for each learning rate that was tried.
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
@@ -163,7 +163,7 @@ def train_all(plan: ComparisonPlan, train: TrainAll, clock: Clock | None = None)
 
 
 def require_result(plan: ComparisonPlan, run: ArmRun, result: RunResult | None) -> None:
-    """Raise TrainingError where a run with the only rate of its arm has diverged."""
+    """Raise TrainingError where a run with the only rate of its model has diverged."""
     if result is None:
         raise TrainingError(f"{planned_run(plan, run)} diverged: choose other rates by --tune-lr, or lr=R of its model")
 
@@ -183,7 +183,7 @@ def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, Ru
 
 
 def finished_runs(plan: ComparisonPlan, place: int) -> list[FinishedRun]:
-    """Read the runs under one condition, by arm and seed."""
+    """Read the runs under one label budget, by model and seed."""
     labels = plan.request.labels[place]
     runs = [
         replace(read_run(folder_of(plan, (place, number), seed)), arm=arm.name, labels_per_class=labels)

@@ -28,7 +28,7 @@ from trainers.statistics import LEVEL, Clusters, Spread, numbered
 WIDTH = 80
 CLAIMS = ("better", "worse")
 UNEQUAL = 1.1
-"""Ratio of the images that two arms saw from which a sentence says so: in equal time they differ a little."""
+"""Ratio of the images that two models saw from which a sentence says so: in equal time they differ a little."""
 MOST_ROWS = 12
 """Rows of a table that the last screen shows."""
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
@@ -63,7 +63,7 @@ def announce_plan(plan: ComparisonPlan) -> None:
 
 
 def passes_text(plan: ComparisonPlan, place: int) -> str:
-    """Say how often each run takes the images of a condition."""
+    """Say how often each run takes the images of a label budget."""
     passes = [plan.passes(cell) for cell in plan.trained if cell[0] == place] or [1.0]
     if plan.request.minutes is None:
         return f"x {pluralise(plan.epochs[place][0], 'epoch')}"
@@ -134,7 +134,7 @@ def _rates(plan: ComparisonPlan) -> str:
 
 
 def headline(condition: Comparison, *, brief: bool = False) -> str:
-    """Return the verdict on all arms under one condition in one sentence: who wins, or which model to use.
+    """Return the verdict on all models under one label budget in one sentence: who wins, or which model to use.
 
     `brief`: without the number of images."""
     if len(condition.arms) == 2:
@@ -147,7 +147,7 @@ def headline(condition: Comparison, *, brief: bool = False) -> str:
 
 
 def pair_sentence(pair: Any) -> str:
-    """Return the verdict on two arms, a row of `pairs`: a winner and by how much, or what would decide."""
+    """Return the verdict on two models, a row of `pairs`: a winner and by how much, or what would decide."""
     found, sign = pair.estimate, 1 if pair.difference >= 0 else -1
     arms = [(pair.second, pair.accuracy_second), (pair.first, pair.accuracy_first)]
     (better, higher), (worse, lower) = arms[::sign]
@@ -179,7 +179,7 @@ def pair_sentence(pair: Any) -> str:
 
 
 def which_to_use(condition: Comparison, *, brief: bool = False) -> str:
-    """Name the arm with the highest accuracy, and the arms that are, or may be, as good."""
+    """Name the model with the highest accuracy, and the models that are, or may be, as good."""
     arms = {row.arm: row for row in rows_of(condition.table)}
     best, second, *_ = sorted(arms.values(), key=lambda row: -row.accuracy)
     others: dict[str, list[str]] = {"same": [], "unclear": []}
@@ -232,7 +232,7 @@ def seeds_or_images_needed(pair: Any) -> str:
 
 
 def not_converged(comparison: Comparison) -> Iterator[str]:
-    """Yield for each condition the arms that took less than a pass, or still improved at the end, and what helps."""
+    """Yield for each label budget the models that took less than a pass or still improved, and what helps."""
     conditions = comparison.conditions
     for condition in conditions:
         rows = rows_of(condition.table)
@@ -262,13 +262,13 @@ def mean_text(row: Any) -> str:
 
 
 def points_text(row: Any) -> str:
-    """Write the difference to the first arm with its interval; empty for the first arm."""
+    """Write the difference to the first model with its interval; empty for the first model."""
     points = (100 * value for value in (row.difference, row.difference_low, row.difference_high))
     return "" if pd.isna(row.difference) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*points)
 
 
 def verdict_text(row: Any) -> str:
-    """Say what the second arm of a pair is, next to the first."""
+    """Say what the second model of a pair is, next to the first."""
     if row.verdict == "untrained":
         return f"after {row.after_passes:.2g} passes"
     words = {None: "", "same": "the same"}.get(row.verdict, row.verdict)
@@ -285,8 +285,7 @@ VERDICTS = {
 
 
 def last_screen(comparison: Comparison) -> Iterator[str]:
-    """Yield the answer and its cautions in lines of at most 80 letters: a line per condition for two arms, else one per
-    arm."""
+    """Yield the answer and its cautions, at most 80 letters wide: a line per label budget, or per model of several."""
     names = [printable(name) for name in short_names(comparison.arms)]
     lines = result_table(comparison.conditions, names)
     if max(map(len, lines), default=0) > WIDTH:
@@ -322,7 +321,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
 
 
 def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list[str]:
-    """Return the lines of the table of results, with these names of the arms; none of more than MOST_ROWS."""
+    """Return the lines of the table of results, with these names of the models; none of more than MOST_ROWS."""
     if len(names) == 2:
         header, rows = ["labels", *names, "difference, points", ""], []
         for condition in conditions:

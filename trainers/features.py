@@ -85,7 +85,7 @@ def features_of(
     """Return the inputs of the model's head for each image of a split, in table order.
 
     (N, D), or (N, ...) for some models. They are read from the folder of features of these images if it has them, and
-    saved there if it exists or `keep` is set. A mixture has the features of its networks, or of some `networks`, next
+    saved there if it exists or `keep` is set. An ensemble has the features of its networks, or of some `networks`, next
     to each other, in one file per network.
     """
     loader = setup.data.dataloaders[split]

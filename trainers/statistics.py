@@ -171,19 +171,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Accuracy of the first arm minus accuracy of the second, with its 95 % interval."""
+    """Accuracy of the first model minus accuracy of the second, with its 95 % interval."""
 
     mean: float
     low: float
     high: float
     p: float
     identical: bool
-    """Both arms are right about the same images at every seed."""
+    """Both models are right about the same images at every seed."""
     found: Estimate
 
 
 def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) -> Estimate:
-    """Estimate the mean of differences (K, N) of -1, 0, 1 between two arms.
+    """Estimate the mean of differences (K, N) of -1, 0, 1 between two models.
 
     They share seeds and images. The variance of the mean is that of a bootstrap over images and, if K > 1, over seeds,
     in closed form. Plain resampling is wrong in two ways. Drawing whole rows and columns counts the variance of a
@@ -191,7 +191,7 @@ def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) ->
     as far as it exceeds that of the images. And few seeds underestimate their spread: by (K - 1) / K on average, and 2
     or 3 may agree by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance is divided by K - 1, and
     the quantiles are Student's, with K - 1 degrees of freedom for the seeds' share of the variance and N - 1 for the
-    rest (Cochran and Cox 1950). Two more images, one that only the first arm gets right and one for the second, keep
+    rest (Cochran and Cox 1950). Two more images, one that only the first model gets right and one for the second, keep
     unanimous results from looking certain (Bonett and Price 2012).
 
     If images come in G groups, groups are drawn in place of images: both variances of images, with and without the
@@ -230,10 +230,10 @@ def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> N
 
 
 def paired_difference(correct_a: Bools, correct_b: Bools, clusters: Clusters | None = None) -> PairedDifference:
-    """Compare two arms (K, N) with a 95 % interval and a p value.
+    """Compare two models (K, N) with a 95 % interval and a p value.
 
     They share images and seeds. The p value is at least that of the sign-flip test over images, which for K = 1 is
-    McNemar's; the interval then contains 0. How often equal arms are called different: docs/results.md.
+    McNemar's; the interval then contains 0. How often equal models are called different: docs/results.md.
     """
     differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
     mean, found = float(differences.mean()), estimate(differences, clusters)

@@ -141,7 +141,7 @@ OWN_PREFIX = "own:"
 
 @dataclass(frozen=True)
 class Network:
-    """Name one network of a mixture: frozen with its usual weights, or trained by a run."""
+    """Name one network of an ensemble: frozen with its usual weights, or trained by a run."""
 
     name: str
     image_size: int
@@ -149,7 +149,7 @@ class Network:
     stages: bool = False
     """Use features of its stages, too. Only a convolutional network has them."""
     weights: str | None = None
-    """Run that trained it on the same images; the mixture takes over its head."""
+    """Run that trained it on the same images; the ensemble takes over its head."""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.image_size}{' with stages' * self.stages}{' trained' * bool(self.weights)}"
@@ -201,7 +201,7 @@ class ModelConfig:
     """Decode JPEG files in full or scaled. scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it,
     several times as fast. auto: scaled in training; with weights as they are, the weights' own."""
     networks: Annotated[tuple[Network, ...], InFiles, NoWord] = ()
-    """Set these networks of a mixture. Their features are joined under one linear head."""
+    """Set these networks of an ensemble. Their features are joined under one linear head."""
 
     def __post_init__(self) -> None:
         take_types(self)
@@ -231,7 +231,7 @@ class ModelConfig:
 
     @property
     def in_words(self) -> str:
-        """Describe the model for the screen: its name, or the networks of a mixture."""
+        """Describe the model for the screen: its name, or the networks of an ensemble."""
         return " + ".join(map(str, self.networks)) or self.name
 
 

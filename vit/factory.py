@@ -89,7 +89,7 @@ def kind_of(name: str) -> str:
 
 
 class Blueprint:
-    """Look up what belongs to a model, then build it. A mixture has the blueprints of its `networks`.
+    """Look up what belongs to a model, then build it. An ensemble has the blueprints of its `networks`.
 
     The file of weights, if it is not given as `file`, is read once, by the first member that needs it. All members
     raise OptionError: options that do not fit the model or each other; and FileNotFoundError, WeightsError: weights
@@ -109,7 +109,7 @@ class Blueprint:
 
     @cached_property
     def weights(self) -> "WeightFile | None":
-        """Read the file of weights. None: training from scratch, or a mixture, whose networks have files."""
+        """Read the file of weights. None: training from scratch, or an ensemble, whose networks have files."""
         path = None if self._file or self.networks else weights_path(self.config)
         if path is None:
             return self._file
@@ -213,7 +213,7 @@ MIXTURES_LACK = (
 
 
 def options_of(network: Network, mixture: ModelConfig) -> ModelConfig:
-    """Return the options of one network; without weights where its mixture is rebuilt without."""
+    """Return the options of one network; without weights where its ensemble is rebuilt without."""
     weights = network.weights or default_weights(network.name)
     return ModelConfig(
         network.name,

@@ -2,7 +2,7 @@
 
 One picture goes in, large enough for every network; each cuts its own part out of it, resizes that and normalises it
 as its weights want. Any weighted sum of the logits of linear heads, on some of the networks each, is one such head:
-so is a mixture of frozen networks and of trained ones. `vit.config.Network` says what each network is; a network with
+so is an ensemble of frozen networks and of trained ones. `vit.config.Network` says what each network is; a network with
 stages has features of its stages next to its last ones. B images, C channels, S side of the picture, D features,
 K classes.
 """
@@ -140,7 +140,7 @@ def one_after_the_other(widths: Sequence[int]) -> tuple[slice, ...]:
 class SideBySide(nn.Module):
     """Classify by one linear head on the features of several networks, one after the other.
 
-    Each of `modules` has a head; the mixture begins with the heads of the trained networks, in equal shares.
+    Each of `modules` has a head; the ensemble begins with the heads of the trained networks, in equal shares.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SideBySide(nn.Module):
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
-    """Return the networks of a mixture as its blocks."""
+    """Return the networks of an ensemble as its blocks."""
     if not isinstance(model, SideBySide):
         return None
     return Anatomy([*model.views], [], [model.head], "head", block_name="networks")

@@ -1,8 +1,8 @@
-"""The mixture of a plan, as a list of steps with what each costs.
+"""The ensemble of a plan, as a list of steps with what each costs.
 
 1. The pretrained networks on this machine whose features take at most 40 % of the time, frozen, under one fitted head.
 2. All of the embedded ViT in half of the time that is left; the last stages of EfficientNet-Lite0 in the other half.
-3. The mixture of the frozen and the trained networks, by weights that are fitted to the validation images.
+3. The ensemble of the frozen and the trained networks, by weights that are fitted to the validation images.
 """
 
 import math
@@ -49,7 +49,7 @@ FIRST = 0.4
 
 @dataclass
 class Plan:
-    """A plan of a mixture: what it has to work with, what is done, and the pace that this showed."""
+    """A plan of an ensemble: what it has to work with, what is done, and the pace that this showed."""
 
     config: RunConfig
     start: Start
@@ -227,7 +227,7 @@ SECOND_LOOK: Sequence[Step] = STEPS[2:]
 def mixture(
     config: RunConfig, start: Start, budget: Budget, opened: OpenedImages, more: Sequence[Network]
 ) -> RunResult:
-    """Train the mixture of the networks on this machine; where time is short, their frozen features alone."""
+    """Train the ensemble of the networks on this machine; where time is short, their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], opened, rehearsed=budget.rehearsed)
     plan = Plan(config, start, budget, replace(networks, drawn=config.output.tb != "scalars"))
     for step in (*STEPS, *SECOND_LOOK):
@@ -264,7 +264,7 @@ def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Bu
 
 
 def network_of(result: RunResult) -> Network:
-    """Return the network that a run has trained, for a mixture."""
+    """Return the network that a run has trained, for an ensemble."""
     model = RunFolder(result.run_dir).config.model
     return Network(model.name, model.image_size or image_spec(model).image_size, weights=str(result.run_dir))
 

@@ -63,7 +63,7 @@ ON_FEATURES = {
 }  # fmt: skip
 """Options that fit a head to features of frozen networks."""
 PASSES = 400
-"""Forward passes of each network for the heat maps of a mixture and their faithfulness."""
+"""Forward passes of each network for the heat maps of an ensemble and their faithfulness."""
 A_HEAD, A_FEATURE = 0.4, 0.004
 """Seconds that the fit of a network's heads takes: of any number, and for each feature of `MOST_IMAGES` images."""
 QUICK = 3e8
@@ -95,7 +95,7 @@ class Priced:
     """All of the networks side by side; None in a rehearsal, in which features of few images do."""
 
     drawn: bool = True
-    """Whether pictures of a mixture are drawn, its heat maps among them."""
+    """Whether pictures of an ensemble are drawn, its heat maps among them."""
 
     def quick(self) -> list[Network]:
         """List the networks of the first answer, those with features of their stages first."""
@@ -125,7 +125,7 @@ class Priced:
         return PASSES * a_pass if self.drawn else 0.0
 
     def pictures(self, networks: Collection[Network]) -> float:
-        """Estimate the seconds of the pictures of a mixture, if they are drawn."""
+        """Estimate the seconds of the pictures of an ensemble, if they are drawn."""
         return PICTURES * self.drawn + self.maps(self.a_pass(networks))
 
     def compute(self, network: Network, split: str) -> None:
@@ -245,7 +245,7 @@ class Way:
     options: dict[str, dict[str, Any]]
     seconds_per_pass: float
     pays: float
-    """Passes from which it improves the mixture."""
+    """Passes from which it improves the ensemble."""
     most: float
     """Passes after which it gains no more."""
     mixing: float

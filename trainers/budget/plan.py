@@ -1,6 +1,6 @@
 """`--minutes M`: the best classifier for the time there is.
 
-Without a name of a model that is the mixture of `trainers.budget.mixture`. A model that is named, or has no weights, is
+Without a model's name that is the ensemble of `trainers.budget.mixture`. A model that is named, or has no weights, is
 trained alone: `trainers.budget.named`.
 """
 

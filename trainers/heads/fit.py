@@ -1,7 +1,7 @@
 """Fit the head of a run at once (`--start-head fit`), or before training (`probe`).
 
-If a network of a mixture was trained on the same images before, its own head is mixed with the fitted head of the other
-networks, with weights fitted to the validation images: neither head has learnt from those.
+If a network of an ensemble was trained on the same images before, its own head is mixed with the fitted head of the
+other networks, with weights fitted to the validation images: neither head has learnt from those.
 """
 
 from collections.abc import Iterator, Sequence

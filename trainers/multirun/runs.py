@@ -1,4 +1,4 @@
-"""Train several runs of one command: seeds, folds, arms of a comparison, learning rates that it tries.
+"""Train several runs of one command: seeds, folds, models of a comparison, learning rates that it tries.
 
 Each is an ordinary run. A finished one is read, a stopped one continues, one after the other here, side by side in
 worker processes, or as jobs in a queue.

@@ -9,7 +9,7 @@ How TensorBoard 2.21 behaves, and what follows here:
 - Its HPARAMS tab takes its columns from the first experiment summary that it meets: see `start_hparams`. It shows five
   options, those that differ first, and five scores by name: see `FINAL`.
 
-The *start here* page of the text tab says what a run is. The step is the optimizer step; scores of a mixture stand at
+The *start here* page of the text tab says what a run is. The step is the optimizer step; scores of an ensemble stand at
 the last step of its networks' runs. Pictures are drawn in `trainers/reporting/pictures.py`.
 """
 
@@ -161,7 +161,7 @@ def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, c
 
 
 def steps_before(config: RunConfig) -> int:
-    """Return the steps of the longest run that trained a network of this mixture; 0 for other models."""
+    """Return the steps of the longest run that trained a network of this ensemble; 0 for other models."""
     runs = [RunFolder(Path(network.weights)) for network in config.model.networks if network.weights]
     return max((int(run.history[-1]["step"]) for run in runs), default=0)
 
@@ -278,7 +278,7 @@ def as_given(flag: str, value: Any) -> str:
 
 
 def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the given options by flag; of a mixture those that choose images or place, as a plan made the others.
+    """Return the given options by flag; of an ensemble those that choose images or place, as a plan made the others.
 
     If meta.json is damaged, all options that differ from the defaults are returned.
     """
@@ -291,7 +291,7 @@ def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
 
 
 def idle(config: RunConfig) -> set[Option]:
-    """List the options that say nothing of a run whose head is fitted; the networks of a mixture have their own."""
+    """List the options that say nothing of a run whose head is fitted; the networks of an ensemble have their own."""
     if config.train.start_head != "fit":
         return set()
     sections = ("model", "train") if config.model.networks else ("train",)

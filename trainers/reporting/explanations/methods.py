@@ -233,7 +233,7 @@ METHODS: dict[str, Method] = {
 BEST_FIRST = ("integrated-attnlrp", "integrated-layercam", "occlusion")
 """`auto` is the first of these that has a map for the model. Order by the tables of docs/results.md."""
 FINE = 8 * MAX_CELLS
-"""Cells per side of a mixture's map. The maps of its networks, whose cells and borders differ, are resized to it."""
+"""Cells per side of an ensemble's map. The maps of its networks, whose cells and borders differ, are resized to it."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class HeatMaps:
     """Heat maps: where each image has evidence for a class."""
 
     method: str
-    """Name of the method; `auto` for a mixture whose networks use different ones."""
+    """Name of the method; `auto` for an ensemble whose networks use different ones."""
     values: Tensor
     """float32 (B, G, G) on the CPU, at least 0. Each map sums to 1, or is 0 without evidence for the class."""
     logits: Tensor
@@ -293,7 +293,7 @@ def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
 
 
 def maps_of_mixture(subject: Subject, method: str) -> tuple[str, Tensor]:
-    """Average the maps of a mixture's networks, weighted by their contributions to the class's logit.
+    """Average the maps of an ensemble's networks, weighted by their contributions to the class's logit.
 
     The logits are a sum over the networks, `W_1 f_1 + W_2 f_2 + ... + b`. The weight is a network's term for the class
     minus its mean over all classes, at least 0.

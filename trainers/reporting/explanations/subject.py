@@ -24,7 +24,7 @@ class Subject:
     """A network in evaluation mode, normalised images (B, C, S, S), and a class for each.
 
     `head` turns the outputs of the network into logits (B, classes). It is the identity, except for a network of a
-    mixture.
+    ensemble.
     """
 
     network: nn.Module
