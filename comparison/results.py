@@ -158,9 +158,9 @@ def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pair of models: the second minus the first, p values, verdict, and what a sentence needs.
 
     The second model is `better`, `worse`, the `same`, or `unclear`; where one took less than a pass over the images it
-    is `untrained`. `so_far`: passes of the less accurate model, if it `may_improve`. All pairs of a report, under all its
-    label budgets, share one level of 5 % by Holm's correction (p_holm): one by one, six label budgets of equal models
-    name a winner in an eighth of the reports.
+    is `untrained`. `so_far`: passes of the less accurate model, if it `may_improve`. All pairs of a report, under all
+    its label budgets, share one level of 5 % by Holm's correction (p_holm): one by one, six label budgets of equal
+    models name a winner in an eighth of the reports.
     """
     rows, found = [], []
     for condition in by_condition(runs):
