@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainers.run_record import processor_name
+from trainers.run_record import git_state, processor_name
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Return processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
+    """Return command, commit, processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
     names = ("torch", "torchvision", "pytorch-ignite", *packages)
     return {
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "git": git_state(),
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in names},

@@ -104,6 +104,6 @@ def test_a_whole_benchmark_writes_its_table(
     result = json.loads((tmp_path / "step_throughput_micro_fp32.json").read_text())
     assert result["train"]["best_peer"] in {peer.name for peer in PEERS}
     assert set(result["infer"]["rows"]) == set(CONTESTANTS)
-    assert {"processor", "versions", "matmul_gflop_per_s", "threads", "rounds"} <= set(result)
+    assert {"command", "git", "processor", "versions", "matmul_gflop_per_s", "threads", "rounds"} <= set(result)
     assert {"timm", "transformers", "vit-pytorch", "torchvision", "torch"} <= set(result["versions"])
     assert "ours / it" in capsys.readouterr().out
