@@ -17,7 +17,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Return command, commit, processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
+    """Return command, commit, processor, cores, and the versions of Python, torch, Ignite and `packages`."""
     names = ("torch", "torchvision", "pytorch-ignite", *packages)
     return {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
