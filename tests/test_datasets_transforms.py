@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from datasets import DataConfig
 from datasets.seeding import AUGMENT, mix, uniforms
-from datasets.transforms import PRESETS, BatchMix, CropFlip, SmallAffine, preprocess, train_pipeline
+from datasets.transforms import PRESETS, BatchMix, CropFlip, SmallAffine, _blend, preprocess, train_pipeline
 
 DRAWS = np.arange(8)
 LARGE = Spec(image_size=96, crop_fraction=0.875, interpolation="bicubic")
@@ -174,6 +174,20 @@ class TestBatchMix:
             assert torch.equal(own[0], own[1])
             assert targets[0, 0].item() == pytest.approx(own[0].float().mean().item(), abs=1e-6)
             assert torch.equal(images[:, :, ~own[0]], self.images.roll(1, 0)[:, :, ~own[0]])
+
+    @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+    def test_mixup_has_the_bits_of_a_blend_with_the_rolled_batch(self, layout):
+        for size in ((1, 3, 5, 7), (2, 1, 9, 3), (5, 3, 7, 13), (6, 3, 16, 16)):
+            images = torch.rand(size, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
+            for kept in (0.0, 0.2, 0.5, 0.9, 1.0):
+                assert torch.equal(_blend(images, kept), torch.lerp(images.roll(1, 0), images, kept))
+
+    @pytest.mark.parametrize("alphas", [{"mixup_alpha": 0.8}, {"cutmix_alpha": 1.0}])
+    def test_no_whole_batch_is_rolled(self, monkeypatch, alphas):
+        rolled, roll = [], torch.Tensor.roll
+        monkeypatch.setattr(torch.Tensor, "roll", lambda x, *by: rolled.append(x.numel()) or roll(x, *by))
+        self.mixed(**alphas)
+        assert max(rolled) < self.images.numel()
 
     def test_both_are_used_when_both_are_on(self):
         shares = [self.mixed(seed, mixup_alpha=0.8, cutmix_alpha=1.0)[0] for seed in range(20)]
