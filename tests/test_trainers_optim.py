@@ -100,3 +100,10 @@ def test_every_optimizer_has_a_row_and_each_lowers_a_loss_at_its_own_rate():
             optimizer.step()
             losses.append(loss.item())
         assert losses[-1] < 0.9 * losses[0], name
+
+
+def test_an_optimizer_is_built_where_torch_wraps_no_method_of_it(monkeypatch):
+    """Later versions of torch may not: what hides the compiler is private to it."""
+    monkeypatch.setattr(torch.optim.Optimizer, "add_param_group", torch.optim.Optimizer.add_param_group.__wrapped__)
+    optimizer = build_optimizer([{"params": [nn.Parameter(torch.zeros(1))]}], name="sgd", lr=0.1)
+    assert optimizer.param_groups[0]["lr"] == 0.1

@@ -53,8 +53,8 @@ def leave_out_the_compiler() -> None:
     """Build optimizers without importing torch.compile's compiler, which torch needs only to hide `add_param_group`."""
     # Private to torch; saves a second of each start (docs/results.md).
     # test_trainers_process.py fails once torch no longer needs it.
-    method = Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
-    if "torch._dynamo" not in sys.modules:
+    method: Any = getattr(Optimizer.add_param_group, "__wrapped__", None)
+    if method is not None and "torch._dynamo" not in sys.modules:
         method.__dynamo_disable = method  # torch keeps the hidden method here
 
 
