@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RNG = np.random.default_rng(0)
 WRONG = ("train/cat/3.png", "train/dog/5.png", "test/cat/1.png")
 """Files that hold a picture of the other class."""
+UNSURE = "decide one by one"
 
 
 def blobs(count=300, classes=3, dimensions=8, wrong=0):
@@ -184,6 +185,7 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert {row["path"] for row in found if row["kind"] == "doubted label"} == set(WRONG[:2])
     assert [row["path"] for row in read_rows(table.with_name("test_suspects.csv"), ("path",))] == [WRONG[2]]
     assert "doubtful, too, and left as they are: 1 test label in " in out
+    assert UNSURE not in out  # 2 of 40 labels are wrong
     samples = split_samples(DataConfig("runs/pets/clean/cleaned.csv"))
     assert len(samples) == 52 - sum(row["decision"] == "drop" for row in found)
     assert any(path.endswith(WRONG[2]) for path in samples.paths)
@@ -194,6 +196,12 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert "using the decisions in" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
+
+
+def test_of_models_no_better_than_a_coin_each_suspect_is_to_be_looked_at(cats_and_dogs, capsys, monkeypatch):
+    monkeypatch.setattr("inference.labels.clean.accuracy_of", lambda *_: 0.5)
+    code, out, _ = call(capsys, "clean", "pets")
+    assert (code, UNSURE in out) == (0, True)
 
 
 @pytest.mark.parametrize("reviewed", [True, False])

@@ -23,7 +23,9 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo
 
 import main
+from commands.serve import Options
 from common.errors import CheckpointError, MissingPackage, WeightsError
+from datasets.images import MOST_BYTES
 from inference import serve
 from inference.classifier import open_classifier
 from inference.images import ImageFile
@@ -145,15 +147,12 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_is_logged(serve
     assert "AttributeError" in caplog.text
 
 
-def test_more_pictures_at_once_than_memory_is_for_are_refused_and_forgotten(server, tmp_path, monkeypatch):
+def test_pictures_of_some_clients_are_held_and_of_more_than_decoding_takes_refused(server, tmp_path, monkeypatch):
     picture = photo(tmp_path / "a.png").read_bytes()
-    monkeypatch.setattr(serve, "HELD", 0)
-    monkeypatch.setattr(server, "held", 50_000)
-    assert ask(server, "POST", "/classify", picture)[0] == 503
-    assert server.held == 50_000
-    server.held = 0
-    assert ask(server, "POST", "/classify", picture)[0] == 200
-    assert server.held == 0
+    for held, status in ((4 * int(1e6 * Options.max_megabytes), 200), (MOST_BYTES, 503)):
+        monkeypatch.setattr(server, "held", held)
+        assert ask(server, "POST", "/classify", picture)[0] == status
+        assert server.held == held
 
 
 @pytest.mark.parametrize("part", ["first line", "headers", "body"])

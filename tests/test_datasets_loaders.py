@@ -17,7 +17,7 @@ from fake_sets import Spec, class_folders, write_table
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe
 from datasets.bundle import LEFT_OUT
 from datasets.image_dataset import ImageCache
-from datasets.loaders import evaluation_loader, stop_workers, with_table
+from datasets.loaders import evaluation_loader, loader_of, stop_workers, with_table
 from datasets.packing import pack
 from datasets.processes import available_memory
 from datasets.sampling import ALL, Share
@@ -272,6 +272,14 @@ def test_a_run_of_somebody_else_starts_no_more_loader_processes_than_the_machine
     monkeypatch.setattr("datasets.loaders.cpu_count", lambda: 5)
     assert build(folder, workers=100_000).dataloaders["train"].num_workers == 20
     assert "100000" in caplog.text
+
+
+def test_loader_processes_of_a_gpu_decode_what_it_takes_and_no_more(folder, monkeypatch):
+    """Each decodes 200 photographs a second, and a GPU takes 2,000."""
+    monkeypatch.setattr("datasets.loaders.cpu_count", lambda: 256)
+    images = build(folder, cache="off").dataloaders["train"].dataset
+    loader = loader_of(images, DataConfig(source=str(folder), batch_size=8), device=torch.device("cuda"))
+    assert 2_000 <= 200 * loader.num_workers <= 2 * 2_000
 
 
 def test_a_batch_that_cannot_be_handed_over_is_an_error_and_no_endless_wait(folder):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from common.image_spec import ImageSpec
+from trainers.budget.networks import PASSES
 from trainers.reporting.explanations import faithfulness, methods
 from trainers.reporting.explanations import subject as subjects
 from trainers.reporting.explanations.faithfulness import (
@@ -28,6 +29,8 @@ from trainers.storage.checkpoint_file import write_checkpoint
 from vit.config import Network
 from vit.factory import build_model
 from vit.mixture import SideBySide, shared_picture
+
+pytestmark = pytest.mark.drawn
 
 SIDE = 32
 OF_MAPS = {"integrated-layercam", "occlusion"}
@@ -300,6 +303,21 @@ def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_metho
     measured = measure_maps(mixture, pictures(5).split(2))
     assert (measured.method, measured.images) == ("auto", 5)
     assert "each network by its own method" in str(measured)
+
+
+def test_two_maps_show_first_where_both_are_bright_and_then_what_one_missed():
+    first, second = torch.ones(2, 1, 10, 10)
+    first[0, 0, :2], second[0, 0, :2] = torch.tensor([20.0, 3.0]), torch.tensor([0.0, 3.0])
+    missed, agreed, *others = methods.both(first, second).flatten().tolist()
+    assert agreed > missed > max(others)
+
+
+@pytest.mark.parametrize("name", ["vit_nano_8", "resnet18"])
+def test_a_plan_keeps_about_the_time_that_maps_and_their_faithfulness_take(name):
+    model, passes = build_model(name, num_classes=3, weights="none", image_size=SIDE).eval(), []
+    model.register_forward_hook(lambda _, args, __: passes.append(len(args[0])))
+    measure_maps(model, [pictures(4)])
+    assert PASSES / 2 < sum(passes) / 4 * faithfulness.IMAGES < 2 * PASSES
 
 
 def test_a_random_fifth_has_the_shape_of_the_brightest_one():

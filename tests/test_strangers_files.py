@@ -38,6 +38,8 @@ CASES = {
 }
 FAST = ("train", "resume", "evaluate", "predict", "export", "check", "pack", "summary")
 """Commands of about a second."""
+READERS = ("predict", "explain", "evaluate", "export", "serve")
+"""Commands that read a run, and write a few files that they are asked for."""
 NAMES = (
     ".bashrc.tmpl", ".x.123.tmp", ".shards.77.tmp", ".table.csv.77.tmp.csv", ".config.json.7.tmp.json", "notes.tmp",
     ".table.csv.0123456789abcdef.tmp.csv", ".table.csv.vit-train-tmp.csv", ".env.vit-train-tmp", ".r.lock",
@@ -80,6 +82,10 @@ def plant(home: Path) -> dict[Path, bytes]:
     return planted
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_every_command_has_a_case():
     assert [*CASES] == [*main.COMMANDS]
     assert all(words.split()[0] == name for name, cases in CASES.items() for words in cases)
@@ -98,7 +104,7 @@ def test_no_command_changes_a_strangers_file(words, made, monkeypatch, capsys):
     home, as_made = made
     shutil.rmtree(home)
     shutil.copytree(as_made, home)
-    planted = plant(home)
+    planted, read = plant(home), files_of(home / "work" / "runs")
     monkeypatch.chdir(home / "work")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(home / "temporary"))
@@ -107,3 +113,8 @@ def test_no_command_changes_a_strangers_file(words, made, monkeypatch, capsys):
     code, out, err = call(capsys, *words.split())
     assert code == 0, err or out
     assert not [path for path, content in planted.items() if not path.is_file() or path.read_bytes() != content]
+    if words.split()[0] in READERS:
+        runs, after = home / "work" / "runs" / "photos", files_of(home / "work" / "runs")
+        assert not [path for path, content in read.items() if after.get(path) != content]
+        written = {path.relative_to(runs).parts[1] for path in after.keys() - read.keys()}
+        assert written <= (set() if "--output" in words else {"eval", "explain"})

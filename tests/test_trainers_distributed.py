@@ -14,6 +14,7 @@ from distributed_run import config
 from killed_runs import assert_same_content, bits, rows_of, run_content
 from PIL import Image
 from small_images import image_folder
+from torch.distributed.constants import default_pg_timeout
 
 import main
 from common.errors import OptionError
@@ -140,6 +141,11 @@ def test_what_a_launcher_left_in_the_environment_is_named(tmp_path, monkeypatch,
         assert main.main([*words, "--device", "cpu", "--output-dir", str(tmp_path / "runs")]) == 2
         assert fault in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_processes_wait_about_as_long_as_those_of_torch():
+    """Which are 10 minutes with NCCL and 30 with gloo."""
+    assert default_pg_timeout / 6 < distributed.STEP_TIMEOUT <= default_pg_timeout
 
 
 def test_a_process_that_waits_for_others_says_for_whom(monkeypatch, capsys):

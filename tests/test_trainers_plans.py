@@ -9,9 +9,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
+from fake_sets import save
 from ignite.engine import Events
 from killed_runs import Crash, crash, rows_of, signal_in
 from small_run import META, few_digits
+from torch.utils.flop_counter import FlopCounterMode
 
 import main
 import trainers.run
@@ -21,6 +24,7 @@ from datasets.config import DataConfig
 from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget import deadline, mixture, named, pace, planned_run
+from trainers.budget import networks as networks_module
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import Price, Priced, Way, shares, ways
 from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
@@ -36,6 +40,7 @@ from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import read_checkpoint
 from trainers.storage.run_folder import RunFolder, command_line, read_json
 from vit.config import MIXTURE, ModelConfig, Network
+from vit.factory import build_model
 
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
 LITE0, LARGE_LITE0 = (Network("efficientnet_lite0", size, stages=True) for size in (128, 224))
@@ -108,6 +113,37 @@ def test_the_embedded_vit_is_trained_as_its_passes_allow(images, side, seconds, 
     assert (config.model.image_size, config.train.mixup) == (size, 0.8 if mixed else None)
     assert (config.train.lr, config.train.seed) == (0.5, 3)  # what is given stays
     assert way.seconds(way.passes(seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("images", [1_000, 20_000])
+def test_images_are_mixed_where_they_pass_several_times_before_no_more_is_gained(images):
+    networks = priced([VIT], train=images)
+    [usual] = ways({"vit_stem_16": 0.8}, networks, seconds=0)
+    for passes, mixed in ((usual.pays / 2, False), (usual.most / 2, True)):
+        [found] = ways({"vit_stem_16": 0.8}, networks, seconds=usual.seconds(passes))
+        assert ("mixup" in found.options["train"]) is mixed
+
+
+@pytest.mark.parametrize("name", ["vit_nano_8", "vit_stem_16"])
+def test_a_step_costs_what_its_operations_cost_and_no_more_than_as_much_again(name):
+    model, images = build_model(name, num_classes=10, weights="none", image_size=64), torch.zeros(2, 3, 64, 64)
+    with FlopCounterMode(display=False) as forward:
+        model(images)
+    with FlopCounterMode(display=False) as step:
+        model(images).sum().backward()
+    operations = step.get_total_flops() / forward.get_total_flops()
+    assert operations < networks_module.STEP < 2 * operations
+
+
+@pytest.mark.parametrize(("side", "names"), [(32, {"vit_nano_8", "vit_stem_16"}), (128, {"vit_stem_16"})])
+def test_a_network_of_small_pictures_looks_at_small_ones_alone(tmp_path, monkeypatch, side, names):
+    monkeypatch.setattr(networks_module, "price", lambda *_: Price(1.0, 1.0, 1))
+    for number in range(16):
+        save(tmp_path / "set" / "ab"[number % 2] / f"{number}.png", number, (side, side))
+    config = RunConfig(data=DataConfig(str(tmp_path / "set"), workers=0), train=TrainConfig(device="cpu"))
+    found = networks_module.priced(config, [Network("vit_nano_8", 32), VIT, LARGE_VIT], OpenedImages())
+    assert {network.name for network in found.prices} == names
+    assert (LARGE_VIT in found.prices) is (side > 32)
 
 
 @pytest.mark.parametrize(("side", "size"), [(32, 96), (64, 128)])
