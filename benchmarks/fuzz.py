@@ -2,7 +2,7 @@
 
 python -m benchmarks.fuzz --inputs 10000       fixed seeds; a table that is there is gone on with
 
-What is damaged, how, and by what it is read: tests/mutated_files.py.
+What is damaged, how, and by what it is read: benchmarks/mutated_files.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 
 from benchmarks.environment import RESULTS, describe, write_result
-from tests.mutated_files import FAULTS, outcomes
+from benchmarks.mutated_files import FAULTS, outcomes
 
 
 def main() -> None:

@@ -39,6 +39,14 @@ def test_every_benchmark_starts_and_says_what_it_measures(
     assert benchmark.__doc__.splitlines()[0] in capsys.readouterr().out
 
 
+def test_no_benchmark_needs_the_tests() -> None:
+    """They are on Python's path here alone."""
+    tests = {path.stem for path in Path(__file__).parent.glob("*.py")} | {"tests"}
+    for path in Path(environment.__file__).parent.glob("*.py"):
+        found = re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not tests & {*found}, path
+
+
 ROOMS = "benchmarks commands common comparison datasets docs inference tests trainers vit"
 
 

@@ -9,11 +9,11 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from mutated_files import outcomes
 from one_layer import one_layer
 from small_run import CLASSES, META, SUMMARY, labelled_photos, make_run, tiny_run
 
 import main
+from benchmarks.mutated_files import outcomes
 from common.errors import DataError
 from common.image_spec import ImageSpec
 from common.tables import csv_text, read_rows

@@ -10,12 +10,12 @@ import sys
 import warnings
 from pathlib import Path
 
-import gpu_throughput
 import pytest
 import torch
 from ignite.engine import Events
 from torch import nn
 
+from benchmarks import gpu_throughput
 from trainers.config import load_config
 from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from small_run import META, SUMMARY
 
 import main
 from comparison.plan import Request
@@ -200,7 +199,9 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     run = folder / "run"
     write_checkpoint(run / "checkpoints" / "best.safetensors", facts)
     RunFolder(run).write_config(config)
-    write_json(run / "meta.json", META)
+    commands = of_commands(folder)
+    trained = commands["run directory"][0]
+    shutil.copy(trained / "meta.json", run)
     files: dict[str, tuple[Path, Reader]] = {"checkpoint": (place("some.safetensors"), read_checkpoint)}
     files["checkpoint"][0].write_bytes(best_of(run).read_bytes())
     facts_file = place("facts.json")
@@ -229,7 +230,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     files["config.json"] = (place("config.json"), lambda path: RunFolder(path.parent).config)
     place("meta.json").write_bytes((run / "meta.json").read_bytes())
     files["meta.json"] = (place("meta.json"), lambda path: RunFolder(path.parent).meta)
-    write_json(place("summary.json"), SUMMARY)
+    shutil.copy(trained / "summary.json", place("summary.json"))
     files["summary.json"] = (place("summary.json"), lambda path: RunFolder(path.parent).summary)
     place("recipe.toml").write_text(
         '[train]\nlr = 0.01\nepochs = 3\n[model]\nname = "vit_micro_2"\n[data]\nsource = "digits"\n'
@@ -237,7 +238,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     files["toml"] = (place("recipe.toml"), load_config)
     place("split.csv").write_text("path,label,split,hash\n" + "".join(f"{n}.png,{n % 3},train,ab\n" for n in range(30)))
     files["split.csv"] = (place("split.csv"), read_split)
-    return files | of_images(place) | of_commands(folder)
+    return files | of_images(place) | commands
 
 
 def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:

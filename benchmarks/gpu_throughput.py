@@ -1,4 +1,4 @@
-"""Speed of training on a GPU, a line of JSON a figure: `python -m tests.gpu_throughput eager compiled loaders`.
+"""Speed of training on a GPU, a line of JSON a figure: `python -m benchmarks.gpu_throughput eager compiled loaders`.
 
 A step is that of the application's own engine, with bf16, AdamW and clipping, on one batch that is on the GPU already;
 the networks are ours and timm's ViT-B/16 at 224 px, eager and compiled, in one process. Loaders read JPEG pictures of
