@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from common.errors import WeightsError
 from vit.tensor_files import BLANK, read_tensors, read_tree, require_seal, seal, write_tree
-from vit.torch_files import read_torch_file
+from vit.torch_files import PLAIN, read_torch_file
 from vit.weight_files import read_weights
 
 
@@ -190,6 +190,11 @@ def test_objects_in_a_torch_file_are_named_and_not_made(tmp_path, zipped, thing)
     path = torch_file(tmp_path / "a.pth", {"w": torch.ones(2), "x": thing}, _use_new_zipfile_serialization=zipped)
     with pytest.raises(WeightsError, match="not run|not a readable"):
         read_torch_file(path)
+
+
+def test_only_options_numbers_arrays_and_paths_are_made_of_a_torch_file():
+    made = [entry if isinstance(entry, type) else entry[0] for entry in PLAIN]
+    assert {thing.__module__.partition(".")[0] for thing in made} == {"argparse", "numpy", "pathlib"}
 
 
 def test_a_name_of_another_python_or_numpy_is_read(tmp_path):
