@@ -52,7 +52,7 @@ def main(options: Options) -> int:
     from inference.labels import clean
     from inference.labels.features import extract_features
     from inference.labels.label_issues import cleanlab_filter
-    from inference.labels.suspects import SuspectsPage, read_suspects, save_suspects, write_cleaned, write_suspects
+    from inference.labels.suspects import SuspectsPage, read_suspects, write_cleaned, write_suspects
 
     folder, listed = options.folder, options.folder / "suspects.csv"
     config = replace(options.images, on_bad_image=options.on_bad_image)
@@ -84,11 +84,15 @@ def main(options: Options) -> int:
             say(f"doubtful, too, and left as they are: {pluralise(len(of_test), 'test label')} in test_suspects.csv")
     if options.output is None:
         claimed_folder(OutputConfig(), options.data)
-    save_suspects(folder, samples, suspects)
+    write_suspects(listed, suspects)
+    write_cleaned(folder / "cleaned.csv", samples, suspects)
     write_cleaned(folder / "given.csv", samples, [])
     clean.say_suspects(folder, samples, suspects, may_mirror=config.may_mirror, reviewed=options.review)
     if options.review:
         with SuspectsPage(folder, samples, found, port=7861 if options.port is None else options.port) as server:
-            say(f"on {server.url}  (Ctrl-C ends it)", label="review")
-            server.serve_until_interrupted()
+            say(f"on {server.url}  (Ctrl-C ends it and writes cleaned.csv)", label="review")
+            try:
+                server.serve_until_interrupted()
+            finally:
+                write_cleaned(folder / "cleaned.csv", samples, server.rows)
     return 0

@@ -176,7 +176,7 @@ def cats_and_dogs(tmp_path, monkeypatch):
     return tmp_path / "pets"
 
 
-def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and_dogs, capsys):
+def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and_dogs, capsys, monkeypatch):
     before = {path: hashlib.sha256(path.read_bytes()).digest() for path in cats_and_dogs.rglob("*.png")}
     code, out, _ = call(capsys, "clean", "pets")
     assert code == 0
@@ -196,6 +196,14 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert "using the decisions in" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
+
+    def drop_the_relabelled(page):
+        path = next(row.path for row in page.rows if row.decision == "relabel:dog")
+        page.decide(json.dumps({"path": path, "decision": "drop", "decided": True}).encode())
+
+    monkeypatch.setattr(SuspectsPage, "serve_until_interrupted", drop_the_relabelled)
+    assert call(capsys, "clean", "pets", "--review", "--port", "0")[0] == 0
+    assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples)
 
 
 def test_of_models_no_better_than_a_coin_each_suspect_is_to_be_looked_at(cats_and_dogs, capsys, monkeypatch):
@@ -250,6 +258,7 @@ def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path
         assert (written[place].decision, written[place].decided) == (decision, "person")
     assert decide(review, 1, "keep", decided=False)[0] == 200
     assert read_suspects(tmp_path / "suspects.csv", review.samples) == review.rows
+    assert not (tmp_path / "cleaned.csv").exists()  # a line of each image of the set, at each key
     listed = json.loads(ask(review, "GET", "/rows")[1])
     assert [each["decision"] for each in listed["rows"][:3]] == ["keep", "keep", "relabel:<b>a"]
     assert json.loads(ask(review, "GET", "/row?7")[1])["row"] == 7

@@ -1,7 +1,7 @@
 """Doubtful labels as a table that a person edits, by hand or on a page, and the table to train on that follows."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,13 +41,16 @@ def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:
     write_text(path, csv_text(Suspect._fields, suspects))
 
 
-def read_suspects(path: Path, samples: Samples) -> list[Suspect]:
-    """Read suspects.csv. Raises DataError: a decision that is none, or an image that the set does not have."""
-    label_of = {name: samples.class_names[label] for name, label in zip(samples.paths, samples.labels, strict=True)}
+def read_suspects(path: Path, samples: Samples, row_of: Mapping[str, int] | None = None) -> list[Suspect]:
+    """Read suspects.csv; `row_of`: the sample of each path, where it is known.
+
+    Raises DataError: a decision that is none, or an image that the set does not have."""
+    row_of = row_of or {name: row for row, name in enumerate(samples.paths)}
     suspects = [Suspect(*(row[name] for name in Suspect._fields)) for row in read_rows(path, Suspect._fields)]
     for suspect in suspects:
         require_decision(suspect, samples.class_names)
-        if label_of.get(suspect.path) != suspect.label:
+        row = row_of.get(suspect.path)
+        if row is None or samples.class_names[samples.labels[row]] != suspect.label:
             raise DataError(
                 f"{path}: {samples.name} has no {suspect.path!r} with the label {suspect.label!r} now; remove"
                 f" {path} to search again"
@@ -62,12 +65,6 @@ def require_decision(suspect: Suspect, class_names: Sequence[str]) -> None:
         raise DataError(f"{suspect.path!r}: {suspect.decision!r} names no class{did_you_mean(name, class_names)}")
     if not suspect.decision.startswith(RELABEL) and suspect.decision not in (KEEP, DROP):
         raise DataError(f"{suspect.path!r}: decision {suspect.decision!r} is not keep, drop or relabel:NAME")
-
-
-def save_suspects(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
-    """Write suspects.csv, and cleaned.csv, the table that its decisions make."""
-    write_suspects(folder / "suspects.csv", suspects)
-    write_cleaned(folder / "cleaned.csv", samples, suspects)
 
 
 def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
@@ -123,7 +120,7 @@ class SuspectsPage(Review):
         return self.samples.class_names
 
     def read(self) -> list[Suspect]:
-        return read_suspects(self.folder / "suspects.csv", self.samples)
+        return read_suspects(self.folder / "suspects.csv", self.samples, self.row_of)
 
     def decided(self, row: Suspect, decision: str, by: str) -> Suspect:
         suspect = row._replace(decision=decision, decided=by)
@@ -131,7 +128,7 @@ class SuspectsPage(Review):
         return suspect
 
     def save(self, rows: Sequence[Suspect]) -> None:
-        save_suspects(self.folder, self.samples, rows)
+        write_suspects(self.folder / "suspects.csv", rows)  # alone: cleaned.csv lists all images of the set
 
     def shown(self, row: Suspect) -> dict[str, Any]:
         thinks = f"{row.suggested} ({float(row.confidence):.1%})" if row.suggested else "none of the others"
