@@ -46,6 +46,12 @@ from vit.factory import image_spec
 FIRST = 0.4
 """Share of the time that frozen networks may take where others are trained: the quick ones first, then the others."""
 
+WHY_UNUSED = {
+    None: "too little to train a network",
+    False: "no network can gain on the best frozen one",
+    True: "more passes over the images gain no more",
+}
+
 
 @dataclass
 class Plan:
@@ -69,8 +75,8 @@ class Plan:
     """How many times as long as expected the latest fit took."""
     shown: int = 0
     """Networks of the latest answer with pictures."""
-    found: bool = True
-    """Whether a network can gain on the best frozen one."""
+    found: bool | None = None
+    """Whether a network can gain on the best frozen one; None without time to train."""
 
     @property
     def left(self) -> float:
@@ -238,8 +244,7 @@ def mixture(
             return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
     assert plan.answer is not None
     say_left_out(networks, plan.used)
-    why = "more passes over the images gain no more" if plan.found else "no network can gain on the best frozen one"
-    say_unused(budget, "too little to train a network" if budget.left < TRAINING else why)
+    say_unused(budget, "too little to train a network" if budget.left < TRAINING else WHY_UNUSED[plan.found])
     if not plan.trained:
         say_without_effect(config)
     return plan.answer
