@@ -79,7 +79,7 @@ def test_the_head_is_kept_where_the_last_epoch_is_worse_whatever_was_between(tmp
 
 
 def test_the_last_epoch_takes_the_place_of_the_head_at_the_end_alone_and_no_epoch_follows(tmp_path):
-    options = {"epochs": 12, "select": "last", "save_every": 1, "lr": 1e-3}
+    options = {"epochs": 12, "select": "last", "save_every": 1, "lr": 3e-3}
     whole = train(run_config(tmp_path / "whole", **options))
     assert whole.best_epoch == read_checkpoint(best_of(whole.run_dir))["epoch"] == 12
     with pytest.raises(Crash):
@@ -101,6 +101,23 @@ def test_the_head_is_the_one_that_is_fitted_to_the_features(tmp_path):
     with torch.no_grad():
         assert setup.network.head(torch.from_numpy(features)).numpy() == pytest.approx(head(features), abs=1e-2)
     assert f"right on {judged.accuracy:.1%} of the training images" in said
+
+
+@pytest.mark.parametrize(("lr", "share"), [(1e-4, 1.0), (1e-3, 0.1), (3e-3, 0.1)])
+def test_training_at_a_high_rate_begins_with_a_tenth_of_the_head_whose_scores_are_the_first(tmp_path, lr, share):
+    """From the whole head ViTs memorised: of 1,200 animals 67.7 % right after four passes, in place of 72.3 %."""
+    norms = {}
+
+    def note(trainer):
+        head = trainer.state.run.setup.network.head
+        trainer.add_event_handler(Events.EPOCH_STARTED, lambda: norms.update(then=head.weight.norm().item()))
+
+    found = train(run_config(tmp_path, lr=lr, epochs=0.3), handlers=[note])
+    setup = prepare(run_config(tmp_path))
+    begin_as_probe(setup)
+    whole = setup.network.head.weight.norm().item()
+    assert norms["then"] == pytest.approx(share * whole, rel=1e-3)
+    assert found.epochs[0]["val_accuracy"] > 0.5
 
 
 def test_only_the_head_of_the_model_changes(tmp_path):

@@ -63,6 +63,10 @@ class Run:
         attach_handlers(self)
         # Last: a checkpoint contains the work of all other handlers, and a signal waits for it.
         self.saver = RunCheckpoints(self)
+        if self.options.start_head == "probe" and not setup.on_features:
+            from trainers.heads.fit import soften_head  # and scipy with it
+
+            self.trainer.add_event_handler(handlers.UNTRAINED, soften_head, setup)  # once the head itself is kept
         record.attach(self.trainer)
         distributed.attach_signals(self.trainer, self.evaluator, self.val_loader)
 

@@ -8,10 +8,11 @@ from trainers.budget.pace import RUN, seconds_of_forward
 from trainers.budget.planned_run import TRAINING, Budget, Start, part_of_plan, say_result, say_unused, with_deadline
 from trainers.config import RunConfig, run_options
 from trainers.options import defaults
-from trainers.options.recipes import filled_in
+from trainers.options.recipes import RECIPES, filled_in
 from trainers.reporting import console
 from trainers.setup import prepare
 from trainers.storage.run_result import RunResult
+from vit.config import EMBEDDED_WEIGHTS
 
 BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cache_features"}
 """Options with which a head is to be trained by steps, or cannot be fitted."""
@@ -28,6 +29,8 @@ def suited(config: RunConfig) -> RunConfig:
             return filled_in(config, ON_FEATURES)
     elif defaults.with_model(config).model.weights != "none":
         train["start_head"] = "probe"
+        if config.model.name in EMBEDDED_WEIGHTS.values():
+            train["layer_decay"] = RECIPES["finetune-small"].options["train"]["layer_decay"]
     return filled_in(config, {"train": train})
 
 

@@ -287,7 +287,7 @@ def vit(name: str, networks: Priced, *, seconds: float) -> Way:
     """All of an embedded ViT: many images are mixed where they pass often, few large ones are shown larger."""
     recipe = RECIPES["finetune-small"].options
     model = {"name": name, "weights": default_weights(name), "trainable": "all"}
-    train = recipe["train"] | {"schedule": "cooldown"}
+    train = recipe["train"] | {"schedule": "cooldown", "start_head": "probe"}
     usual = way(recipe | {"model": model, "train": train}, networks, pays=5.0, most=100.0)
     if networks.sizes["train"] >= MANY:
         if usual.passes(seconds) < MIXED_PASSES:

@@ -31,7 +31,8 @@ from vit.mixture import SideBySide
 FROZEN = "frozen ensemble"
 MOST_TO_BEGIN_WITH = 60_000
 """Most training images for the head of a probe: features of more images take gigabytes."""
-
+SOFTENED, QUICK = 0.1, 1e-3
+"""Share of a fitted head's weights that training begins with, and the learning rate from which: docs/results.md."""
 
 PartScores = dict[str, dict[str, dict[str, float]]]
 """Part of a head -> `cross-validation` on training images, val or test -> score; `mixture` -> its share."""
@@ -153,6 +154,17 @@ def begin_as_probe(setup: RunSetup) -> str:
     if judged is not None:
         known = f"right on {judged.accuracy:.1%} of the training images, by cross-validation; loss {judged.loss:.3f}"
     return f"begins as a linear probe: {known}"
+
+
+@torch.no_grad()
+def soften_head(setup: RunSetup) -> None:
+    """Shrink a fitted head before the first step where the learning rate is high.
+
+    It keeps its directions. With all of its weights a step changes the logits so much that images are memorised."""
+    assert setup.config.train.lr is not None
+    if setup.config.train.lr >= QUICK:
+        for parameter in setup.network.get_submodule(anatomy_of(setup.network).head_name).parameters():
+            parameter.mul_(SOFTENED)
 
 
 def not_augmented(setup: RunSetup) -> DataLoader:
