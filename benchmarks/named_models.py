@@ -25,7 +25,7 @@ data.augment = "none"
 train = {start_head = "fit", cache_features = "on"}
 """
 """Options of a fitted head on a frozen network."""
-MODELS = ("vit_stem_16", "efficientnet_lite0,imagenet", "resnet18,none", "vit_tiny_16,none")
+MODELS = ("vit_stem_16,tiny_imagenet", "efficientnet_lite0,imagenet", "resnet18,none", "vit_tiny_16,none")
 
 
 def trained(words: list[str], out: Path) -> dict[str, Any]:
