@@ -46,12 +46,6 @@ from vit.factory import image_spec
 FIRST = 0.4
 """Share of the time that frozen networks may take where others are trained: the quick ones first, then the others."""
 
-WHY_UNUSED = {
-    None: "too little to train a network",
-    False: "no network can gain on the best frozen one",
-    True: "more passes over the images gain no more",
-}
-
 
 @dataclass
 class Plan:
@@ -75,8 +69,8 @@ class Plan:
     """How many times as long as expected the latest fit took."""
     shown: int = 0
     """Networks of the latest answer with pictures."""
-    found: bool | None = None
-    """Whether a network can gain on the best frozen one; None without time to train."""
+    unused: str = "too little to train a network"
+    """Why time stays unused."""
 
     @property
     def left(self) -> float:
@@ -208,7 +202,9 @@ class Train:
     def run(self, plan: Plan) -> None:
         found = ways(plan.accuracy, plan.networks, seconds=plan.left)
         plan.trained = train_each(plan.config, plan.start, found, plan.budget.less(plan.end()))
-        plan.found = bool(found)
+        if plan.trained or not found:
+            no_more = "more passes over the images gain no more"
+            plan.unused = no_more if found else "no network can gain on the best frozen one"
 
 
 class Mix:
@@ -244,7 +240,7 @@ def mixture(
             return one_model(filled_in(config, cooling("finetune-small")), start, budget, opened)
     assert plan.answer is not None
     say_left_out(networks, plan.used)
-    say_unused(budget, "too little to train a network" if budget.left < TRAINING else WHY_UNUSED[plan.found])
+    say_unused(budget, "too little to train a network" if budget.left < TRAINING else plan.unused)
     if not plan.trained:
         say_without_effect(config)
     return plan.answer
