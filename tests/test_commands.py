@@ -15,7 +15,7 @@ from small_run import call
 
 from commands import train
 from commands.output import verdict
-from common.shell import PROGRAM, TENSORBOARD
+from common.shell import TENSORBOARD
 from datasets.open import OpenedImages
 from trainers.config import RunConfig, TrainConfig
 from trainers.storage.run_folder import RunFolder
@@ -51,62 +51,6 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
     assert code == 0, err
     assert "as logged" in out
     assert "logged: 0" not in out
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["tain"], 2, "unknown command 'tain'; did you mean train?"),
-        (["train", "--model", "vit_tinny_16"], 2, "did you mean vit_tiny_16?"),
-        (["train", "--data", "digit"], 2, "did you mean digits?"),
-        (["train", "digit"], 2, "did you mean digits?"),
-        (["train", "digits", "--data", "fashion_mnist"], 2, "digits and --data fashion_mnist: name one set of images"),
-        (["train", "digits", "fashion_mnist"], 2, "unrecognized arguments: fashion_mnist"),
-        (["train", "--images", "digits"], 2, "unknown option --images"),
-        (["check", "digit"], 2, "did you mean digits?"),
-        (["check", "--data", "digit"], 2, "did you mean digits?"),
-        (["pack", "out", "--data=digit"], 2, "did you mean digits?"),
-        (["rank", "--data", "digit"], 2, "did you mean digits?"),
-        (["check", "--data"], 2, "--data: expected one"),
-        (["check"], 2, f"name the images: {PROGRAM} check path/to/images"),
-        (["train", "--model", "xyzzy"], 2, "unknown model 'xyzzy'. Known: vit_micro_2"),
-        (["train", "--epoch", "3"], 2, "unknown option --epoch; did you mean --epochs?"),
-        (["train", "--learning-rate", "3"], 2, "unknown option --learning-rate; here it is --lr."),
-        (["train", "--batch_size", "3"], 2, "unknown option --batch_size; here it is --batch-size."),
-        (["train", "--resume", "x"], 2, "unknown option --resume; here it is the command `resume RUN`."),
-        (["train", "--model", "vit_tiny_16", "--image-size", "225"], 2, "nearest: 224, 240"),
-        (["train", "--epochs", "many"], 2, "--epochs: 'many' is not INT or FLOAT"),
-        (["train", "--config", "linear"], 2, "did you mean linear-probe?"),
-        (["train", "--seeds", "2.5"], 2, "--seeds: '2.5' is not INT"),
-        (["train", "--device"], 2, "--device: expected one"),
-        (["train", "--device", "gpu"], 2, "unknown device 'gpu'; known: auto, cpu, cuda, cuda:N, mps"),
-        (["train", "--device", "cpu", "--amp", "fp16"], 2, "--amp fp16 needs a GPU; on this device use bf16 or off"),
-        (["train", "--split", "split.csv", "--folds", "3"], 2, "folds draw their own split; leave out split"),
-        (["train", "--minutes", "5", "--folds", "3"], 2, "with --folds give --epochs, or one fold"),
-        (["train", "--minutes", "5", "--seeds", "2"], 2, "with --seeds give --epochs"),
-        (["train", "--mean", "0.5"], 2, "--config FILE with the line model.mean = VALUE"),
-        (["compare", "--pool", "mean"], 2, "--arms MODEL,pool=VALUE"),
-        (["evaluate", "latest", "--pool", "mean"], 2, "unknown option --pool"),
-        (["compare", "digits"], 2, "digits is not a run directory; to train models on images: compare --data digits"),
-        (["compare", "."], 2, ". is not a run directory; to train models on images: compare --data ."),
-        (["explain", "latest", "a.png", "--head", "1"], 2, "head=1 needs --layer"),
-        (["evaluate", "latest", "again"], 2, "unrecognized arguments: again"),
-        (["train", "--device", "cuda:99"], 2, "device 'cuda:99' is not there"),
-        (["train", "--weights", "nothing.pth"], 3, "nothing.pth"),
-        (["train", "--config", "nothing.json"], 2, "nothing.json"),
-        (["evaluate", "nowhere"], 3, "nowhere is not a run directory: it does not exist"),
-        (["evaluate", "latest"], 3, "no run in runs/"),
-        (["evaluate"], 2, "RUN"),
-    ],
-)
-def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, argv, code, message):
-    monkeypatch.chdir(tmp_path)
-    exit_code, _out, err = call(capsys, *argv)
-    assert exit_code == code, err
-    assert message in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_train_takes_its_images_by_their_place_as_check_does(capsys, tmp_path):

@@ -186,25 +186,6 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["{run}", "--split", "train"], 2, "--split train is augmented"),
-        (["{run}", "--data", "nowhere/"], 3, "no data at nowhere"),
-        (["weights.pth"], 2, "weights.pth brings no images; name labelled ones with --data"),
-        (["{run}", "--split", "dev"], 2, "dev"),
-        (["{run}", "--output-dir", "x"], 2, "--output-dir is where `latest`"),
-        (["{run}", "--data", "digits", "--label-column", "l"], 2, "digits is a built-in set"),
-    ],
-)
-def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
-    monkeypatch.chdir(tmp_path)
-    actual, _out, err = call(capsys, "evaluate", *(word.format(run=run) for word in argv))
-    assert actual == code, err
-    assert message in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     "words",
     ["--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
      "--label-column l", "--exclude t.csv", "--on-bad-image skip"],

@@ -99,22 +99,6 @@ def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, 
     assert str(good) in out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--layer", "6"], "layer=6: this model has layers 0 to 5"),
-        (["--layer", "0", "--head", "4"], "head=4: this model has heads 0 to 3"),
-        (["--head", "1"], "head=1 needs --layer"),
-        (["--target", "dog"], "class 'dog' is not one of the model's: ant, bee, cat"),
-    ],
-)
-def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
-    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), *options)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_path):
     run = make_run(tmp_path / "run", name="resnet18", image_size=32)
     code, out, err = call(

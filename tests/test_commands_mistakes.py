@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from small_run import call, tiny_run
 
 from common.errors import OptionError
 from common.image_spec import ImageSpec
+from common.shell import PROGRAM
 from datasets import DataConfig, DataError
 from datasets.loaders import CPU
 from datasets.open import OpenedImages, open_samples
@@ -43,10 +45,12 @@ def folder(tmp_path_factory):
     for name, content in files.items():
         (folder / f"{name}.toml").write_text(content)
     (folder / "empty").mkdir()
+    (folder / "photos").mkdir()
+    shutil.copy(folder / "a.png", folder / "photos")
     return folder
 
 
-MISTAKES = [
+MISTAKES = [  # a command, words of its answer, and its exit code unless that is 2
     (TRAIN + "--seed -1", "seed=-1"),
     (TRAIN + "--trainable last:99", "4 blocks"),
     (TRAIN + "--trainable lora:65", "lora:65"),
@@ -60,20 +64,18 @@ MISTAKES = [
     (OPEN + "--model resnet18 --weights none --config {folder}/dropout.toml", "no option dropout"),
     (TRAIN + "--config {folder}/warmup.toml", "warmup_epochs=5"),
     (TRAIN + "--accumulate 1000", "accumulate=1000"),
-    (TRAIN + "--config {folder}/fold.toml", "use fewer folds"),
+    (TRAIN + "--config {folder}/fold.toml", "use fewer folds", 3),
     (TRAIN + "--config {folder}/fit.toml --find-lr", "fitted at once"),
     ("train {folder} --find-lr", "--model"),
     (TRAIN + "--config {folder}/fraction.toml", "give one of them"),
     (TRAIN + "--val-fraction 0.5 --test-fraction 0.5", "val_fraction=0.5"),
-    (TRAIN + "--val-fraction 1e-9", "no val images"),
+    (TRAIN + "--val-fraction 1e-9", "no val images", 3),
     (OPEN + "--device cpu:3", "'cpu:3'"),
     (TRAIN + "--run-name ..", "run_name='..'"),
     ("resume {folder}/digits/vit --epochs 0", "epochs=0"),
     ("resume {folder}/digits/vit --epochs 0.05", "epochs=0.05"),
-    ("evaluate {folder}/digits/vit --split train", "--data"),
-    ("evaluate {folder}/digits/vit --data {folder}/empty", "{folder}/empty"),
-    ("evaluate {folder}/a.png", "{folder}/a.png is not a run directory"),
-    ("predict {folder}/digits/vit", "no images named"),
+    ("evaluate {folder}/digits/vit --data {folder}/empty", "{folder}/empty", 3),
+    ("evaluate {folder}/a.png", "{folder}/a.png is not a run directory", 3),
     ("predict {folder}/digits/vit {folder}/a.png --top 0", "top=0"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 99", "layers 0 to 3"),
     ("explain {folder}/digits/vit {folder}/a.png --layer 0 --head 99", "heads 0 to 3"),
@@ -81,7 +83,7 @@ MISTAKES = [
     ("explain {folder}/digits/resnet {folder}/a.png --layer 0", "no attention weights"),
     ("explain {folder}/digits/resnet {folder}/a.png --method rollout", "no attention weights"),
     ("explain {folder}/digits/resnet {folder}/a.png --method nonsense", "integrated-attnlrp"),
-    ("export {folder}/digits/vit --images {folder}/empty", "no image to compare on"),
+    ("export {folder}/digits/vit --images {folder}/empty", "no image to compare on", 3),
     ("check digits --workers -1", "workers=-1"),
     ("check digits --sample 0", "sample=0"),
     ("summary --model vit_tiny_16 --image-size 100", "nearest: 96, 112"),
@@ -94,31 +96,88 @@ MISTAKES = [
     ("train --config {folder}/top.toml", "source=3"),
     ("compare --config finetune-small", "a recipe is for"),
     ("compare --arms vit_nano_8,mean=0.5 vit_nano_8", "'mean=0.5'"),
-    ("compare --arms vit_nano_8,weights=a,b.pth vit_nano_8", "a,b.pth: no such"),
+    ("compare --arms vit_nano_8,weights=a,b.pth vit_nano_8", "a,b.pth: no such", 3),
     ("rank digits --models vit_nano_8,weights=fashion_mnist,lr=0.1", "lr=0.1"),
     ("rank digits --models fashion_mnist vit_nano_8,weights=fashion_mnist", "the same"),
-    ("rank {folder}/nowhere/x", "no data at {folder}/nowhere/x"),
+    ("rank {folder}/nowhere/x", "no data at {folder}/nowhere/x", 3),
     ("pack {folder}/empty", "path/to/images FOLDER"),
     ("summary vit_tiny_16", "summary --help"),
-    ("evaluate {folder}/digits", "'vit'"),
+    ("evaluate {folder}/digits", "'vit'", 3),
     ("train digits --dry-run --find-lr", "--find-lr"),
     ("train digits --weights auto --config scratch-small", "--config scratch-small"),
     ("train digits --dry-run --seeds 2", "--seeds"),
     ("compare --data digits --epochs 1 --images-seen 4000", "--images-seen"),
+    ("tain", "unknown command 'tain'; did you mean train?"),
+    ("train --model vit_tinny_16", "did you mean vit_tiny_16?"),
+    ("train --data digit", "did you mean digits?"),
+    ("train digit", "did you mean digits?"),
+    ("train digits --data fashion_mnist", "digits and --data fashion_mnist: name one set of images"),
+    ("train digits fashion_mnist", "unrecognized arguments: fashion_mnist"),
+    ("train --images digits", "unknown option --images"),
+    ("check digit", "did you mean digits?"),
+    ("check --data digit", "did you mean digits?"),
+    ("pack out --data=digit", "did you mean digits?"),
+    ("rank --data digit", "did you mean digits?"),
+    ("check --data", "--data: expected one"),
+    ("check", f"name the images: {PROGRAM} check path/to/images"),
+    ("train --model xyzzy", "unknown model 'xyzzy'. Known: vit_micro_2"),
+    ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
+    ("train --learning-rate 3", "unknown option --learning-rate; here it is --lr."),
+    ("train --batch_size 3", "unknown option --batch_size; here it is --batch-size."),
+    ("train --resume x", "unknown option --resume; here it is the command `resume RUN`."),
+    ("train --model vit_tiny_16 --image-size 225", "nearest: 224, 240"),
+    ("train --epochs many", "--epochs: 'many' is not INT or FLOAT"),
+    ("train --config linear", "did you mean linear-probe?"),
+    ("train --seeds 2.5", "--seeds: '2.5' is not INT"),
+    ("train --device", "--device: expected one"),
+    ("train --device gpu", "unknown device 'gpu'; known: auto, cpu, cuda, cuda:N, mps"),
+    ("train --device cpu --amp fp16", "--amp fp16 needs a GPU; on this device use bf16 or off"),
+    ("train --split split.csv --folds 3", "folds draw their own split; leave out split"),
+    ("train --minutes 5 --folds 3", "with --folds give --epochs, or one fold"),
+    ("train --minutes 5 --seeds 2", "with --seeds give --epochs"),
+    ("train --mean 0.5", "--config FILE with the line model.mean = VALUE"),
+    ("compare --pool mean", "--arms MODEL,pool=VALUE"),
+    ("evaluate latest --pool mean", "unknown option --pool"),
+    ("compare digits", "digits is not a run directory; to train models on images: compare --data digits"),
+    ("compare .", ". is not a run directory; to train models on images: compare --data ."),
+    ("evaluate latest again", "unrecognized arguments: again"),
+    ("train --device cuda:99", "device 'cuda:99' is not there"),
+    ("train --weights nothing.pth", "nothing.pth", 3),
+    ("train --config nothing.json", "nothing.json"),
+    ("evaluate nowhere", "nowhere is not a run directory: it does not exist", 3),
+    ("evaluate latest", "no run in runs/", 3),
+    ("evaluate", "RUN"),
+    ("evaluate {folder}/digits/vit --split train", "--split train is augmented"),
+    ("evaluate {folder}/digits/vit --data nowhere/", "no data at nowhere", 3),
+    ("evaluate weights.pth", "weights.pth brings no images; name labelled ones with --data"),
+    ("evaluate {folder}/digits/vit --split dev", "dev"),
+    ("evaluate {folder}/digits/vit --output-dir x", "--output-dir is where `latest`"),
+    ("evaluate {folder}/digits/vit --data digits --label-column l", "digits is a built-in set"),
+    ("predict {folder}/digits/vit", "no images named"),
+    ("predict nowhere a.png", "nowhere is not a run directory", 3),
+    ("predict {folder}/digits/vit a.png --grid-images 9", "--grid FILE.png"),
+    ("predict {folder}/digits/vit a.png --device cuda:99", "is not there"),
+    ("predict {folder}/digits/vit a.png --output /proc/nothing/x.csv", "cannot write /proc/nothing/x.csv"),
+    ("explain {folder}/digits/vit {folder}/a.png --head 1", "head=1 needs --layer"),
+    ("next {folder}/photos -n 0", "number=0 must be"),
+    ("next {folder}/photos --port 0", "--port is of the page of --review"),
+    ("next {folder}/photos --labelled digits", "digits is not made of files", 3),
+    ("rank digits --models vit_nano_9", "did you mean vit_nano_8?"),
+    ("rank digits --models vit_nano_8,weights=gone.pth", "none of these models can be had", 3),
 ]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
-    [pytest.param(*row, id=row[0].replace(TRAIN, "train ").replace("{folder}/", "")) for row in MISTAKES],
+    ("line", "said", "code"),
+    [pytest.param(*(*row, 2)[:3], id=row[0].replace(TRAIN, "train ").replace("{folder}/", "")) for row in MISTAKES],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(capsys, folder, line, said):
-    code, _, error = call(capsys, *shlex.split(line.format(folder=folder)))
-    assert code in (2, 3)
-    assert error.startswith("error: ")
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(capsys, folder, tmp_path, monkeypatch, line, said, code):
+    monkeypatch.chdir(tmp_path)
+    found, _, error = call(capsys, *shlex.split(line.format(folder=folder)))
+    assert (found, error[:7], error.count("\n")) == (code, "error: ", 1), error
     assert said.replace("{folder}", str(folder)) in error
-    assert error.count("\n") == 1, error
     assert not (folder / "out").exists()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def data_for(folder: Path, processes: int) -> None:

@@ -294,20 +294,6 @@ def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
     assert not [pick for pick in read_picks(Path("elsewhere/picks.csv")) if "broken" in pick.path]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["-n", "0"], 2, "number=0 must be"),
-        (["--port", "0"], 2, "--port is of the page of --review"),
-        (["--labelled", "digits"], 3, "digits is not made of files"),
-    ],
-)
-def test_mistakes_are_named_in_one_line(photos, capsys, words, code, message):
-    actual, _, err = call(capsys, "next", "photos", *words)
-    assert (actual, err.count("\n")) == (code, 1), err
-    assert message in err
-
-
 @pytest.fixture
 def page(tmp_path):
     """The page on six undecided pictures whose names hold markup."""

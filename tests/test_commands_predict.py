@@ -248,21 +248,3 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
 
     few = peak(512)  # a batch of 256 outweighs Python's own caches, which find their size in the course of it
     assert peak(1536) < 1.5 * few
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["nowhere", "a.png"], 3, "nowhere is not a run directory"),
-        (["{run}"], 2, "no images named"),
-        (["{run}", "a.png", "--grid-images", "9"], 2, "--grid FILE.png"),
-        (["{run}", "a.png", "--device", "cuda:99"], 2, "is not there"),
-        (["{run}", "a.png", "--output", "/proc/nothing/x.csv"], 2, "cannot write /proc/nothing/x.csv"),
-    ],
-)
-def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
-    monkeypatch.chdir(tmp_path)
-    actual, _out, err = call(capsys, "predict", *(word.format(run=run) for word in argv))
-    assert actual == code, err
-    assert message in err
-    assert err.count("\n") == 1
