@@ -34,7 +34,6 @@ LONGEST = (
     "test_vit_factory",
     "test_commands",
     "test_datasets_check",
-    "test_datasets_check_near_duplicates",
 )
 
 

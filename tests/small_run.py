@@ -45,14 +45,21 @@ def few_digits(**options) -> DataConfig:
     return DataConfig(**FEW | {"workers": 0} | options)
 
 
+def digits_run(folder: Path, *, model: dict | None = None, data: dict | None = None, output: dict | None = None,
+               **train) -> RunConfig:  # fmt: skip
+    """An epoch of a small ViT on the digits, but for the options of its sections."""
+    return RunConfig(
+        model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
+        data=few_digits(**data or {}),
+        train=TrainConfig(**{"epochs": 1, "device": "cpu"} | train),
+        output=OutputConfig(**{"output_dir": folder, "tb": "scalars"} | (output or {})),
+    )
+
+
 def tiny_run(folder: Path, **output) -> RunConfig:
     """Two epochs of two steps."""
-    return RunConfig(
-        model=ModelConfig(name="vit_micro_2"),
-        data=few_digits(labels_per_class=3, batch_size=15),
-        train=TrainConfig(epochs=2, device="cpu", log_every=1),
-        output=OutputConfig(**{"output_dir": folder, "run_name": "r", "tb": "scalars"} | output),
-    )
+    data = {"labels_per_class": 3, "batch_size": 15}
+    return digits_run(folder, data=data, output={"run_name": "r"} | output, epochs=2, log_every=1)
 
 
 def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0, **model_options) -> Path:

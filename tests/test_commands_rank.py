@@ -1,4 +1,4 @@
-"""`rank`: backbones judged frozen, the same for whatever door they come through."""
+"""`rank`, and the probe that a first answer is: backbones judged frozen, whatever door they come through."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from pathlib import Path
 import pytest
 import torch
 from hub_backbones import saved_backbone
-from small_run import call, few_digits, labelled_photos, make_run
+from small_run import call, digits_run, few_digits, labelled_photos, make_run
 
 from commands.compare import Options, parse_arm
 from commands.parser import parse
 from commands.rank import arm_of
+from commands.train import with_weights
+from common.errors import OptionError
 from common.shell import PROGRAM
 from common.tables import read_rows
 from datasets.config import DataConfig
+from datasets.open import OpenedImages
 from trainers import features
+from trainers.budget import networks, ranking
 from trainers.budget.ranking import probes
 from trainers.budget.ranking import rank as rank_models
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.features import features_of
+from trainers.run import train
+from vit import factory
+from vit.config import ModelConfig
+from vit.factory import local_pretrained_models
 
 
 def base_of(folder: Path, data: DataConfig) -> RunConfig:
@@ -50,20 +58,6 @@ def test_a_ranking_judges_what_can_be_had_and_keeps_the_features(capsys, tmp_pat
     monkeypatch.setattr(features, "compute_features", None)
     code, out, _ = rank(capsys, data, tmp_path / "runs", *models[:-1])
     assert code == 0
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["--models", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
-        (["--models", "vit_nano_8,weights=gone.pth"], 3, "none of these models can be had"),
-    ],
-)
-def test_a_mistake_gets_one_line(capsys, tmp_path, argv, code, message) -> None:
-    models = [] if "--models" in argv else ["--models", "fashion_mnist"]
-    found, _, err = rank(capsys, labelled_photos(tmp_path / "photos", n=12), tmp_path / "runs", *models, *argv)
-    assert (found, err.count("\n")) == (code, 1)
-    assert message in err
 
 
 def test_what_a_person_names_becomes_an_arm(tmp_path) -> None:
@@ -108,3 +102,58 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
     torch.testing.assert_close(features_of(setup, "val"), expected, atol=1e-5, rtol=1e-5)
     (row,) = rank_models(base, {config.model: arm for arm, config in arms.items()})
     assert (row.name, row.parameters) == (word, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def config_of(folder: Path, **model) -> RunConfig:
+    options = {"name": ModelConfig.name, "weights": "auto"} | model
+    return digits_run(folder, model=options, data={"labels_per_class": 20}, output={"run_name": "r"}, epochs=10)
+
+
+@pytest.fixture
+def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "find_spec", lambda name: None)
+    monkeypatch.setenv("TORCH_HOME", "/nowhere")
+
+
+@pytest.mark.usefixtures("embedded_alone")
+def test_auto_weights_are_all_local_networks_side_by_side_and_their_features_are_used_again(
+    tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_weights(config_of(tmp_path), OpenedImages())
+    assert config.model.in_words == "vit_nano_8@32 + vit_stem_16@64"
+    assert (config.model.trainable, config.train.start_head) == ("head", "fit")
+    assert "pip install timm" in capsys.readouterr().out
+    monkeypatch.setattr(networks, "PACKAGED_MODELS", ["vit_nano_8"])
+    with_weights(config_of(tmp_path), OpenedImages())
+    assert "--with" not in capsys.readouterr().out  # of a plan alone
+    result = train(config)
+    assert result.val["accuracy"] > 0.2
+    shown = capsys.readouterr().out
+    assert shown.index("frozen ensemble") < shown.index("vit_stem_16@64  ") < shown.index("vit_nano_8@32  ")
+    assert with_weights(config, OpenedImages()) is config
+
+
+@pytest.mark.usefixtures("embedded_alone")
+def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    damaged = tmp_path / "cut.safetensors"
+    damaged.write_bytes(b"cut")
+    models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
+    (row,) = ranking.rank(config_of(tmp_path), {model: ranking.name_of(model) for model in models})
+    assert row.model.weights == "fashion_mnist"
+    assert "cut.safetensors): left out; " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("embedded_alone")
+@pytest.mark.parametrize(("most", "looked_at"), [(3_000, 200), (40, 40)])
+def test_of_many_images_a_sample_is_judged_and_the_least_log_loss_comes_first(
+    tmp_path, monkeypatch, most, looked_at
+) -> None:
+    monkeypatch.setattr(ranking, "MOST_IMAGES", most)
+    rows = ranking.rank(config_of(tmp_path), {model: model.name for model in local_pretrained_models()})
+    assert {len(row.judged.labels) for row in rows} == {looked_at}
+    assert rows[0].judged.loss <= rows[1].judged.loss
+
+
+def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
+    with pytest.raises(OptionError, match="--model vit_tiny_16"):
+        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages())

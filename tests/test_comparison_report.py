@@ -10,7 +10,7 @@ import pytest
 from headless_browser import Browser, find_browser
 from PIL import Image
 from small_comparison import arm_of, comparison_of
-from small_run import CLASSES, few_digits, labelled_photos
+from small_run import CLASSES, digits_run, labelled_photos
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comparison.drawing import ReportFigure
@@ -18,10 +18,8 @@ from comparison.report import mistakes_table, only_one_right, write_report
 from comparison.results import by_arm, compared, of_runs, rows_of
 from comparison.runs import group_into_arms, read_run, require_same_data
 from comparison.verdict import headline
-from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting.tensorboard import SECTIONS, numbered
 from trainers.run import train
-from vit.config import ModelConfig
 
 pytestmark = pytest.mark.drawn
 
@@ -234,14 +232,8 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
 def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):
     runs = []
     for lr in (0.001, 0.01):
-        result = train(
-            RunConfig(
-                model=ModelConfig(name="vit_micro_2"),
-                data=few_digits(labels_per_class=4),
-                train=TrainConfig(epochs=1, lr=lr, device="cpu"),
-                output=OutputConfig(output_dir=tmp_path / "runs", run_name=f"lr{lr}", tb="scalars"),
-            )
-        )
+        config = digits_run(tmp_path, data={"labels_per_class": 4}, output={"run_name": f"lr{lr}"}, lr=lr)
+        result = train(config)
         runs.append(read_run(result.run_dir))
     require_same_data(runs)
     comparison = compared("digits", group_into_arms(runs), folder=tmp_path / "compare")

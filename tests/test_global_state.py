@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_run import few_digits, make_run, photo, tiny_run
+from small_run import digits_run, few_digits, make_run, photo, tiny_run
 
 import main
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -73,14 +73,7 @@ def test_a_run_leaves_logging_and_variables_as_they_were(tmp_path, caplog):
     logging.getLogger("vit").addHandler(mine := logging.NullHandler())
     before, variables = logging_now(), variables_now()
     try:
-        train(
-            RunConfig(
-                model=ModelConfig(name="vit_micro_2"),
-                data=few_digits(),
-                train=TrainConfig(epochs=1, device="cpu", patience=1),
-                output=OutputConfig(output_dir=tmp_path, tb="scalars"),
-            )
-        )
+        train(digits_run(tmp_path, patience=1))
         assert logging_now() == before
         assert variables_now() ^ variables == set()
     finally:

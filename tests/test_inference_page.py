@@ -16,17 +16,17 @@ import pytest
 import torch
 from headless_browser import Browser, find_browser
 from ignite.engine import Engine, Events
-from small_run import call, few_digits, make_run, photo, stir
+from small_run import call, digits_run, make_run, photo, stir
 from torchvision.models import VisionTransformer as Torchvision
 
 from common.image_spec import ImageSpec
 from inference.classifier import Classifier, open_classifier
 from inference.page import document as page
 from inference.page.snapshots import snapshots_of
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import OutputConfig
 from trainers.run import train
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
-from vit.config import ModelConfig, ViTConfig
+from vit.config import ViTConfig
 from vit.huggingface import HuggingFaceClassifier
 from vit.model import VisionTransformer
 
@@ -178,12 +178,8 @@ def test_names_with_markup_stay_text_and_the_policy_forbids_every_request():
 def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]:
     """A run of four epochs, and its weights before the first step and after each epoch."""
     folder, weights = tmp_path_factory.mktemp("page"), {}
-    config = RunConfig(
-        model=ModelConfig(name="vit_micro_2"),
-        data=few_digits(labels_per_class=3, batch_size=30),
-        train=TrainConfig(epochs=4, device="cpu", seed=5),
-        output=OutputConfig(output_dir=folder, run_name="r"),
-    )
+    data, output = {"labels_per_class": 3, "batch_size": 30}, {"run_name": "r", "tb": OutputConfig.tb}
+    config = digits_run(folder, data=data, output=output, epochs=4, seed=5)
 
     def watch(trainer: Engine) -> None:
         @trainer.on(Events.STARTED | Events.EPOCH_COMPLETED)

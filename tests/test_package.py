@@ -1,9 +1,11 @@
-"""The installable package: one name, whatever lies beside it."""
+"""The installable package: one name, whatever lies beside it, and its types."""
 
 import ast
 import json
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -148,3 +150,43 @@ def test_installed_beside_hugging_faces_datasets_both_work_and_removal_leaves_no
     left = {path for path in (tmp_path / "environment").rglob("*") if "__pycache__" not in path.parts} - here
     assert not left
     assert not (tmp_path / "environment" / "lib" / PACKAGE).exists()
+
+
+DOORS = """
+from datasets import DataConfig, build_dataloaders
+from trainers.config import RunConfig
+from trainers.run import train
+from trainers.storage.checkpoint_file import load
+from vit import ModelConfig, VisionTransformer, build_model, image_spec
+
+reveal_type(build_model("vit_tiny_16", num_classes=7))
+reveal_type(build_dataloaders(DataConfig(), image_spec(ModelConfig())).class_names)
+reveal_type(train(RunConfig()).best_epoch)
+reveal_type(load("runs/digits/r")[1].image_size)
+reveal_type(VisionTransformer(image_size=32, patch_size=4, num_classes=7).config.num_classes)
+reveal_type(build_model)
+reveal_type(train)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("installed", [False, True], ids=["clone", "installed"])
+def test_mypy_sees_types_through_every_door(tmp_path, installed):
+    home, doors = ROOT, DOORS
+    if installed:
+        home, doors = tmp_path / "site", moved(DOORS, {*packages(ROOT)})
+        move(ROOT, home / "vit_train")
+    (tmp_path / "doors.py").write_text(doors)
+    words = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", tmp_path / "cache", "doors.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words], cwd=tmp_path, env=os.environ | {"MYPYPATH": str(home)},
+        capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    *values, build, train = (re.sub(r"\b(?:\w+\.)+", "", found) for found in revealed)
+    assert values == ["Module", "tuple[str, ...]", "int", "int", "int"]
+    for part in ("name: str | ModelConfig", "num_classes: int", "-> Module"):
+        assert part in build
+    for part in ("config: RunConfig", "model: Module | None", "DataBundle", "spec: ImageSpec | None", "-> RunResult"):
+        assert part in train

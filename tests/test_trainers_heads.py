@@ -1,17 +1,28 @@
-"""The linear head that is fitted at once: against scikit-learn, and the laws of judging and mixing it."""
+"""The linear head that is fitted at once, against scikit-learn, and the head that begins as a probe."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from ignite.engine import Events
+from killed_runs import Crash, assert_same_content, crash_after, run_content
 from scipy.special import softmax
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
+from small_images import image_folder
+from small_run import digits_run
 from threadpoolctl import threadpool_info
 
+from common.errors import OptionError
+from datasets.config import DataConfig
 from trainers.calibration import losses, sharpness
-from trainers.heads import linear
-from trainers.heads.fit import mixed_head
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.features import compute_features
+from trainers.heads import fit, linear
+from trainers.heads.fit import begin_as_probe, mixed_head, not_augmented
 from trainers.heads.linear import (
     PENALTIES,
     Images,
@@ -23,6 +34,13 @@ from trainers.heads.linear import (
     sample,
     weights_of,
 )
+from trainers.resume import resume
+from trainers.run import train
+from trainers.setup import prepare
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.run_folder import read_json
+from vit.config import ModelConfig
+from vit.factory import build_model
 
 ALL, NETWORKS = slice(None), (slice(0, 10), slice(10, 20))
 
@@ -242,3 +260,130 @@ def gained_on_fresh_images(second):
 def test_a_mixture_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_where_it_knows_nothing():
     assert min(gained_on_fresh_images("more")) > 0.1
     assert np.mean([*gained_on_fresh_images("noise")]) > -0.01
+
+
+def run_config(folder, *, trainable="all", **options) -> RunConfig:
+    model = {"name": "vit_nano_8", "weights": "fashion_mnist", "trainable": trainable}
+    data = {"labels_per_class": 7, "batch_size": 32}
+    return digits_run(folder, model=model, data=data, output={"run_name": "r"}, **{"start_head": "probe"} | options)
+
+
+def test_the_first_look_of_a_run_is_the_probes_and_a_stopped_run_goes_on_exactly(tmp_path, capsys):
+    whole = train(run_config(tmp_path / "whole"))
+    assert "begins as a linear probe: right on" in capsys.readouterr().out
+    assert whole.epochs[0]["val_accuracy"] > 0.5  # a zero head has 0.1
+    assert read_json(whole.run_dir / "config.json")["train"]["start_head"] == "probe"
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", save_every=1), handlers=[crash_after(2)])
+    resumed = resume(tmp_path / "stopped" / "digits" / "r")
+    assert_same_content(
+        {**run_content(whole.run_dir), "tensorboard": None}, {**run_content(resumed.run_dir), "tensorboard": None}
+    )
+
+
+def test_training_that_spoils_a_fitted_head_is_not_kept_even_by_a_run_that_was_stopped(tmp_path):
+    spoilt = {"lr": 1.0, "epochs": 2}
+    kept = train(run_config(tmp_path / "whole", **spoilt))
+    assert kept.best_epoch == 0
+    assert kept.val["accuracy"] == kept.epochs[0]["val_accuracy"] > max(row["val_accuracy"] for row in kept.epochs[1:])
+    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
+    assert kept.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", save_every=1, **spoilt), handlers=[crash_after(2)])
+    resumed = resume(tmp_path / "stopped" / "digits" / "r")
+    assert (resumed.best_epoch, resumed.test) == (0, kept.test)
+    assert train(run_config(tmp_path / "last", select="last", **spoilt)).test == kept.test
+
+
+def better_between(trainer):
+    """Let the first epoch look better than the head that the run began with, and the second one worse."""
+    losses = iter((0.5, 0.4, 0.6))
+    trainer.state.run.evaluator.add_event_handler(
+        Events.COMPLETED, lambda engine: engine.state.metrics.update(loss=next(losses))
+    )
+
+
+def test_the_head_is_kept_where_the_last_epoch_is_worse_whatever_was_between(tmp_path):
+    options = {"epochs": 2, "select": "last"}
+    between = train(run_config(tmp_path / "between", **options), handlers=[better_between])
+    assert between.best_epoch == read_checkpoint(best_of(between.run_dir))["epoch"] == 0
+    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
+    assert between.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
+
+
+def test_the_last_epoch_takes_the_place_of_the_head_at_the_end_alone_and_no_epoch_follows(tmp_path):
+    options = {"epochs": 12, "select": "last", "save_every": 1, "lr": 3e-3}
+    whole = train(run_config(tmp_path / "whole", **options))
+    assert whole.best_epoch == read_checkpoint(best_of(whole.run_dir))["epoch"] == 12
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", **options), handlers=[crash_after(5)])
+    stopped = tmp_path / "stopped" / "digits" / "r"
+    assert read_checkpoint(best_of(stopped))["epoch"] == 0
+    assert resume(stopped).test == whole.test
+    assert read_checkpoint(best_of(stopped))["epoch"] == 12
+    with pytest.raises(OptionError, match="--weights"):
+        resume(stopped, epochs=13)
+
+
+def test_the_head_is_the_one_that_is_fitted_to_the_features(tmp_path):
+    setup = prepare(run_config(tmp_path))
+    loader = not_augmented(setup)
+    features = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype).float().numpy()
+    head, judged = fit_head(Images(features, loader.dataset.labels, np.arange(70), 10, [slice(None)], np.zeros(128)))
+    said = begin_as_probe(setup)
+    with torch.no_grad():
+        assert setup.network.head(torch.from_numpy(features)).numpy() == pytest.approx(head(features), abs=1e-2)
+    assert f"right on {judged.accuracy:.1%} of the training images" in said
+
+
+@pytest.mark.parametrize(("lr", "share"), [(1e-4, 1.0), (1e-3, 0.1), (3e-3, 0.1)])
+def test_training_at_a_high_rate_begins_with_a_tenth_of_the_head_whose_scores_are_the_first(tmp_path, lr, share):
+    """From the whole head ViTs memorised: of 1,200 animals 67.7 % right after four passes, in place of 72.3 %."""
+    norms = {}
+
+    def note(trainer):
+        head = trainer.state.run.setup.network.head
+        trainer.add_event_handler(Events.EPOCH_STARTED, lambda: norms.update(then=head.weight.norm().item()))
+
+    found = train(run_config(tmp_path, lr=lr, epochs=0.3), handlers=[note])
+    setup = prepare(run_config(tmp_path))
+    begin_as_probe(setup)
+    whole = setup.network.head.weight.norm().item()
+    assert norms["then"] == pytest.approx(share * whole, rel=1e-3)
+    assert found.epochs[0]["val_accuracy"] > 0.5
+
+
+def test_only_the_head_of_the_model_changes(tmp_path):
+    setup = prepare(run_config(tmp_path, trainable="lora:2"))
+    before = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
+    begin_as_probe(setup)
+    after = setup.model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_the_head_of_very_many_images_is_fitted_to_a_part_of_each_class(tmp_path, monkeypatch):
+    setup = prepare(run_config(tmp_path))
+    monkeypatch.setattr(fit, "MOST_TO_BEGIN_WITH", 30)
+    assert sorted(not_augmented(setup).dataset.labels.tolist()) == sorted([*range(10)] * 3)
+
+
+@pytest.mark.parametrize(("options", "stays"), [({}, True), ({"start_head": "plain"}, False)])
+def test_batch_norms_keep_the_statistics_that_a_fitted_head_knows(tmp_path, options, stays):
+    torch.manual_seed(0)
+    state = build_model("resnet18", num_classes=2, weights="none").state_dict()
+    torch.save(state, tmp_path / "resnet18.pth")
+    found = train(
+        RunConfig(
+            model=ModelConfig(name="resnet18", weights=str(tmp_path / "resnet18.pth"), image_size=32),
+            data=DataConfig(source=str(image_folder(tmp_path / "images")), workers=0, batch_size=4),
+            train=TrainConfig(epochs=1, device="cpu", **options),
+            output=OutputConfig(output_dir=tmp_path / "runs", tb="scalars"),
+        )
+    )
+    trained = read_checkpoint(next(found.run_dir.glob("checkpoints/step_*")))["model"]
+    same = {name: torch.equal(trained[name], state[name]) for name in state}
+    assert {name for name in state if "running" in name and same[name] is not stays} == set()
+    assert not same["layer4.0.bn1.weight"]
+    assert not same["conv1.weight"]
+    assert (found.epochs[0]["val_accuracy"] > 0.5) is stays  # a zero head has half

@@ -1,5 +1,7 @@
 """Every training option changes what it says, and nothing else."""
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import math
@@ -10,14 +12,17 @@ import torch
 from fake_sets import class_folders
 from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
-from small_run import few_digits
+from small_run import call, digits_run, photo
 from torch import nn
 
 import main
 from common.errors import OptionError
 from datasets.config import DataConfig
+from datasets.transforms import Pipeline
+from inference.classifier import open_classifier
 from inference.evaluate import evaluate_run
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from inference.images import ImageFile, read_pixels
+from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.optim import build_average, build_optimizer
 from trainers.options import defaults
@@ -179,12 +184,8 @@ def test_compiling_changes_logits_by_rounding_and_trains_the_model_itself(tmp_pa
 
 
 def run_config(folder: Path, *, model: dict | None = None, data: dict | None = None, **train_options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
-        data=few_digits(**{"labels_per_class": 20, "batch_size": 32} | (data or {})),
-        train=TrainConfig(**{"epochs": 2, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder, tb="scalars"),
-    )
+    data = {"labels_per_class": 20, "batch_size": 32} | (data or {})
+    return digits_run(folder, model=model, data=data, **{"epochs": 2} | train_options)
 
 
 @pytest.mark.parametrize("trainable", ["last:1", "norms"])
@@ -293,3 +294,44 @@ def test_a_warm_up_that_would_take_every_step_leaves_one_and_says_so(tmp_path, c
     options.write_text("epochs = 2\nwarmup-epochs = 0.5")
     assert main.main(["train", *words.split(), "--config", str(options)]) == 0
     assert "the warm-up of" not in capsys.readouterr().out
+
+
+def prepared(source, **model):
+    options = {"name": "vit_micro_4", "weights": "none", "image_size": 32} | model
+    data = DataConfig(source=str(source), workers=0, augment="none")
+    return prepare(RunConfig(ModelConfig(**options), data, TrainConfig(epochs=1, device="cpu")))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wide")
+    for name in ("a", "b"):
+        for number in range(8):
+            photo(folder / name / f"{number}.png", seed=number + 100 * (name == "b"), size=(96, 32))
+    return folder
+
+
+def test_auto_is_resolved_by_the_images_and_recorded(wide, tmp_path):
+    setup = prepared(wide)
+    assert setup.config.model.fit == setup.spec.fit != "crop"
+    assert setup.config.model.decoding == setup.spec.decoding == "scaled"
+    for number in range(16):
+        photo(tmp_path / "square" / "ab"[number % 2] / f"{number}.png", seed=number, size=(32, 32))
+    assert prepared(tmp_path / "square").spec.fit == "crop"
+
+
+def test_what_a_run_learnt_on_is_what_predict_and_its_export_prepare(capsys, wide, tmp_path):
+    words = ("--model", "vit_micro_2", "--image-size", "16", "--epochs", "1", "--device", "cpu", "--workers", "0")
+    code, out, err = call(
+        capsys, "train", "--data", wide, *words, "--fit", "pad", "--tb", "scalars", "--output-dir", tmp_path,
+        "--run-name", "r",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "67%" in out  # of the average picture lie outside of a square
+    run = next(tmp_path.glob("*/r"))
+    assert call(capsys, "export", run)[0] == 0
+    for source in (run, run / "export" / "model.safetensors"):
+        spec = open_classifier(str(source), device="cpu").spec
+        assert (spec.fit, spec.decoding) == ("pad", "scaled")
+        pixels = read_pixels(ImageFile(str(next(wide.rglob("*.png")))), Pipeline(spec))
+        assert (pixels[:, 0] == 128).all()  # the border

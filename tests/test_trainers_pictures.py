@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_run
 import torch
 from fake_sets import Spec, class_folders
 from killed_runs import Crash, crash, signal_myself, stopped_in_validation
@@ -21,7 +22,7 @@ from torchvision.models import VisionTransformer as Torchvision
 from common.errors import Interrupted
 from datasets.config import DataConfig
 from datasets.fitting import view_of
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import RunConfig
 from trainers.engine.engines import Scores
 from trainers.engine.predictions import predictions_from
 from trainers.reporting import pictures
@@ -44,12 +45,9 @@ FULL = {"7_model/position_similarity"}
 
 
 def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(name="vit_micro_2"),
-        data=DataConfig(source="digits", labels_per_class=16, batch_size=40, workers=0),
-        train=TrainConfig(**{"epochs": 3, "device": "cpu", "log_every": 2} | train_options),
-        output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
-    )
+    data = {"labels_per_class": 16, "batch_size": 40, "val_fraction": None, "test_fraction": None}
+    options = {"epochs": 3, "log_every": 2} | train_options
+    return small_run.digits_run(folder, data=data, output={"run_name": "r", "tb": tb}, **options)
 
 
 def averaged_run(folder: Path) -> RunConfig:

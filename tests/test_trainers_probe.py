@@ -6,12 +6,12 @@ import re
 import pytest
 import torch
 from killed_runs import signal_in
-from small_run import few_digits
+from small_run import digits_run
 
 from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
 from trainers import features, run_engines
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import OutputConfig, RunConfig
 from trainers.features import compute_features, require_memory
 from trainers.resume import resume
 from trainers.run import train
@@ -20,18 +20,14 @@ from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import RunFolder
 from vit.anatomy import anatomy_of
-from vit.config import ModelConfig
 
 CPU = torch.device("cpu")
 
 
 def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(**{"name": "vit_micro_2", "trainable": "head"} | (model or {})),
-        data=few_digits(**{"labels_per_class": 20, "batch_size": 32} | (data or {})),
-        train=TrainConfig(**{"epochs": 3, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
-    )
+    model = {"trainable": "head"} | (model or {})
+    data = {"labels_per_class": 20, "batch_size": 32} | (data or {})
+    return digits_run(folder, model=model, data=data, output={"run_name": "r"}, **{"epochs": 3} | train_options)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from sklearn.datasets import load_digits
-from small_run import few_digits
+from small_run import digits_run
 from torch import nn
 
 import main
 from commands import parser
 from commands.arguments import TrainOptions
 from comparison.planning import LARGE_GRID, SMALL_GRID
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import RunConfig, TrainConfig
 from trainers.engine.optim import set_learning_rate
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, filled_in
@@ -174,12 +174,8 @@ def test_command_line_beats_recipe_beats_defaults():
 
 
 def small_run(folder, *, model=None, **train_options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
-        data=few_digits(labels_per_class=20, batch_size=32),
-        train=TrainConfig(**{"epochs": 50, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder, tb="scalars"),
-    )
+    data = {"labels_per_class": 20, "batch_size": 32}
+    return digits_run(folder, model=model, data=data, **{"epochs": 50} | train_options)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 import torch
 from ignite.engine import Events
 from killed_runs import rows_of
-from small_run import few_digits
+from small_run import digits_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import DataError, TrainingError
+from common.errors import DataError, OptionError, TrainingError
 from inference.evaluate import evaluate_run
 from trainers import run, run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
@@ -20,18 +20,14 @@ from trainers.engine import handlers
 from trainers.engine.engines import score_split
 from trainers.run import train
 from trainers.setup import prepare
-from trainers.storage.checkpoint_file import load, read_checkpoint
+from trainers.storage.checkpoint_file import best_of, load, read_checkpoint
 from trainers.storage.run_folder import RunFolder, read_json
-from vit.config import ModelConfig
 
 
 def short_run(folder: Path, *, seed: int = 0, tb: str = "scalars", **train_options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(name="vit_micro_2", dropout=0.1, stochastic_depth=0.1),
-        data=few_digits(labels_per_class=50, batch_size=32),
-        train=TrainConfig(**{"epochs": 2, "seed": seed, "device": "cpu", "log_every": 5} | train_options),
-        output=OutputConfig(output_dir=folder, tb=tb),
-    )
+    model, data = {"dropout": 0.1, "stochastic_depth": 0.1}, {"labels_per_class": 50, "batch_size": 32}
+    options = {"epochs": 2, "seed": seed, "log_every": 5} | train_options
+    return digits_run(folder, model=model, data=data, output={"tb": tb}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +192,16 @@ def test_from_python_history_and_predictions_are_data_frames(finished):
         assert probabilities.sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
     with pytest.raises(DataError, match="no predictions of 'mixed'"):
         finished.predictions("mixed")
+
+
+def test_the_last_epoch_is_kept_whatever_it_scores(tmp_path):
+    options = {"epochs": 3, "lr": 0.5, "schedule": "constant", "select": "last", "seed": 5}
+    result = train(digits_run(tmp_path, data={"labels_per_class": 20}, **options))
+    assert (result.best_epoch, result.val["loss"]) == (3, pytest.approx(result.epochs[-1]["val_loss"]))
+    assert result.val["loss"] > min(row["val_loss"] for row in result.epochs[1:])
+    assert read_checkpoint(best_of(result.run_dir))["epoch"] == 3
+
+
+def test_the_last_epoch_cannot_be_waited_for():
+    with pytest.raises(OptionError, match="leave out --patience"):
+        TrainConfig(select="last", patience=2)

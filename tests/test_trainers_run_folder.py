@@ -1,15 +1,33 @@
-"""A run's folder: each file is read once and judged there, whoever asks; a new look reads anew."""
+"""A run's folder: one process at a time in it, and each file is read once and judged there."""
 
+import errno
+import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from ignite.engine import Events
+from killed_runs import ROOT
 from small_run import META, SUMMARY, call, tiny_run
 
-from common.errors import CheckpointError
+import main
+from common.errors import CheckpointError, OptionError
+from comparison.compare import compare_arms
+from comparison.plan import Request
+from trainers.config import OutputConfig
+from trainers.resume import resume
 from trainers.run import train
+from trainers.storage.data_folder import free_folder
 from trainers.storage.run_folder import RunFolder, write_json
+from trainers.system import folder_lock
 
 OF_A_RUN = ("config.json", "meta.json", "summary.json")
 SCORES = {"accuracy": 0.5, "loss": 1.0, "macro_f1": 0.5, "ece": 0.1}
@@ -81,3 +99,118 @@ def test_a_command_reads_what_a_run_says_of_itself_once(tmp_path, capsys, read):
     read.clear()
     assert call(capsys, "evaluate", run, "--device", "cpu")[0] == 0
     assert read == dict.fromkeys(OF_A_RUN, 1)
+
+
+def hold_and_release(folder):
+    with folder_lock.held(folder):
+        assert folder_lock.path_of(folder).is_file()
+        with pytest.raises(OptionError, match="in use"), folder_lock.held(folder):
+            pass
+    assert not folder_lock.path_of(folder).exists()
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
+    run_dir, refused = tmp_path / "digits" / "r", []
+
+    def resume_meanwhile() -> None:
+        with pytest.raises(OptionError) as error:
+            resume(run_dir)
+        refused.append(str(error.value))
+
+    train(
+        tiny_run(tmp_path),
+        handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=3), resume_meanwhile)],
+    )
+    assert f"process {os.getpid()}" in refused[0]
+    assert [path.name for path in run_dir.parent.glob("[!.]*")] == ["r"]
+
+
+def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody_has_asked_for_its_exit_code(tmp_path):
+    """A forked loader process has the holder's files open until it has noticed its death."""
+    program = (
+        "import os, pathlib, sys, time; from trainers.system import folder_lock\n"
+        "with folder_lock.held(pathlib.Path(sys.argv[1])):\n"
+        "    if os.fork(): print('taken', flush=True)\n"
+        "    time.sleep(2)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "r")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "taken\n"
+    with pytest.raises(OptionError, match=f"process {process.pid}"), folder_lock.held(tmp_path / "r"):
+        pass
+    process.send_signal(signal.SIGKILL)
+    time.sleep(0.2)
+    hold_and_release(tmp_path / "r")
+    process.communicate()
+
+
+def test_a_disk_without_locks_has_files_instead(tmp_path, monkeypatch):
+    def missing(*_):
+        raise OSError(errno.ENOSYS, "flock is not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    hold_and_release(tmp_path / "r")
+
+
+def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
+    """Each holds it for a moment: what its end takes away is never the lock of the next one."""
+    inside = []
+
+    def try_to_hold(_):
+        try:
+            with folder_lock.held(tmp_path / "r"):
+                inside.append(1)
+                assert len(inside) == 1
+                time.sleep(0.001)
+                inside.pop()
+        except OptionError:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(6) as pool:
+        assert 1 <= sum(pool.map(try_to_hold, range(200))) <= 200
+
+
+def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, monkeypatch):
+    folder = tmp_path / "r"
+    held = folder_lock.held
+    folder.mkdir()
+    with ExitStack() as holding:
+        assert folder_lock.hold(folder, holding)
+    with held(folder), ExitStack() as holding, pytest.raises(OptionError, match="in use by"):
+        folder_lock.hold(folder, holding)
+    folder.rmdir()
+    monkeypatch.setattr(folder_lock, "held", lambda path: path.mkdir() or held(path))
+    with held(folder), ExitStack() as holding:
+        assert not folder_lock.hold(folder, holding)
+
+
+def compare_it_with_itself(config):
+    return compare_arms(Request(config, (config, config.changed(train={"lr": 0.1})), tune_lr="off"))
+
+
+@pytest.mark.parametrize("start", [train, compare_it_with_itself])
+def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path, start):
+    with folder_lock.held(tmp_path / "digits" / "r"), pytest.raises(OptionError, match=f"process {os.getpid()}"):
+        start(tiny_run(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["vit_micro_2_s0", "compare"])
+def test_a_name_whose_folder_was_removed_is_taken_while_its_process_lives(tmp_path, name):
+    output, folder = OutputConfig(tmp_path), tmp_path / "digits" / name
+    with folder_lock.held(folder):
+        assert free_folder(output, "digits", name).name == f"{name}_2"
+        assert folder_lock.path_of(folder).exists()
+    folder_lock.path_of(folder).write_text("left by a process that was killed")
+    assert free_folder(output, "digits", name) == folder
+
+
+def test_a_disk_that_has_no_locks_to_give_is_named_with_the_way_out(tmp_path, monkeypatch):
+    def none_left(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none_left)
+    with pytest.raises(OSError, match="No locks") as caught, folder_lock.held(tmp_path / "r"):
+        pass
+    assert str(tmp_path) in main.reason(caught.value)
+    assert "--output-dir" in main.reason(caught.value)

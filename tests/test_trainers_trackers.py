@@ -6,18 +6,17 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from killed_runs import Crash, crash_after
-from small_run import call, few_digits
+from small_run import call, digits_run
 
 from common.errors import OptionError
 from comparison.compare import compare_arms
 from comparison.plan import Request
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import RunConfig
 from trainers.multirun import runs, seeds_and_folds
 from trainers.rehearsal import dry_run
 from trainers.resume import resume
 from trainers.run import train
 from trainers.system import distributed
-from vit.config import ModelConfig
 
 TRACKERS = ("mlflow", "wandb", "clearml")
 CLEARML_CONNECTS = (
@@ -145,12 +144,8 @@ def store(tracker, monkeypatch) -> Store:
 
 
 def config_of(folder, tracker=None, **options) -> RunConfig:
-    return RunConfig(
-        model=ModelConfig(name="vit_micro_2"),
-        data=few_digits(labels_per_class=3, batch_size=30),
-        train=TrainConfig(**{"epochs": 2, "device": "cpu", "lr": 0.002} | options),
-        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars", tracker=tracker),
-    )
+    data, output = {"labels_per_class": 3, "batch_size": 30}, {"run_name": "r", "tracker": tracker}
+    return digits_run(folder, data=data, output=output, **{"epochs": 2, "lr": 0.002} | options)
 
 
 def rows_of(result) -> dict[str, dict[int, float]]:
