@@ -4,8 +4,8 @@ from typing import Any
 
 from datasets.open import OpenedImages
 from trainers.budget.networks import ON_FEATURES, STEP
-from trainers.budget.pace import RUN, seconds_of_forward
-from trainers.budget.planned_run import TRAINING, Budget, Start, part_of_plan, say_result, say_unused, with_deadline
+from trainers.budget.pace import RUN, drawing, seconds_of_forward
+from trainers.budget.planned_run import Budget, Start, part_of_plan, say_result, say_unused, with_deadline
 from trainers.config import RunConfig, run_options
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, filled_in
@@ -14,6 +14,8 @@ from trainers.setup import prepare
 from trainers.storage.run_result import RunResult
 from vit.config import EMBEDDED_WEIGHTS
 
+DRAWING = 0.2
+"""Share of the time that is left up to which pictures are drawn."""
 BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cache_features"}
 """Options with which a head is to be trained by steps, or cannot be fitted."""
 
@@ -37,13 +39,17 @@ def suited(config: RunConfig) -> RunConfig:
 def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedImages) -> RunResult:
     """Train a model for the time; a pretrained one without time for a pass over the images stays frozen.
 
-    One without weights has part of a pass. With very little time left, no pictures are drawn."""
-    config = part_of_plan(config, "", pictures=budget.left >= TRAINING)
+    One without weights has part of a pass. Pictures are drawn where they take little of the time."""
     with console.quiet():
         setup = prepare(config.changed(train={"epochs": 1}), opened=opened)
     sizes, model = setup.data.dataset_sizes, setup.config.model
     features = seconds_of_forward(setup, sum(sizes.values()))
-    a_pass = STEP * features * sizes["train"] / sum(sizes.values())
+    an_image = features / sum(sizes.values())
+    pictures = drawing(an_image, sizes["val"]) <= DRAWING * budget.left
+    if not pictures and config.output.tb == "standard":
+        console.say("no time for pictures: `explain` draws heat maps", label="plan")
+    config = part_of_plan(config, "", pictures=pictures)
+    a_pass = STEP * an_image * sizes["train"]
     left = budget.left - RUN - features
     if model.weights != "none" and model.trainable != "head" and left <= a_pass and features < budget.left:
         console.say(f"{model.name} stays frozen: a pass over the images takes too long", label="plan")
