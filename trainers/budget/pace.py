@@ -29,8 +29,8 @@ FILES, PICTURES = 1.0, 5.0
 """Seconds allowed for checkpoints and TensorBoard in a run, start to end, and for its pictures: not a measurement."""
 RUN, ENDING = 4.5, 1.5
 """Seconds allowed for a plan's run besides its passes and pictures, and for what comes after its last scores."""
-MAPS = 6
-"""Forward passes with each image for the faithfulness of heat maps."""
+EXPLAINED, MAPS = 100, 6
+"""Forward passes with an image for the heat maps that are shown, and with each image for their faithfulness."""
 SHORT, LONG = 90.0, 1800.0
 """Seconds below which nothing is said, and above which a processor has something better to offer."""
 
@@ -109,10 +109,10 @@ class Pace(NamedTuple):
 
 
 def drawing(a_pass: float, images: int) -> float:
-    """Estimate the seconds of a run's pictures; `a_pass` with one of its validation images takes so many."""
+    """Estimate the seconds of a run's pictures, by those of a pass with one of its validation images."""
     from trainers.reporting.explanations.faithfulness import IMAGES, WAITED_FOR  # and pandas with it
 
-    return PICTURES + min(MAPS * min(images, IMAGES) * a_pass, WAITED_FOR)
+    return PICTURES + EXPLAINED * a_pass + min(MAPS * min(images, IMAGES) * a_pass, WAITED_FOR)
 
 
 def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
