@@ -23,7 +23,7 @@ from trainers.storage.run_folder import RunFolder, untrusted_run
 from trainers.system.process_state import precision_to_use
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.checkpoints import classes_in
-from vit.config import HF_PREFIX, MIXTURE, TORCHVISION_MODELS
+from vit.config import ENSEMBLE, HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
 from vit.huggingface import class_names_of
 from vit.weight_files import READERS, WeightFile, read_weights
@@ -160,7 +160,7 @@ def _open_own_weights(path: Path, file: WeightFile) -> Classifier:
     require_same_side(config, spec)
 
     def fill(model: nn.Module) -> nn.Module:
-        if not (config.name == MIXTURE or config.name.startswith(HF_PREFIX)):
+        if not (config.name == ENSEMBLE or config.name.startswith(HF_PREFIX)):
             load_weights(model, file, layer_norm_eps=config.layer_norm_eps, exact=True)
         elif next(model.parameters()).is_meta:
             require_shapes(model, file.tensors)

@@ -40,7 +40,7 @@ def train(photos, folder, name, *words):
 
 def fitted(photos, folder, name, *networks, words=()):
     """A run of a mixture, whose networks stand in a file of options."""
-    model = {"name": "mixture", "networks": networks or [FROZEN, NANO], "trainable": "head"}
+    model = {"name": "ensemble", "networks": networks or [FROZEN, NANO], "trainable": "head"}
     options = {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
     (folder / f"{name}.json").write_text(json.dumps(options))
     return train(photos, folder, name, "--config", str(folder / f"{name}.json"), *words)
@@ -124,7 +124,7 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     before = read_checkpoint(best_of(run))["model"]
     assert before["head.weight"].size(1) > 2 * 128
     parts = json.loads((run / "heads.json").read_text())
-    assert sum(part["mixture"]["share"] for part in parts.values() if "mixture" in part) == pytest.approx(1)
+    assert sum(part["ensemble"]["share"] for part in parts.values() if "ensemble" in part) == pytest.approx(1)
     for folder in (folders[0], run):  # fitted at once: no step says anything of the training images
         assert pd.read_csv(folder / "metrics.csv")["train_loss"].isna().all()
     shutil.rmtree(run)  # as if it had been killed before its first file

@@ -167,7 +167,7 @@ def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
 
 
 @pytest.mark.parametrize(("folders", "names"), [
-    ("runs/photos/resnet18_s0 runs/photos/mixture_s0_2", "resnet18_s0 mixture_s0_2"),
+    ("runs/photos/resnet18_s0 runs/photos/ensemble_s0_2", "resnet18_s0 ensemble_s0_2"),
     ("runs/photos/compare/from_scratch/all/s0 runs/photos/compare/pretrained/all/s0", "from_scratch pretrained"),
     ("runs/a/x runs/b/y c/x", "runs/a/x runs/b/y c/x"), ("runs/a runs/a/b", "a b"), ("x x", "x x"),
 ])  # fmt: skip
@@ -205,7 +205,7 @@ MIXTURES = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for ru
         ),
         ([config("hf:a/b", weights=None), config("hf:a/c", weights=None)], ["hf:a/b pretrained", "hf:a/c pretrained"]),
         (
-            [config("mixture", weights=None, networks=each) for each in MIXTURES],
+            [config("ensemble", weights=None, networks=each) for each in MIXTURES],
             [f"a@64 + b@32 trained pretrained weights=runs/{run}" for run in "xy"],
         ),
         ([config("a", mean=mean) for mean in (0, 1)], [f"a from scratch mean={mean}" for mean in (0, 1)]),

@@ -332,7 +332,7 @@ def test_finite_weights_that_overflow_give_no_answer(run, photos, capsys):
             for options in (
                 {"image_size": 16}, {"image_size": 4096}, {"in_channels": 1}, {"in_channels": 10**7},
                 {"representation_size": 10**9}, {"name": "vit_b_16"}, {"name": "vit_giant_14"},
-                {"name": "hf:evil/x"}, {"name": "mixture"},
+                {"name": "hf:evil/x"}, {"name": "ensemble"},
             )
         ],
     ],

@@ -59,7 +59,7 @@ def kept(asked_once, tmp_path):
 
 
 def side_by_side(*networks, **options):
-    return {"name": "mixture", "networks": networks or (NETWORK,), "image_size": 28, "weights": None} | options
+    return {"name": "ensemble", "networks": networks or (NETWORK,), "image_size": 28, "weights": None} | options
 
 
 CHANGES = [

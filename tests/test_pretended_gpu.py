@@ -167,7 +167,7 @@ def test_heads_are_fitted_and_features_cached(command, runs):
 
 def test_a_mixture_trains(command, runs):
     networks = [{"name": "vit_nano_8", "image_size": 32}, {"name": "vit_nano_8", "image_size": 24}]
-    options = {"model": {"name": "mixture", "networks": networks, "trainable": "head"}, "train": {"start_head": "fit"}}
+    options = {"model": {"name": "ensemble", "networks": networks, "trainable": "head"}, "train": {"start_head": "fit"}}
     (runs / "mixture.json").write_text(json.dumps(options))
     command(f"train --config {runs}/mixture.json --augment none --amp off --run-name mixture")
     assert "differ" not in command("evaluate {run}/mixture")

@@ -178,7 +178,7 @@ def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_a
     (tmp_path / "runs/a").mkdir(parents=True)
     (tmp_path / "meta.json").write_text(json.dumps(META | {"directory": str(tmp_path)}))
     networks = [Network("vit_nano_8", 32, weights=run) for run in (None, "runs/a", "runs/gone")]
-    then = RunConfig(model=ModelConfig("mixture", networks=tuple(networks)))
+    then = RunConfig(model=ModelConfig("ensemble", networks=tuple(networks)))
     now = RunFolder(tmp_path).at_present(then)
     assert [network.weights for network in now.model.networks] == [None, str(tmp_path / "runs/a"), "runs/gone"]
     refuse_an_edited_config(RunFolder(tmp_path), now, {"config": to_dict(then)})

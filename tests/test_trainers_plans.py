@@ -39,7 +39,7 @@ from trainers.run import train
 from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import read_checkpoint
 from trainers.storage.run_folder import RunFolder, command_line, read_json
-from vit.config import MIXTURE, ModelConfig, Network
+from vit.config import ENSEMBLE, ModelConfig, Network
 from vit.factory import build_model
 
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
@@ -246,14 +246,14 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
         assert any("no frozen networks" in line for line in machine.said)
         return
     answer, *others = machine.runs
-    if all(config.model.name == MIXTURE for config in machine.runs):
+    if all(config.model.name == ENSEMBLE for config in machine.runs):
         assert not any("more passes" in line for line in machine.said)
     drawn = [config.output.tb for config in machine.runs].count("standard")
     assert drawn == 1 - any("no time for pictures" in line for line in machine.said)
     if others:
         assert networks.cost(answer.model.networks) <= mixture.FIRST * seconds or answer.model.networks == (VIT,)
         assert {*answer.model.networks} <= {*others[-1].model.networks}
-        trained = [config for config in others if config.model.name != MIXTURE]
+        trained = [config for config in others if config.model.name != ENSEMBLE]
         assert sum(bool(network.weights) for network in others[-1].model.networks) == len(trained)
 
 

@@ -152,7 +152,7 @@ def test_a_frozen_backbone_and_loaders_of_a_program_are_scored_on_the_same_image
 
 def test_starts_are_runs_and_files_that_lie_in_one_and_other_files_are_not_known(first, tmp_path):
     def tables(name, *networks):
-        model = ModelConfig(name="mixture" if networks else "vit_micro_2", weights=name, networks=networks)
+        model = ModelConfig(name="ensemble" if networks else "vit_micro_2", weights=name, networks=networks)
         return [start.table for start in starts_of(model)]
 
     assert tables(str(first)) == tables(str(best_of(first))) == [first / "split.csv"]

@@ -55,7 +55,7 @@ FAMILIES = {
     "efficientnet_lite0": {"name": "efficientnet_lite0"},
     **{f"timm:{name}": {"name": f"timm:{name}"} for name in TIMM},
     **{f"hf:{name}": {} for name in (*CLASSIFIERS, *BACKBONES)},
-    "mixture": {"name": "mixture", "networks": NETWORKS},
+    "mixture": {"name": "ensemble", "networks": NETWORKS},
 }
 
 

@@ -20,7 +20,7 @@ from vit.mixture import resizing
 
 
 def mixture_of(*networks, **options):
-    return ModelConfig("mixture", networks=networks, **options)
+    return ModelConfig("ensemble", networks=networks, **options)
 
 
 MIX = mixture_of(Network("vit_stem_16", 64), Network("vit_nano_8", 32))
@@ -37,18 +37,18 @@ def pictures(side=64, n=4):
     return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "mixture"}, {"networks": MIX.networks}])
+@pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "ensemble"}, {"networks": MIX.networks}])
 def test_a_name_alone_is_no_mixture(options):
-    with pytest.raises(OptionError, match="an ensemble has the name 'mixture' and a list of networks"):
+    with pytest.raises(OptionError, match="an ensemble has the name 'ensemble' and a list of networks"):
         ModelConfig(**options)
 
 
 def test_a_mixture_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
     assert from_dict(ModelConfig, to_dict(WITH_STAGES)) == WITH_STAGES
     with pytest.raises(OptionError, match="networks in the config lacks image_size"):
-        from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8"}]})
+        from_dict(ModelConfig, {"name": "ensemble", "networks": [{"name": "vit_nano_8"}]})
     with pytest.raises(OptionError, match="unknown option 'networks.size' in the config"):
-        from_dict(ModelConfig, {"name": "mixture", "networks": [{"name": "vit_nano_8", "size": 32}]})
+        from_dict(ModelConfig, {"name": "ensemble", "networks": [{"name": "vit_nano_8", "size": 32}]})
 
 
 def test_features_of_the_stages_stand_beside_the_last_ones():

@@ -64,7 +64,7 @@ def timms_name(theirs: str, stages: tuple[int, ...]) -> str:
         "conv_bn": ("resnet18", "efficientnet_lite0", "timm:resnest14d", "timm:regnety_002", "timm:vgg11_bn"),
         "conv": ("timm:convnext_atto", "timm:convnextv2_atto", "timm:poolformer_s12", "timm:vgg11"),
         "vit": (
-            "vit_b_16", "vit_stem_16", "own:Net", "mixture", "timm:vit_tiny_patch16_224",
+            "vit_b_16", "vit_stem_16", "own:Net", "ensemble", "timm:vit_tiny_patch16_224",
             "timm:vit_tiny_r_s16_p8_224", "timm:swin_tiny_patch4_window7_224", "timm:eva02_tiny_patch14_224",
             "timm:xcit_nano_12_p16_224", "timm:visformer_tiny", "timm:mobilevit_xxs", "timm:mixer_s16_224",
         ),

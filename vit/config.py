@@ -131,7 +131,7 @@ SHA256: dict[str, str] = {
     "efficientnet_lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
 """Hash of each file of weights that comes with the application or in a pip package. torchvision's names have theirs."""
-MIXTURE = "mixture"
+ENSEMBLE = "ensemble"
 """Name of a model that is several networks side by side; which ones, its `networks` say."""
 HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
 """Load `hf:` models from local files only; set while a run is opened that may be a stranger's."""
@@ -206,13 +206,13 @@ class ModelConfig:
     def __post_init__(self) -> None:
         take_types(self)
         require_finite(self)
-        if self.name.startswith("mix:") or (self.name == MIXTURE) != bool(self.networks):
+        if self.name.startswith("mix:") or (self.name == ENSEMBLE) != bool(self.networks):
             raise OptionError(
-                f"model {self.name!r}: an ensemble has the name {MIXTURE!r} and a list of networks, in a file for"
+                f"model {self.name!r}: an ensemble has the name {ENSEMBLE!r} and a list of networks, in a file for"
                 " --config (docs/train.md); --minutes and --weights auto make one"
             )
         by_prefix = re.fullmatch(f"({'|'.join((*FURTHER_NAMES, OWN_PREFIX))}).+", self.name)
-        if self.name not in ("auto", MIXTURE, *MODEL_NAMES) and not by_prefix:
+        if self.name not in ("auto", ENSEMBLE, *MODEL_NAMES) and not by_prefix:
             known = ", ".join((*MODEL_NAMES, *FURTHER_NAMES.values()))
             raise OptionError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)} Known: {known}")
         if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):

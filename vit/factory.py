@@ -18,9 +18,9 @@ from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
 from vit.config import (
     EMBEDDED_WEIGHTS,
+    ENSEMBLE,
     HF_PREFIX,
     LIBRARIES,
-    MIXTURE,
     OWN_PREFIX,
     PACKAGED_MODELS,
     SHA256,
@@ -76,7 +76,7 @@ def kind_of(name: str) -> str:
     """Return `conv_bn` for convolutions with batch norms, `conv` for others, `vit` for all else.
 
     Another library's model is built for that, without memory for its weights. Raises as its `build` does."""
-    if name in (*VIT_SHAPES, MIXTURE) or name.startswith(OWN_PREFIX):
+    if name in (*VIT_SHAPES, ENSEMBLE) or name.startswith(OWN_PREFIX):
         return "vit"
     with torch.device("meta"):
         modules = list(library(name).build(ModelConfig(name=name, weights="none"), num_classes=2).modules())
@@ -196,7 +196,7 @@ class Blueprint:
         return model
 
     def _build_mixture(self, *, num_classes: int, class_names: Sequence[str] | None) -> SideBySide:
-        refuse_options(self.config, MIXTURES_LACK)
+        refuse_options(self.config, ENSEMBLES_LACK)
         if self.config.weights not in (None, "none"):
             raise OptionError(f"weights={self.config.weights!r}: the networks of an ensemble have weights of their own")
         specs = self._specs
@@ -206,7 +206,7 @@ class Blueprint:
         return SideBySide(self.config.networks, modules, specs, self.image_spec, num_classes=num_classes)
 
 
-MIXTURES_LACK = (
+ENSEMBLES_LACK = (
     "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth",
     "layer_norm_eps",
 )  # fmt: skip

@@ -32,8 +32,8 @@ from trainers.reporting import console, screen
 from trainers.setup import RunSetup, prepare
 from vit.config import (
     EMBEDDED_WEIGHTS,
+    ENSEMBLE,
     HF_PREFIX,
-    MIXTURE,
     PACKAGED_MODELS,
     TIMM_PREFIX,
     ModelConfig,
@@ -210,7 +210,7 @@ def price(setup: RunSetup, view: View) -> Price:
 
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
     """Return the options of these networks frozen, under a fitted head, on pictures of `canvas` pixels."""
-    model: dict[str, Any] = {"name": MIXTURE, "networks": tuple(networks), "image_size": canvas, "weights": None}
+    model: dict[str, Any] = {"name": ENSEMBLE, "networks": tuple(networks), "image_size": canvas, "weights": None}
     return config.changed(model=model | {"trainable": "head"}, **ON_FEATURES)
 
 

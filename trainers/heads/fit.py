@@ -35,7 +35,7 @@ SOFTENED, QUICK = 0.1, 1e-3
 """Share of a fitted head's weights that training begins with, and the learning rate from which: docs/results.md."""
 
 PartScores = dict[str, dict[str, dict[str, float]]]
-"""Part of a head -> `cross-validation` on training images, val or test -> score; `mixture` -> its share."""
+"""Part of a head -> `cross-validation` on training images, val or test -> score; `ensemble` -> its share."""
 
 
 @torch.no_grad()
@@ -69,7 +69,7 @@ def fit_to_features(setup: RunSetup) -> PartScores:
     scores = judged_parts(judged, together, alone)
     for (name, each), share in zip(heads.items(), shares, strict=True):
         of_splits = {split: scores_of(each, images[split]) for split in sorted({*images} - {"train"})}
-        scores[name] = scores.get(name, {}) | of_splits | {"mixture": {"share": share}}
+        scores[name] = scores.get(name, {}) | of_splits | {"ensemble": {"share": share}}
     return scores
 
 
@@ -94,7 +94,7 @@ def ranking(parts: PartScores) -> Iterator[str]:
 
 def shares_of(parts: PartScores) -> str:
     """Describe the share of each part of an ensemble."""
-    shares = {name: scores["mixture"]["share"] for name, scores in parts.items() if "mixture" in scores}
+    shares = {name: scores["ensemble"]["share"] for name, scores in parts.items() if "ensemble" in scores}
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
 
 

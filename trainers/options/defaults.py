@@ -26,7 +26,7 @@ from datasets.transforms import PRESETS
 from trainers.config import RunConfig
 from trainers.engine.optim import OPTIMIZERS, computes_in_bf16
 from trainers.system.distributed import world_size
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIXTURE, OWN_PREFIX, TIMM_PREFIX, ModelConfig
+from vit.config import DEFAULT_WEIGHTS, ENSEMBLE, HF_PREFIX, OWN_PREFIX, TIMM_PREFIX, ModelConfig
 from vit.factory import kind_of
 
 STILL_IMAGES: dict[str, dict[str, Any]] = {"data": {"augment": "none"}, "train": {"mixup": 0.0, "cutmix": 0.0}}
@@ -81,7 +81,7 @@ def with_model(config: RunConfig) -> RunConfig:
     name, weights = config.model.name, config.model.weights
     if name == "auto":
         name = small_model(config.data.source) or "vit_tiny_16"
-    if weights is None and name != MIXTURE and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # they bring their own
+    if weights is None and name != ENSEMBLE and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # they bring their own
         weights = DEFAULT_WEIGHTS.get(name, "none")
     return config.changed(model={"name": name, "weights": weights})
 
