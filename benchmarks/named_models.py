@@ -50,7 +50,7 @@ def kept_in(out: Path) -> dict[str, Any]:
     marked = [run for run in runs if "kept" in json.loads((run / "meta.json").read_text())]
     run = (marked or runs)[-1]
     summary, config = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "config"))
-    unused = re.findall(r"\S+ stay unused: .+", (out / "log").read_text())
+    unused = re.findall(r"\S+ \S+ stay unused: .+", (out / "log").read_text())
     return {
         "accuracy": summary["test"]["accuracy"],
         "log_loss": summary["test"]["loss"],

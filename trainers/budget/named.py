@@ -50,7 +50,8 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
         console.say("no time for pictures: `explain` draws heat maps", label="plan")
     config = part_of_plan(config, "", pictures=pictures)
     a_pass = STEP * an_image * sizes["train"]
-    left = budget.left - RUN - features
+    scores = features if model.weights != "none" else an_image * (sum(sizes.values()) - sizes["train"])
+    left = budget.left - RUN - scores  # and of a head, which is fitted to the training images
     if model.weights != "none" and model.trainable != "head" and left <= a_pass and features < budget.left:
         console.say(f"{model.name} stays frozen: a pass over the images takes too long", label="plan")
         config = config.changed(model={"trainable": "head"})
