@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -322,7 +323,7 @@ def fake_starts(monkeypatch, *, features):
         (5.0, 3.5, "all", "probe"),
         (50.0, 0.5, "all", "probe"),
         (50.0, 3.5, "head", "fit"),  # no time for a pass
-        (200.0, 3.5, "all", "probe"),  # nor for the features of a head: part of a pass
+        (200.0, 3.5, "all", "plain"),  # nor for the features of a head: part of a pass
     ],
 )
 def test_a_named_model_trains_on_the_head_of_its_probe_or_has_that_head_alone(
@@ -344,6 +345,21 @@ def test_a_model_that_has_little_time_left_draws_no_pictures(monkeypatch, second
     config = RunConfig(ModelConfig(name="vit_nano_8", weights="none"), few_digits(), TrainConfig(device="cpu"))
     best_in(Budget(1, seconds), config, start)
     assert [run.output.tb for run in runs] == [tb]
+
+
+@pytest.mark.parametrize("trainable", ["all", "head"])
+@pytest.mark.parametrize("weights", ["none", "fashion_mnist"])
+def test_time_that_scores_alone_would_take_is_refused_with_what_would_do(monkeypatch, weights, trainable):
+    """A minute of vit_b_16 on 396 photographs ended after eight."""
+    runs, start = fake_starts(monkeypatch, features=2_000.0)
+    model = ModelConfig(name="vit_nano_8", weights=weights, trainable=trainable)
+    config = RunConfig(model, few_digits(), TrainConfig(device="cpu"))
+    with pytest.raises(OptionError, match="give ([0-9]+) or more") as refused:
+        best_in(Budget(1, 60.0), config, start)
+    minutes = int(re.search("give ([0-9]+) or more", str(refused.value))[1])
+    assert not runs
+    best_in(Budget(minutes, 60.0 * minutes), config, start)
+    assert len(runs) == 1
 
 
 def test_a_model_without_weights_keeps_no_time_for_a_head_that_is_fitted(monkeypatch):
