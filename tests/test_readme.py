@@ -3,6 +3,8 @@
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from killed_runs import Crash
 from small_comparison import arm_of, comparison_of
 from small_images import image_folder
 from small_run import labelled_photos, make_run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import main
 from commands.parser import parse
@@ -82,6 +85,24 @@ def test_the_last_screen_of_the_bare_command_is_shown_whole(tmp_path):
         return " ".join(re.sub(r"[\d.,]*\d", "#", text).split())
 
     assert without_numbers(SCREEN) == without_numbers("\n".join(last_screen(comparison_of(*conditions))))
+
+
+@pytest.mark.slow
+def test_the_bare_command_ends_with_the_table_and_twelve_runs_in_tensorboard(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "main.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    rows = done.stdout[done.stdout.index("\nlabels ") :].splitlines()[1:]
+    assert [re.findall("[a-z]+", row) for row in rows[:4]] == [
+        re.findall("[a-z]+", row) for row in SCREEN.splitlines()[:4]
+    ]
+    compared = tmp_path / "runs" / "digits" / "compare"
+    assert (compared / "report.html").stat().st_size > 10_000
+    folders = [*compared.glob("*/*/s?")]
+    assert len(folders) == 2 * 2 * 3
+    for folder in folders:
+        events = EventAccumulator(str(folder / "tb" / "val")).Reload()
+        (accuracy,) = [tag for tag in events.Tags()["scalars"] if tag.endswith("/accuracy")]
+        assert len(events.Scalars(accuracy)) > 2
 
 
 def test_the_bare_command_makes_the_table_of_the_readme(monkeypatch, capsys):
