@@ -31,7 +31,7 @@ from vit.mixture import SideBySide
 FROZEN = "frozen ensemble"
 MOST_TO_BEGIN_WITH = 60_000
 """Most training images for the head of a probe: features of more images take gigabytes."""
-SOFTENED, QUICK = 0.1, 1e-3
+SOFTENED, HIGH_RATE = 0.1, 1e-3
 """Share of a fitted head's weights that training begins with, and the learning rate from which: docs/results.md."""
 
 PartScores = dict[str, dict[str, dict[str, float]]]
@@ -162,7 +162,7 @@ def soften_head(setup: RunSetup) -> None:
 
     It keeps its directions. With all of its weights a step changes the logits so much that images are memorised."""
     assert setup.config.train.lr is not None
-    if setup.config.train.lr >= QUICK:
+    if setup.config.train.lr >= HIGH_RATE:
         for parameter in setup.network.get_submodule(anatomy_of(setup.network).head_name).parameters():
             parameter.mul_(SOFTENED)
 
