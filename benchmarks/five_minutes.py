@@ -177,7 +177,7 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
 
 
 def parts_of(run: Path) -> dict[str, Any]:
-    """Score a mixture's frozen networks together, and the best one alone by validation loss."""
+    """Score an ensemble's frozen networks together, and the best one alone by validation loss."""
     path = run / "heads.json"
     if not path.exists():
         return {}

@@ -326,7 +326,7 @@ def test_what_an_error_advises_gets_further(words, then, folder, tmp_path, monke
         raise Further
 
     for place in ("trainers.run.execute", "trainers.resume.execute", "trainers.multirun.seeds_and_folds.train_all",
-                  "trainers.rehearsal.dry_run", "trainers.rehearsal.find_lr", "trainers.budget.plan.mixture",
+                  "trainers.rehearsal.dry_run", "trainers.rehearsal.find_lr", "trainers.budget.plan.ensemble",
                   "comparison.compare.plan_comparison", "trainers.budget.networks.priced"):  # fmt: skip
         monkeypatch.setattr(place, further)
     code, out, err = call(capsys, *words.format(folder=folder).split())

@@ -285,7 +285,7 @@ KEPT = {
 
 @pytest.mark.slow
 def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
-    """The frozen networks, the networks that are trained and their mixture, on few batches; options are obeyed."""
+    """The frozen networks, the networks that are trained and their ensemble, on few batches; options are obeyed."""
     tried, rehearsed = [], dry_run.dry_run
     monkeypatch.setattr(
         dry_run, "dry_run", lambda config, **options: tried.append(config) or rehearsed(config, **options)

@@ -178,7 +178,7 @@ def test_a_set_of_one_class_is_refused_by_its_name():
 
 
 def test_a_split_is_known_by_its_own_images_whatever_the_others_are():
-    """Features of all images were computed again for a mixture, where one test image was left out."""
+    """Features of all images were computed again for an ensemble, where one test image was left out."""
     few, more = (build_dataloaders(DataConfig(labels_per_class=count), Spec()) for count in (4, 5))
     assert fingerprint(few) != fingerprint(more)
     same = {split: fingerprint(few, split) == fingerprint(more, split) for split in few.dataloaders}

@@ -27,8 +27,8 @@ from trainers.reporting.explanations.methods import METHODS, heat_maps
 from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
 from trainers.storage.checkpoint_file import write_checkpoint
 from vit.config import Network
+from vit.ensemble import SideBySide, shared_picture
 from vit.factory import build_model
-from vit.mixture import SideBySide, shared_picture
 
 pytestmark = pytest.mark.drawn
 
@@ -273,7 +273,7 @@ def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir,
 
 
 @pytest.fixture
-def mixture() -> SideBySide:
+def ensemble() -> SideBySide:
     """A Transformer on the whole picture, and convolutions on the middle half of it."""
     networks = Network("vit_nano_8", SIDE), Network("resnet18", SIDE // 2)
     specs = [ImageSpec(SIDE), ImageSpec(SIDE // 2, crop_fraction=0.5)]
@@ -284,13 +284,13 @@ def mixture() -> SideBySide:
 
 
 @pytest.mark.parametrize("decides", [0, 1])
-def test_the_map_of_a_mixture_is_that_of_the_network_that_decides(mixture, decides):
-    images, view = pictures(), mixture.views[decides]
+def test_the_map_of_an_ensemble_is_that_of_the_network_that_decides(ensemble, decides):
+    images, view = pictures(), ensemble.views[decides]
     with torch.no_grad():
-        mixture.head.weight[:, mixture.columns[1 - decides]] = 0
-    found, inside = heat_maps(mixture, images), slice(view.margin, view.margin + view.cut)
+        ensemble.head.weight[:, ensemble.columns[1 - decides]] = 0
+    found, inside = heat_maps(ensemble, images), slice(view.margin, view.margin + view.cut)
     head = nn.Linear(view.width, 3, bias=False)
-    head.weight.data = mixture.head.weight.data[:, mixture.columns[decides]]
+    head.weight.data = ensemble.head.weight.data[:, ensemble.columns[decides]]
     alone = heat_maps(nn.Sequential(view.network, head), images[..., inside, inside], found.classes).values
     side = found.values.size(-1)
     part, margin = side * view.cut // SIDE, side * view.margin // SIDE
@@ -298,9 +298,9 @@ def test_the_map_of_a_mixture_is_that_of_the_network_that_decides(mixture, decid
     torch.testing.assert_close(found.values, shares(expected), atol=1e-6, rtol=1e-3)
 
 
-def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each(mixture):
-    assert heat_maps(mixture, pictures()).method == "auto"
-    measured = measure_maps(mixture, pictures(5).split(2))
+def test_an_ensemble_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each(ensemble):
+    assert heat_maps(ensemble, pictures()).method == "auto"
+    measured = measure_maps(ensemble, pictures(5).split(2))
     assert (measured.method, measured.images) == ("auto", 5)
     assert "each network by its own method" in str(measured)
 

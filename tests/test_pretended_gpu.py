@@ -14,7 +14,7 @@ from small_run import call
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.transforms import BatchMix
-from trainers.budget import mixture
+from trainers.budget import ensemble
 from trainers.budget import networks as ways
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
@@ -165,19 +165,19 @@ def test_heads_are_fitted_and_features_cached(command, runs):
     assert "cached:" in command(f"train {FROZEN} --config {runs}/fit.toml --run-name fit")
 
 
-def test_a_mixture_trains(command, runs):
+def test_an_ensemble_trains(command, runs):
     networks = [{"name": "vit_nano_8", "image_size": 32}, {"name": "vit_nano_8", "image_size": 24}]
     options = {"model": {"name": "ensemble", "networks": networks, "trainable": "head"}, "train": {"start_head": "fit"}}
-    (runs / "mixture.json").write_text(json.dumps(options))
-    command(f"train --config {runs}/mixture.json --augment none --amp off --run-name mixture")
-    assert "differ" not in command("evaluate {run}/mixture")
+    (runs / "ensemble.json").write_text(json.dumps(options))
+    command(f"train --config {runs}/ensemble.json --augment none --amp off --run-name ensemble")
+    assert "differ" not in command("evaluate {run}/ensemble")
 
 
 def test_a_plan_trains(command, monkeypatch):
     way = ways.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
-    monkeypatch.setattr(mixture, "local_networks", lambda: [Network("vit_nano_8", 32)])
-    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [way])
+    monkeypatch.setattr(ensemble, "local_networks", lambda: [Network("vit_nano_8", 32)])
+    monkeypatch.setattr(ensemble, "ways", lambda accuracy, priced, seconds: [way])
     monkeypatch.setattr(
-        mixture, "with_deadline", lambda config, *_, **__: (config.changed(train={"epochs": 1}), [print])
+        ensemble, "with_deadline", lambda config, *_, **__: (config.changed(train={"epochs": 1}), [print])
     )
     assert "mixed  " in command("train --minutes 5 --amp off --run-name plan")

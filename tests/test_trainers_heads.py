@@ -249,7 +249,7 @@ def two_heads(second, *, seed, n=40):
 
 
 def gained_on_fresh_images(second):
-    """How much less loss than the first head a mixture has on fresh images, each of twenty fitted to 40 others."""
+    """How much less loss than the first head an ensemble has on fresh images, each of twenty fitted to 40 others."""
     for seed in range(20):
         (images, heads), (fresh, _) = two_heads(second, seed=seed), two_heads(second, seed=100 + seed, n=3000)
         found, _, _ = mixed_head(images, heads)
@@ -257,7 +257,7 @@ def gained_on_fresh_images(second):
         yield first - mixed
 
 
-def test_a_mixture_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_where_it_knows_nothing():
+def test_an_ensemble_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_where_it_knows_nothing():
     assert min(gained_on_fresh_images("more")) > 0.1
     assert np.mean([*gained_on_fresh_images("noise")]) > -0.01
 

@@ -174,7 +174,7 @@ def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_th
     assert find_same_options(config).path == run_dir, "they moved here with the directory"
 
 
-def test_a_mixture_finds_the_runs_that_trained_its_networks_from_any_directory_and_is_not_taken_for_edited(tmp_path):
+def test_an_ensemble_finds_the_runs_that_trained_its_networks_from_any_directory_and_is_not_taken_for_edited(tmp_path):
     (tmp_path / "runs/a").mkdir(parents=True)
     (tmp_path / "meta.json").write_text(json.dumps(META | {"directory": str(tmp_path)}))
     networks = [Network("vit_nano_8", 32, weights=run) for run in (None, "runs/a", "runs/gone")]

@@ -24,7 +24,7 @@ from comparison.planning import LARGE_GRID
 from datasets.config import DataConfig
 from datasets.open import OpenedImages
 from datasets.transforms import Pipeline
-from trainers.budget import deadline, mixture, named, pace, planned_run
+from trainers.budget import deadline, ensemble, named, pace, planned_run
 from trainers.budget import networks as networks_module
 from trainers.budget.deadline import DeadlineHandler
 from trainers.budget.networks import Price, Priced, Way, shares, ways
@@ -77,8 +77,8 @@ def test_the_first_answer_has_all_quick_networks_that_there_is_time_for(monkeypa
     machine = Machine(monkeypatch, networks, seconds=seconds, slower=slower)
     assert networks.slow() == [LARGE_LITE0, LARGE_VIT]
     assert {*networks.quick()} == {LITE0, VIT}
-    begun = mixture.Plan(RunConfig(), machine.start, machine.budget, networks)
-    begun.compute_some(networks.quick(), share=mixture.FIRST)
+    begun = ensemble.Plan(RunConfig(), machine.start, machine.budget, networks)
+    begun.compute_some(networks.quick(), share=ensemble.FIRST)
     assert (begun.used, begun.slower) == (chosen, pytest.approx(slower))
     assert machine.now == pytest.approx(slower * networks.cost(chosen))
     assert priced([LARGE_VIT]).quick() == [LARGE_VIT]
@@ -193,10 +193,10 @@ class Machine:
         self.budget = Budget(seconds / 60, seconds)
         monkeypatch.setattr(planned_run, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(Priced, "compute", self.compute)
-        monkeypatch.setattr(mixture, "priced", lambda *options, rehearsed: networks)
-        monkeypatch.setattr(mixture, "with_deadline", lambda config, passes, until, most: (config, [until]))
-        monkeypatch.setattr(mixture, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
-        monkeypatch.setattr(mixture.console, "say", lambda line, **options: self.said.append(line))
+        monkeypatch.setattr(ensemble, "priced", lambda *options, rehearsed: networks)
+        monkeypatch.setattr(ensemble, "with_deadline", lambda config, passes, until, most: (config, [until]))
+        monkeypatch.setattr(ensemble, "network_of", lambda result: Network("trained", 64, weights=str(len(self.runs))))
+        monkeypatch.setattr(ensemble.console, "say", lambda line, **options: self.said.append(line))
         self.parts = {}
 
     def compute(self, network, split):
@@ -239,7 +239,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
     def train_alone(*options):
         machine.now = max(machine.now, seconds)
 
-    monkeypatch.setattr(mixture, "one_model", train_alone)
+    monkeypatch.setattr(ensemble, "one_model", train_alone)
     machine.plan()
     assert machine.now <= seconds + max(0.03 * seconds, 5.0)
     assert machine.now >= 0.95 * seconds or any("stay unused" in line for line in machine.said)
@@ -252,7 +252,7 @@ def test_a_plan_ends_in_time_and_says_what_it_did_not_use(monkeypatch, images, m
     drawn = [config.output.tb for config in machine.runs].count("standard")
     assert drawn == 1 - any("no time for pictures" in line for line in machine.said)
     if others:
-        assert networks.cost(answer.model.networks) <= mixture.FIRST * seconds or answer.model.networks == (VIT,)
+        assert networks.cost(answer.model.networks) <= ensemble.FIRST * seconds or answer.model.networks == (VIT,)
         assert {*answer.model.networks} <= {*others[-1].model.networks}
         trained = [config for config in others if config.model.name != ENSEMBLE]
         assert sum(bool(network.weights) for network in others[-1].model.networks) == len(trained)
@@ -289,7 +289,7 @@ def test_part_of_a_pass_is_trained_where_there_is_no_time_for_more(monkeypatch, 
     networks = priced([VIT], train=2_500)
     machine = Machine(monkeypatch, networks, seconds=seconds)
     found = ways({"vit_stem_16": 0.8}, networks, seconds=seconds)
-    assert bool(mixture.train_each(RunConfig(), machine.start, found, machine.budget)) == trained
+    assert bool(ensemble.train_each(RunConfig(), machine.start, found, machine.budget)) == trained
     assert sum("is not trained" in line or "stay unused" in line for line in machine.said) == (not trained)
 
 
@@ -297,7 +297,7 @@ def test_part_of_a_pass_is_trained_where_there_is_no_time_for_more(monkeypatch, 
 def test_where_time_is_short_the_quickest_network_answers_without_pictures(monkeypatch, images, frozen):
     """In 44 s of 60, and 52; 58 would be too late with the fit."""
     machine = Machine(monkeypatch, priced([VIT], train=images), seconds=60)
-    monkeypatch.setattr(mixture, "one_model", lambda config, *options: config)
+    monkeypatch.setattr(ensemble, "one_model", lambda config, *options: config)
     found = machine.plan()
     assert [[*config.model.networks] for config in machine.runs] == ([frozen] if frozen else [])
     if not frozen:  # all of the time is for training

@@ -55,7 +55,7 @@ FAMILIES = {
     "efficientnet_lite0": {"name": "efficientnet_lite0"},
     **{f"timm:{name}": {"name": f"timm:{name}"} for name in TIMM},
     **{f"hf:{name}": {} for name in (*CLASSIFIERS, *BACKBONES)},
-    "mixture": {"name": "ensemble", "networks": NETWORKS},
+    "ensemble": {"name": "ensemble", "networks": NETWORKS},
 }
 
 
@@ -67,7 +67,7 @@ def built(family: str) -> tuple[nn.Module, Tensor, tuple[str, ...]]:
         if family.startswith("hf:"):
             save(family.removeprefix("hf:"), Path(folder))
         # Float32Linear asks for the autocast of its device, which a meta device has none of.
-        device = torch.device("cpu" if family == "mixture" else "meta")
+        device = torch.device("cpu" if family == "ensemble" else "meta")
         with device:
             model = build_model(ModelConfig(**options, weights="none"), num_classes=7).eval()
             spec = image_spec(ModelConfig(**options, weights="none"))
@@ -180,7 +180,7 @@ def test_head_and_stem_have_the_names_that_a_file_of_weights_has(family: str) ->
     own, tensors = anatomy_of(model), model.state_dict()
     assert len(tensors[f"{own.head_name}.weight"]) == 7
     file = WeightFile(Path("weights.pth"), tensors)
-    if family.startswith(("hf:", "mixture")):  # they read their own
+    if family.startswith(("hf:", "ensemble")):  # they read their own
         with pytest.raises(OptionError, match="^.* is not a model that weights load into$"):
             classes_in(file, model)
         return

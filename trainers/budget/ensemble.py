@@ -226,7 +226,7 @@ SECOND_LOOK: Sequence[Step] = STEPS[2:]
 """Steps once more, with what the first ones took."""
 
 
-def mixture(
+def ensemble(
     config: RunConfig, start: Start, budget: Budget, opened: OpenedImages, more: Sequence[Network]
 ) -> RunResult:
     """Train the ensemble of the networks on this machine; where time is short, their frozen features alone."""

@@ -1,4 +1,4 @@
-"""A mixture is a run like any other: it is trained, opened, exported and repeated by the commands."""
+"""An ensemble is a run like any other: it is trained, opened, exported and repeated by the commands."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from hub_backbones import saved_backbone
 import main
 from inference.classifier import open_classifier
 from trainers import setup as prepared_runs
-from trainers.budget import mixture, named
+from trainers.budget import ensemble, named
 from trainers.budget import networks as networks_module
 from trainers.budget import networks as ways
 from trainers.engine.randomness import seed_everything
@@ -39,7 +39,7 @@ def train(photos, folder, name, *words):
 
 
 def fitted(photos, folder, name, *networks, words=()):
-    """A run of a mixture, whose networks stand in a file of options."""
+    """A run of an ensemble, whose networks stand in a file of options."""
     model = {"name": "ensemble", "networks": networks or [FROZEN, NANO], "trainable": "head"}
     options = {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
     (folder / f"{name}.json").write_text(json.dumps(options))
@@ -47,15 +47,15 @@ def fitted(photos, folder, name, *networks, words=()):
 
 
 def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
-    mixture = fitted(photos, tmp_path, "mixture")
-    result, classifier = read_result(RunFolder(mixture)), open_classifier(str(mixture), device="cpu")
+    ensemble = fitted(photos, tmp_path, "ensemble")
+    result, classifier = read_result(RunFolder(ensemble)), open_classifier(str(ensemble), device="cpu")
     assert (result.epochs[-1]["step"], result.epochs[-1]["lr"]) == (0, None)
     assert classifier.model.head.weight.abs().sum() > 0
-    assert main.main(["evaluate", str(mixture)]) == 0
-    assert main.main(["predict", str(mixture), str(next(photos.rglob("*.*")))]) == 0
-    assert main.main(["resume", str(mixture)]) == 0
+    assert main.main(["evaluate", str(ensemble)]) == 0
+    assert main.main(["predict", str(ensemble), str(next(photos.rglob("*.*")))]) == 0
+    assert main.main(["resume", str(ensemble)]) == 0
     assert "nothing to do" in capsys.readouterr().out
-    assert main.main(["resume", str(mixture), "--epochs", "5"]) == 2
+    assert main.main(["resume", str(ensemble), "--epochs", "5"]) == 2
     assert "--epochs" in capsys.readouterr().err
 
 
@@ -98,9 +98,9 @@ def small_plan(monkeypatch):
         return config.changed(train={"epochs": 1}), [lambda trainer: None]
 
     monkeypatch.setattr(networks_module, "local_networks", lambda: networks)
-    monkeypatch.setattr(mixture, "local_networks", lambda: networks)
-    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [way])
-    for module in (mixture, named):
+    monkeypatch.setattr(ensemble, "local_networks", lambda: networks)
+    monkeypatch.setattr(ensemble, "ways", lambda accuracy, priced, seconds: [way])
+    for module in (ensemble, named):
         monkeypatch.setattr(module, "with_deadline", an_epoch)
 
 
@@ -109,7 +109,7 @@ def planned_run(photos, folder, *words):
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
+def test_a_plan_ends_in_an_ensemble_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
     prepared = []
     monkeypatch.setattr(prepared_runs, "seed_everything", lambda seed: prepared.append(seed) or seed_everything(seed))
     run = planned_run(photos, tmp_path)
@@ -137,7 +137,7 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
 def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(networks_module, "QUICK", 1e8)
     monkeypatch.setattr(networks_module, "SMALL_SIDE", 1000)
-    monkeypatch.setattr(mixture, "ways", lambda accuracy, priced, seconds: [])
+    monkeypatch.setattr(ensemble, "ways", lambda accuracy, priced, seconds: [])
     run = planned_run(photos, tmp_path)
     frozen, mixed = (
         json.loads((folder / "config.json").read_text())["model"] for folder in (run.with_name("plan_frozen"), run)
