@@ -46,10 +46,10 @@ from vit.factory import build_model
 VIT, LARGE_VIT = Network("vit_stem_16", 64), Network("vit_stem_16", 128)
 LITE0, LARGE_LITE0 = (Network("efficientnet_lite0", size, stages=True) for size in (128, 224))
 PRICES = {
-    VIT: Price(0.02, 2.7e8, 192),
-    LARGE_VIT: Price(0.05, 1.1e9, 192),
-    LITE0: Price(0.04, 2.5e8, 2088),
-    LARGE_LITE0: Price(0.1, 7.7e8, 2088),
+    VIT: Price(0.02, 0.02, 2.7e8, 192),
+    LARGE_VIT: Price(0.05, 0.05, 1.1e9, 192),
+    LITE0: Price(0.04, 0.04, 2.5e8, 2088),
+    LARGE_LITE0: Price(0.1, 0.1, 7.7e8, 2088),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_step_costs_what_its_operations_cost_and_no_more_than_as_much_again(na
 
 @pytest.mark.parametrize(("side", "names"), [(32, {"vit_nano_8", "vit_stem_16"}), (128, {"vit_stem_16"})])
 def test_a_network_of_small_pictures_looks_at_small_ones_alone(tmp_path, monkeypatch, side, names):
-    monkeypatch.setattr(networks_module, "price", lambda *_: Price(1.0, 1.0, 1))
+    monkeypatch.setattr(networks_module, "price", lambda *_: Price(1.0, 1.0, 1.0, 1))
     for number in range(16):
         save(tmp_path / "set" / "ab"[number % 2] / f"{number}.png", number, (side, side))
     config = RunConfig(data=DataConfig(str(tmp_path / "set"), workers=0), train=TrainConfig(device="cpu"))
@@ -656,12 +656,11 @@ def test_what_happens_once_at_the_start_of_a_planned_run_is_not_taken_for_its_pa
 @pytest.mark.parametrize(("tb", "validation"), [("scalars", 5.0), ("standard", 5.0), ("standard", 500.0)])
 def test_a_planned_run_leaves_time_for_the_pictures_that_it_draws(tb, validation):
     """A minute for 300 photographs ended 4.7 s late."""
-    setup = SimpleNamespace(
-        data=SimpleNamespace(dataset_sizes={"val": 50, "test": 100}), config=RunConfig().changed(output={"tb": tb})
-    )
-    handler = SimpleNamespace(validation=validation, run=SimpleNamespace(setup=setup))
-    faithful = min(pace.MAPS * min(50, faithfulness.IMAGES) * validation / 50, faithfulness.WAITED_FOR)
-    drawn = pace.PICTURES + pace.EXPLAINED * validation / 50 + faithful if tb == "standard" else 0.0
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"val": 50, "test": 100}))
+    drawn, in_float32 = tb == "standard", 2 * validation / 50
+    handler = SimpleNamespace(validation=validation, run=SimpleNamespace(setup=setup), drawn=drawn, exact=2.0)
+    faithful = min(pace.MAPS * min(50, faithfulness.IMAGES) * in_float32, faithfulness.WAITED_FOR)
+    drawn = pace.PICTURES + pace.EXPLAINED * in_float32 + faithful if drawn else 0.0
     assert DeadlineHandler.ending.fget(handler) == pytest.approx(2 * validation + pace.ENDING + drawn)
 
 

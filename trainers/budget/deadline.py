@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 from ignite.engine import Engine, Events
 
-from trainers.budget.pace import ENDING, drawing
+from trainers.budget.pace import ENDING, drawing, times_in_float32
 from trainers.engine.optim import COOLDOWN
 from trainers.run import Handler
 from trainers.run_engines import Run
@@ -40,6 +40,8 @@ class DeadlineHandler:
         self.warmup_steps = run.setup.warmup_steps
         self.warm = max(1, self.warmup_steps)
         self.cooldown = run.setup.config.train.schedule == "cooldown"
+        self.drawn = run.setup.config.output.tb != "scalars"
+        self.exact = times_in_float32(run.setup) if self.drawn else 1.0
         self.fixed = False
         self.began = self.marked = self.validating = time.monotonic()
         self.batch = 0.0
@@ -101,7 +103,7 @@ class DeadlineHandler:
         """Seconds after the last validation: the scores of the test images, pictures, and files."""
         setup = self.run.setup
         images, a_pass = setup.data.dataset_sizes["val"], self.validation / setup.data.dataset_sizes["val"]
-        pictures = drawing(a_pass, images) if setup.config.output.tb != "scalars" else 0.0
+        pictures = drawing(self.exact * a_pass, images) if self.drawn else 0.0
         return a_pass * setup.data.dataset_sizes.get("test", 0) + pictures + ENDING
 
     def steps_in_time(self, step: int, now: float) -> int:

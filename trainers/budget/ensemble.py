@@ -66,7 +66,7 @@ class Plan:
     fixed: float = 0.0
     """Seconds of a network's features for any number of images."""
     fit: float | None = None
-    """How many times as long as expected the latest fit took."""
+    """How many times as long as expected the latest fit took, with all that belongs to its run."""
     shown: int = 0
     """Networks of the latest answer with pictures."""
     unused: str = "too little to train a network"
@@ -84,7 +84,7 @@ class Plan:
 
     def fitting(self, networks: Collection[Network]) -> float:
         """Estimate the seconds of a run that fits a head."""
-        return (self.fit or self.slower) * (RUN + self.networks.fitting(networks))
+        return self.slower * RUN + (self.fit or self.slower) * self.networks.fitting(networks)
 
     def features(self, network: Network) -> float:
         """Estimate the seconds of a network's features."""
@@ -117,7 +117,7 @@ class Plan:
         left, chosen = self.budget.left - self.end() * (share < 1 and bool(self.used)), list[Network]()
         for network in (each for each in order if each not in self.used):
             more = [*chosen, network]
-            alone = self.networks.cost(more) + self.networks.maps(self.networks.a_pass(more))
+            alone = self.networks.cost(more) + self.networks.maps(more)
             if alone <= share * left and self.features(network) + self.end([network]) <= self.budget.left:
                 self.compute(network)
                 chosen = [each for each in more if each in self.used]
@@ -126,12 +126,12 @@ class Plan:
         """Fit one head to all networks so far, and say what it gave."""
         networks = [*self.used, *map(network_of, self.trained)]
         config = part_of_plan(frozen(self.config, networks, self.networks.canvas), kind, pictures=pictures)
-        before, expected = self.budget.left, self.fitting(self.used) / (self.fit or self.slower)
+        before = self.budget.left
         label = "frozen" if self.answer is None else "mixed"
         self.answer = self.start(options_begun(config), ())
         scores = self.answer.folder.heads
         if not pictures:
-            self.fit = (before - self.budget.left) / expected or None
+            self.fit = (before - self.budget.left) / self.networks.fitting(self.used) or None
         say_result(label, self.answer, [shares_of(scores)] if self.trained else ranking(scores))
         self.accuracy = self.accuracy or frozen_accuracy(scores, self.used)
 

@@ -6,7 +6,7 @@ from typing import Any
 from common.errors import OptionError
 from datasets.open import OpenedImages
 from trainers.budget.networks import ON_FEATURES, STEP
-from trainers.budget.pace import RUN, drawing, seconds_of_forward
+from trainers.budget.pace import RUN, drawing, seconds_of_forward, times_in_float32
 from trainers.budget.planned_run import TRAINING, Budget, Start, part_of_plan, say_result, say_unused, with_deadline
 from trainers.config import RunConfig, run_options
 from trainers.options import defaults
@@ -65,7 +65,7 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
     an_image = features / sum(sizes.values())
     a_pass, held_out = STEP * an_image * sizes["train"], an_image * (sum(sizes.values()) - sizes["train"])
     require_time(budget, model, held_out=held_out, features=features, a_pass=a_pass)
-    pictures = drawing(an_image, sizes["val"]) <= DRAWING * budget.left
+    pictures = drawing(times_in_float32(setup) * an_image, sizes["val"]) <= DRAWING * budget.left
     if not pictures and config.output.tb == "standard":
         console.say("no time for pictures: `explain` draws heat maps", label="plan")
     config = part_of_plan(config, "", pictures=pictures)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from common.errors import OptionError
@@ -75,6 +76,8 @@ class Price(NamedTuple):
 
     seconds: float
     """On a processor those that it would take alone: its processor time over the threads."""
+    exact: float
+    """Seconds in float32, as heat maps are computed."""
     operations: float
     features: int
     """Values by which a head knows the image."""
@@ -120,13 +123,13 @@ class Priced:
         few = min(1.0, self.sizes["train"] / MOST_IMAGES) ** 1.5
         return A_HEAD * len(networks) + A_FEATURE * few * features
 
-    def maps(self, a_pass: float) -> float:
-        """Estimate the seconds of heat maps and their faithfulness, if they are drawn, by those of one image."""
-        return PASSES * a_pass if self.drawn else 0.0
+    def maps(self, networks: Collection[Network], *, larger: float = 1.0) -> float:
+        """Estimate the seconds of heat maps and their faithfulness, if they are drawn, on so much larger inputs."""
+        return PASSES * larger * sum(self.prices[network].exact for network in networks) * self.drawn
 
     def pictures(self, networks: Collection[Network]) -> float:
         """Estimate the seconds of the pictures of an ensemble, if they are drawn."""
-        return PICTURES * self.drawn + self.maps(self.a_pass(networks))
+        return PICTURES * self.drawn + self.maps(networks)
 
     def compute(self, network: Network, split: str) -> None:
         """Compute the features of a split with one of the networks; they stay on disk for the runs that follow."""
@@ -198,14 +201,21 @@ def price(setup: RunSetup, view: View) -> Price:
     with autocast(setup.device, setup.amp_dtype):
         with counter:
             view.network(own[:1])
-        view(batch)  # the first pass is slower
-        started, processed = time.perf_counter(), time.process_time()
-        for _ in range(2):
-            view(batch).cpu()
-        seconds, processed = time.perf_counter() - started, time.process_time() - processed
-    if setup.device.type == "cpu":
+        seconds = seconds_each(view, batch)
+    exact = seconds if setup.amp_dtype is None else seconds_each(view, batch)
+    return Price(seconds, exact, float(counter.get_total_flops()), view.width)
+
+
+def seconds_each(view: View, batch: Tensor) -> float:
+    """Measure the seconds of an image in a batch."""
+    view(batch)  # the first pass is slower
+    started, processed = time.perf_counter(), time.process_time()
+    for _ in range(2):
+        view(batch).cpu()
+    seconds, processed = time.perf_counter() - started, time.process_time() - processed
+    if batch.device.type == "cpu":
         seconds = min(seconds, processed / torch.get_num_threads())
-    return Price(seconds / (2 * count), float(counter.get_total_flops()), view.width)
+    return seconds / (2 * len(batch))
 
 
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
@@ -312,10 +322,10 @@ def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, mo
     name, size = options["model"]["name"], options["model"].get("image_size")
     known = [network for network in networks.prices if network.name == name]
     nearest = min(known, key=lambda network: abs(network.image_size - (size or network.image_size)))
-    cost = networks.prices[nearest].seconds * ((size or nearest.image_size) / nearest.image_size) ** 2
-    images = networks.sizes["train"]
-    evaluated = sum(networks.sizes.values()) - images
-    return Way(options, step * cost * images, pays, most, cost * evaluated + networks.maps(cost))
+    larger = ((size or nearest.image_size) / nearest.image_size) ** 2
+    cost, images = larger * networks.prices[nearest].seconds, networks.sizes["train"]
+    mixing = cost * (sum(networks.sizes.values()) - images) + networks.maps([nearest], larger=larger)
+    return Way(options, step * cost * images, pays, most, mixing)
 
 
 def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:

@@ -109,10 +109,21 @@ class Pace(NamedTuple):
 
 
 def drawing(a_pass: float, images: int) -> float:
-    """Estimate the seconds of a run's pictures, by those of a pass with one of its validation images."""
+    """Estimate the seconds of a run's pictures, by those of a pass in float32 with one of its validation images."""
     from trainers.reporting.explanations.faithfulness import IMAGES, WAITED_FOR  # and pandas with it
 
     return PICTURES + EXPLAINED * a_pass + min(MAPS * min(images, IMAGES) * a_pass, WAITED_FOR)
+
+
+def times_in_float32(setup: RunSetup) -> float:
+    """Measure how many times as long a pass takes without mixed precision, as for heat maps."""
+    if setup.amp_dtype is None:
+        return 1.0
+    side, count = setup.spec.image_size, BATCHES
+    images = torch.zeros(count, setup.spec.in_channels, side, side, device=setup.device)
+    exact = dataclasses.replace(setup, config=setup.config.changed(train={"amp": "off"}))
+    in_float32, mixed = (cost_of_forward(each, images).seconds(count, batch=count) for each in (exact, setup))
+    return in_float32 / mixed
 
 
 def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
