@@ -267,6 +267,19 @@ def test_where_nothing_can_follow_the_most_useful_network_may_take_most_of_the_t
     assert chosen in run.model.networks
 
 
+def test_the_last_fit_is_foretold_by_the_first_one_and_by_what_more_it_fits(monkeypatch):
+    """Five minutes took 315 s: the first fit took half of what was expected, the last one with three times as many
+    features four times as long."""
+    machine = Machine(monkeypatch, priced(), seconds=1000)
+    begun = ensemble.Plan(RunConfig(), machine.start, machine.budget, priced(), used=[LITE0])
+    monkeypatch.setattr(ensemble, "say_result", lambda *_: None)
+    begun.start = lambda *run: setattr(machine, "now", 4.0) or SimpleNamespace(folder=SimpleNamespace(heads={}))
+    begun.fit_head("frozen", pictures=False)
+    assert begun.fitting([LITE0]) == pytest.approx(4.0)
+    more = begun.networks.fitting([LITE0, LARGE_LITE0]) - begun.networks.fitting([LITE0])
+    assert begun.fitting([LITE0, LARGE_LITE0]) == pytest.approx(4.0 + more)
+
+
 def test_no_time_is_kept_for_pictures_that_are_not_drawn(monkeypatch):
     """One minute for 60 pictures ended after 16 s, without features of more than one network."""
     machine = Machine(monkeypatch, priced(train=60), seconds=60)
@@ -342,7 +355,8 @@ def test_a_named_model_trains_on_the_head_of_its_probe_or_has_that_head_alone(
 def test_a_model_that_has_little_time_left_draws_no_pictures(monkeypatch, seconds, tb):
     """On a busy processor a minute became 103 s, and of resnet18 at 224 px, whose pictures took 20 s, 74 s."""
     runs, start = fake_starts(monkeypatch, features=50.0)
-    config = RunConfig(ModelConfig(name="vit_nano_8", weights="none"), few_digits(), TrainConfig(device="cpu"))
+    train = TrainConfig(device="cpu", amp="off")
+    config = RunConfig(ModelConfig(name="vit_nano_8", weights="none"), few_digits(), train)
     best_in(Budget(1, seconds), config, start)
     assert [run.output.tb for run in runs] == [tb]
 

@@ -65,8 +65,8 @@ class Plan:
     """How many times as long as measured alone the features took."""
     fixed: float = 0.0
     """Seconds of a network's features for any number of images."""
-    fit: float | None = None
-    """How many times as long as expected the latest fit took, with all that belongs to its run."""
+    fit: tuple[float, float] | None = None
+    """Seconds that the latest fit without pictures took with its run, and those that it was priced at."""
     shown: int = 0
     """Networks of the latest answer with pictures."""
     unused: str = "too little to train a network"
@@ -83,8 +83,12 @@ class Plan:
         return self.fitting(together) + self.slower * self.networks.pictures(together)
 
     def fitting(self, networks: Collection[Network]) -> float:
-        """Estimate the seconds of a run that fits a head."""
-        return self.slower * RUN + (self.fit or self.slower) * self.networks.fitting(networks)
+        """Estimate the seconds of a run that fits a head: those of the latest one, and of what more it fits."""
+        priced = RUN + self.networks.fitting(networks)
+        if self.fit is None:
+            return self.slower * priced
+        seconds, known = self.fit
+        return seconds + max(self.slower, seconds / known) * (priced - known)
 
     def features(self, network: Network) -> float:
         """Estimate the seconds of a network's features."""
@@ -131,7 +135,7 @@ class Plan:
         self.answer = self.start(options_begun(config), ())
         scores = self.answer.folder.heads
         if not pictures:
-            self.fit = (before - self.budget.left) / self.networks.fitting(self.used) or None
+            self.fit = (before - self.budget.left, RUN + self.networks.fitting(self.used))
         say_result(label, self.answer, [shares_of(scores)] if self.trained else ranking(scores))
         self.accuracy = self.accuracy or frozen_accuracy(scores, self.used)
 
