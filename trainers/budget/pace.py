@@ -121,8 +121,9 @@ def times_in_float32(setup: RunSetup) -> float:
         return 1.0
     side, count = setup.spec.image_size, BATCHES
     images = torch.zeros(count, setup.spec.in_channels, side, side, device=setup.device)
-    exact = dataclasses.replace(setup, config=setup.config.changed(train={"amp": "off"}))
-    in_float32, mixed = (cost_of_forward(each, images).seconds(count, batch=count) for each in (exact, setup))
+    whole = dataclasses.replace(setup, model=setup.network, whole=None)
+    exact = dataclasses.replace(whole, config=setup.config.changed(train={"amp": "off"}))
+    in_float32, mixed = (cost_of_forward(each, images).seconds(count, batch=count) for each in (exact, whole))
     return in_float32 / mixed
 
 
