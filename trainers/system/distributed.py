@@ -189,14 +189,6 @@ def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -
     return DistributedDataParallel(model, device_ids=device_ids, find_unused_parameters=may_skip_parameters)
 
 
-def end_training(trainer: Engine) -> None:
-    """End training after this step; with several processes after their next common check."""
-    if world_size() == 1:
-        trainer.terminate()
-    else:
-        trainer.state.ending = True
-
-
 def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -> None:
     """Check for signals after each iteration of both engines and at the end of each epoch. Attach last."""
     if world_size() == 1:
@@ -205,24 +197,23 @@ def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -
         trainer.add_event_handler(Events.EPOCH_COMPLETED, signals.check)
         return
     batches = min(all_gather(len(val_loader)))
-    trainer.state.ending = evaluator.state.ending = False
     trainer.add_event_handler(Events.ITERATION_COMPLETED, LookTogether())
     evaluator.add_event_handler(Events.ITERATION_COMPLETED, LookTogether(batches))
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: look_together())
 
 
-def look_together(seconds: float = 0.0, *, ending: bool = False) -> tuple[float, bool]:
-    """Return the largest `seconds` of all processes, and whether one ends. Raises Interrupted: one got a signal."""
-    mine = torch.tensor([signals.received or 0, seconds, ending], dtype=torch.float64)
+def look_together(seconds: float = 0.0) -> float:
+    """Return the largest `seconds` of all processes. Raises Interrupted: one got a signal."""
+    mine = torch.tensor([signals.received or 0, seconds], dtype=torch.float64)
     dist.all_reduce(mine, dist.ReduceOp.MAX)
-    received, slowest, any_ending = mine.tolist()
+    received, slowest = mine.tolist()
     if received:
         raise Interrupted(int(received))
-    return slowest, bool(any_ending)
+    return float(slowest)
 
 
 class LookTogether:
-    """Exchange signals and time limits about four times a second, in all processes at the same iterations.
+    """Exchange signals about four times a second, in all processes at the same iterations.
 
     All processes count the same iterations and agree on how many fill that interval: a message per iteration would slow
     down small models.
@@ -238,9 +229,7 @@ class LookTogether:
             return
         self.left -= 1
         if self.left == 0:
-            seconds, ending = look_together(time.perf_counter() - self.since, ending=engine.state.ending)
-            if ending:
-                engine.terminate()
+            seconds = look_together(time.perf_counter() - self.since)
             self.between = self.left = max(
                 1, min(2 * self.between, int(SECONDS_BETWEEN_LOOKS * self.between / seconds))
             )
