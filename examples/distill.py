@@ -151,7 +151,6 @@ def distill(
         schedule="cooldown",
         total_steps=epochs * steps,
         warmup_steps=round(0.1 * steps),
-        steps_per_epoch=steps,
     )
     trainer = create_trainer(model, optimizer, loss, place, options=StepOptions(amp_dtype))
     evaluator = create_evaluator(model, place, amp_dtype=amp_dtype)

@@ -132,7 +132,7 @@ def check_4(answer: Callable) -> None:
 
 
 def check_5(answer: Callable) -> None:
-    expected = learning_rate(peak=2e-3, schedule="cosine", total_steps=300, warmup_steps=20, steps_per_epoch=30)
+    expected = learning_rate(peak=2e-3, schedule="cosine", total_steps=300, warmup_steps=20)
     for step in range(300):
         found = answer(step, peak=2e-3, warmup_steps=20, total_steps=300)
         assert math.isclose(found, expected(step), abs_tol=1e-12), f"step {step}: {found}, expected {expected(step)}"

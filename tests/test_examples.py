@@ -50,9 +50,7 @@ def history_of_the_engine(config: ViTConfig, epochs: int) -> list[dict[str, floa
         for rows in torch.randperm(len(images)).split(64)
     ]
     steps, cpu, history = len(batches), torch.device("cpu"), []
-    rate = optim.learning_rate(
-        peak=3e-3, schedule="cosine", total_steps=steps, warmup_steps=steps // 20, steps_per_epoch=steps // epochs
-    )
+    rate = optim.learning_rate(peak=3e-3, schedule="cosine", total_steps=steps, warmup_steps=steps // 20)
     optimizer = optim.build_optimizer(train_vit.parameter_groups(model, 0.05), name="adamw", lr=3e-3)
     trainer = create_trainer(model, optimizer, torch.nn.CrossEntropyLoss(label_smoothing=0.1), cpu)
     evaluator = create_evaluator(model, cpu)

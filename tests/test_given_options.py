@@ -124,7 +124,7 @@ def said_without_effect(option: str, text: str) -> bool:
 OF_TRAINING: dict[str, dict[str, object]] = {
     "model": {"trainable": "last:2", "image_size": 32},
     "data": {"batch_size": 8},
-    "train": {"optimizer": "sgd", "lr": 0.3, "schedule": "step", "mixup": 0.3, "clip_norm": 0.5, "layer_decay": 0.7},
+    "train": {"optimizer": "sgd", "lr": 0.3, "schedule": "constant", "mixup": 0.3, "clip_norm": 2, "layer_decay": 0.7},
 }
 GIVEN_TO_A_PLAN = tuple(o.flag for o in run_options() if o.name in OF_TRAINING.get(o.section, {}))
 
@@ -259,8 +259,9 @@ OPTIONS_OF_RUNS = [
             "mirror": "no", "allow_seen": True, "on_bad_image": "skip", "cache": "off", "batch_size": 6, "workers": 0,
         },
         "train": {
-            "epochs": 2, "optimizer": "sgd", "lr": 0.3, "weight_decay": 0.3, "schedule": "step", "warmup_epochs": 0.5,
-            "label_smoothing": 0.3, "mixup": 0.3, "cutmix": 0.3, "ema_decay": 0.3, "clip_norm": 0.3,
+            "epochs": 2, "optimizer": "sgd", "lr": 0.3, "weight_decay": 0.3, "schedule": "cooldown",
+            "warmup_epochs": 0.5, "label_smoothing": 0.3, "mixup": 0.3, "cutmix": 0.3, "ema_decay": 0.3,
+            "clip_norm": 0.3,
             "layer_decay": 0.3, "accumulate": 2, "checkpoint_activations": True, "amp": "off", "deterministic": True,
             "cache_features": "off", "start_head": "probe", "select": "loss", "seed": 2, "save_every": 2,
             "device": "cpu", "threads": 1, "log_every": 2,

@@ -221,7 +221,7 @@ def test_batches_that_are_no_images_and_labels_are_refused_by_both_engines(batch
             engine.run([batch])
 
 
-RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10, "steps_per_epoch": 10}
+RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10}
 
 
 def torch_rates(schedule, steps, **options):
@@ -245,11 +245,6 @@ def torch_rates(schedule, steps, **options):
             "cooldown",  # constant, then falling over three tenths
             {"warmup_steps": 0, "total_steps": 200},
             lambda: [0.1] * 140 + torch_rates("LinearLR", 60, start_factor=1.0, end_factor=0.0, total_iters=60),
-        ),
-        (
-            "step",  # drops at 60 and 85 percent
-            {"warmup_steps": 0, "total_steps": 200},
-            lambda: torch_rates("MultiStepLR", 200, milestones=[120, 170]),
         ),
     ],
 )

@@ -53,9 +53,9 @@ class TrainConfig:
     weight_decay: Annotated[float | None, Hparam] = None
     """Set the weight decay. Decoupled with adamw, an L2 penalty with sgd; never on biases, norms, class token and
     positions. Default: the model's own."""
-    schedule: Annotated[Literal["cosine", "step", "constant", "cooldown"], Hparam, InFiles] = "cosine"
-    """Choose the learning rate after the warm-up. cosine falls to zero; step is a tenth at 60 % and again at 85 % of
-    the run; constant stays; cooldown stays and falls to zero over the last 30 %."""
+    schedule: Annotated[Literal["cosine", "constant", "cooldown"], Hparam, InFiles] = "cosine"
+    """Choose the learning rate after the warm-up. cosine falls to zero; constant stays; cooldown stays and falls to
+    zero over the last 30 %."""
     warmup_epochs: Annotated[float | None, Hparam, InFiles] = None
     """Warm the learning rate up, linearly, for so many epochs. May be a fraction. Default: a tenth of the epochs."""
     label_smoothing: Annotated[float | None, Hparam, InFiles] = None

@@ -158,7 +158,6 @@ def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], fl
         schedule=shape or config.schedule,
         total_steps=max(1, setup.total_steps),
         warmup_steps=setup.warmup_steps,
-        steps_per_epoch=setup.steps_per_epoch,
     )
 
 

@@ -58,23 +58,18 @@ def leave_out_the_compiler() -> None:
         method.__dynamo_disable = method  # torch keeps the hidden method here
 
 
-def learning_rate(
-    *, peak: float, schedule: str, total_steps: int, warmup_steps: int, steps_per_epoch: int
-) -> Callable[[int], float]:
+def learning_rate(*, peak: float, schedule: str, total_steps: int, warmup_steps: int) -> Callable[[int], float]:
     """Return the learning rate of step 0, 1, ... as a function of the step alone.
 
     Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is wrong for most of them under
     torch 2.14, and torch's own have state.
 
     The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the last
-    step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
-    hundredth from the one at 85 %; `constant` stays; `cooldown` stays, then falls linearly to 0 over the last 30 % of
-    the run (Zhai et al. 2022, section 3.5), so that a longer run can continue from before the fall.
+    step (Loshchilov & Hutter 2017, eq. 5); `constant` stays; `cooldown` stays, then falls linearly to 0 over the last
+    30 % of the run (Zhai et al. 2022, section 3.5), so that a longer run can continue from before the fall.
     """
     if warmup_steps >= total_steps:
         raise OptionError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
-    total_epochs = math.ceil(total_steps / steps_per_epoch)
-    drops = [round(share * total_epochs) * steps_per_epoch for share in (0.6, 0.85)]
 
     def at(step: int) -> float:
         if step < warmup_steps:
@@ -84,8 +79,6 @@ def learning_rate(
             return peak * 0.5 * (1 + math.cos(math.pi * progress))
         if schedule == "cooldown":
             return peak * min(1, (total_steps - step) / (total_steps * COOLDOWN))
-        if schedule == "step":
-            return peak * 0.1 ** sum(step >= drop for drop in drops)
         assert schedule == "constant", schedule
         return peak
 
