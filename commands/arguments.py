@@ -162,7 +162,7 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
 
     config: Annotated[str | None, Arg(metavar="FILE")] = None
     """Read options from a TOML or JSON file, or a recipe. A run's config.json is such a file. Recipes: scratch-small,
-    finetune-small, finetune-sgd, finetune-adamw-llrd, linear-probe. The command line overrides both."""
+    finetune-small, finetune-sgd, finetune-adamw-llrd. The command line overrides both."""
     minutes: float | None = None
     """Plan the whole command for this many minutes. The speed is measured first; then the epochs are chosen, and the
     model and the image size, if they are not given."""

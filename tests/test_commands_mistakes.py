@@ -127,7 +127,7 @@ MISTAKES = [  # a command, words of its answer, and its exit code unless that is
     ("train --resume x", "unknown option --resume; here it is the command `resume RUN`."),
     ("train --model vit_tiny_16 --image-size 225", "nearest: 224, 240"),
     ("train --epochs many", "--epochs: 'many' is not INT or FLOAT"),
-    ("train --config linear", "did you mean linear-probe?"),
+    ("train --config finetune-smal", "did you mean finetune-small?"),
     ("train --seeds 2.5", "--seeds: '2.5' is not INT"),
     ("train --device", "--device: expected one"),
     ("train --device gpu", "unknown device 'gpu'; known: auto, cpu, cuda, cuda:N, mps"),

@@ -18,7 +18,6 @@ class Recipe:
     purpose: str
     source: str
     cost: str
-    command: str
     options: dict[str, dict[str, Any]]
     results: tuple[str, ...] = ()
     """Measured mean, spread, number of seeds and command, one line each."""
