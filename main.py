@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from common.errors import Interrupted, exit_code, first_line, out_of_memory, system_reason
-from common.shell import NAME, PREFIX, PROGRAM, command
+from common.shell import PREFIX, PROGRAM, command
 from common.text import printable
 from trainers.system import process
 from trainers.system.signals import signals
@@ -37,8 +37,6 @@ ALONE = {
     "COMMAND -h": "shows a command's options",
     "COMMAND --debug": "shows the traceback of an error",
     "--version": "names the program's version and its libraries",
-    "--completion": "prints the completion for bash and zsh:",
-    "": f'eval "$({NAME} --completion)"',
 }
 """Rows below the commands in the help."""
 
@@ -46,7 +44,7 @@ ALONE = {
 def usage() -> str:
     """Return the help of the whole program."""
     listed = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
-    rest = "\n".join(f"{f'{PROGRAM} {words}' if words else '':<34}{text}" for words, text in ALONE.items())
+    rest = "\n".join(f"{f'{PROGRAM} {words}':<34}{text}" for words, text in ALONE.items())
     return f"""usage: {PROGRAM} [COMMAND] [OPTIONS]
 
 Train Vision Transformers and compare them; TensorBoard shows the runs. Without
@@ -115,11 +113,6 @@ def answer(argv: list[str]) -> int:
 
         found = versions_of("torch", "torchvision", "pytorch-ignite", "tensorboard")
         print(", ".join(f"{name} {version}" for name, version in found.items()))
-        return 0
-    if argv == ["--completion"]:
-        from commands.parser import completion
-
-        print("\n".join(completion({name: module_of(name).Options for name in COMMANDS})))
         return 0
     if not argv:
         from commands.compare import STORY

@@ -1,4 +1,4 @@
-"""The parser, the help and the completion of every command, made from its class of options. No torch here."""
+"""The parser and the help of every command, made from its class of options. No torch here."""
 
 import argparse
 import ast
@@ -12,7 +12,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, cast
 
 from common.errors import OptionError
 from common.options import InFiles, NoWord, Option, Output, OutputFolder, Positional, options_of
-from common.shell import NAME
 from common.text import did_you_mean
 
 ASKED = {"-h", "--help", "--help-all"}
@@ -333,17 +332,3 @@ def docstrings(options_class: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = text
     return found
-
-
-def completion(commands: Mapping[str, type]) -> Iterator[str]:
-    """Yield the lines that bash evaluates, and zsh after `autoload -U bashcompinit && bashcompinit`."""
-    yield "_vit_train() {"
-    yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'
-    yield '    case "${COMP_WORDS[1]}" in'
-    for name, options_class in commands.items():
-        yield f'        {name}) words="{" ".join(sorted({*named_options(options_class), *ASKED, "--debug"}))}" ;;'
-    yield "    esac"
-    yield f'    [ "$COMP_CWORD" -eq 1 ] && words="{" ".join(commands)}"'
-    yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
-    yield "}"
-    yield f"complete -o default -F _vit_train {NAME}"

@@ -1,10 +1,9 @@
-"""The command line: help, completion, --version, several seeds, places that fail."""
+"""The command line: help, --version, several seeds, places that fail."""
 
 import errno
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -16,7 +15,7 @@ from PIL import Image
 
 import main
 from commands.arguments import TrainOptions
-from commands.parser import UsageError, help_of, kinds, named_options, on_line, parse, read
+from commands.parser import help_of, kinds, on_line, parse, read
 from common.errors import OptionError
 from common.options import Positional, options_of
 from common.shell import PROGRAM, VERSION
@@ -200,29 +199,6 @@ def test_help_goes_to_standard_output_with_exit_code_0(words, capsys):
         main.main(words)
     assert not stop.value.code
     assert capsys.readouterr().out.startswith(f"usage: {PROGRAM}")
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not here")
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [("tr", "train"), ("train --weight", "--weight-decay --weights"), ("check --no", "--no-near")],
-)
-def test_a_shell_completes_commands_and_options(typed, completed, capsys):
-    assert main.main(["--completion"]) == 0
-    words = ["vit-train", *typed.split()]
-    ask = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _vit_train; echo ${{COMPREPLY[@]}}"
-    shell = ["bash", "-c", f"{capsys.readouterr().out}\n{ask}"]
-    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout.strip() == completed
-
-
-@EACH
-def test_a_shell_is_offered_what_the_command_understands_and_nothing_else(name, capsys):
-    assert main.main(["--completion"]) == 0
-    offered = re.search(rf'^ +{name}\) words="(.*)" ;;$', capsys.readouterr().out, re.MULTILINE)[1].split()
-    assert set(offered) == {*named_options(CLASSES[name]), "-h", "--help", "--help-all", "--debug"}
-    for option in named_options(CLASSES[name]):
-        with pytest.raises(UsageError, match="unknown option --no-such"):
-            parse(CLASSES[name], [option, "--no-such"], prog="x")
 
 
 def test_explain_lists_the_methods_that_there_are():

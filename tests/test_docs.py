@@ -92,7 +92,6 @@ def test_every_option_that_is_named_exists() -> None:
     known = {
         "--help",
         "--help-all",
-        "--completion",
         "--version",
         "--debug",
         *(f"--{word}" for word in OF_OTHERS.split()),
