@@ -1,14 +1,12 @@
-"""Run a program as a process of its own, to time it or to read its numbers."""
+"""Run a program as a process of its own, to time it or to read what it prints."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,8 +29,3 @@ def seconds_of(*argv: object, env: dict[str, str] | None = None) -> float:
     start = time.perf_counter()
     output_of(*argv, env=env)
     return time.perf_counter() - start
-
-
-def numbers_of(*argv: object) -> Any:
-    """Return the JSON that `python argv...` prints as its last line."""
-    return json.loads(output_of(*argv).splitlines()[-1])

@@ -16,7 +16,7 @@ class ImageSpec:
     """How an image becomes a model's input, in training, evaluation and exports alike.
 
     An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
-    channel. A run, checkpoint or export without `fit` and `decoding` used their defaults.
+    channel.
     """
 
     image_size: int = 224

@@ -16,6 +16,7 @@ from dataclasses import replace
 from common.errors import OptionError
 from common.text import pluralise
 from comparison.plan import Cell, ComparisonPlan, PlannedArm
+from trainers.budget.planned_run import rounded
 from trainers.multirun.runs import Planned
 from trainers.options import defaults
 
@@ -166,11 +167,6 @@ def measured(plan: ComparisonPlan) -> tuple[float, ...]:
     """Return the seconds of each run."""
     assert plan.seconds is not None, "a plan of minutes has been measured"
     return plan.seconds
-
-
-def rounded(passes: float) -> float:
-    """Round passes down, to hundredths where they are few."""
-    return float(int(passes)) if passes >= 20 else max(0.01, int(100 * passes) / 100)
 
 
 class Clock:

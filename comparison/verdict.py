@@ -279,7 +279,7 @@ VERDICTS = {
     "model": lambda row: row.arm,
     "accuracy %": mean_text,
     "difference, points": points_text,
-    "verdict": lambda row: verdict_text(row),
+    "verdict": verdict_text,
 }
 """Columns of the table of results, few enough for a phone: heading -> text for a row of the table."""
 

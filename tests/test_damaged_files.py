@@ -80,7 +80,6 @@ def trained(trained_once, tmp_path):
     return shutil.copytree(trained_once, tmp_path / "trained")
 
 
-NAN = float("nan")
 TEST = {"accuracy": 0.5, "loss": 1.0, "macro_f1": 0.5, "ece": 0.1}
 
 

@@ -37,7 +37,7 @@ def pictures(side=64, n=4):
     return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("options", [{"name": "mix:vit_stem_16@64"}, {"name": "ensemble"}, {"networks": MIX.networks}])
+@pytest.mark.parametrize("options", [{"name": "ensemble"}, {"networks": MIX.networks}])
 def test_a_name_alone_is_no_ensemble(options):
     with pytest.raises(OptionError, match="an ensemble has the name 'ensemble' and a list of networks"):
         ModelConfig(**options)

@@ -206,7 +206,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         take_types(self)
         require_finite(self)
-        if self.name.startswith("mix:") or (self.name == ENSEMBLE) != bool(self.networks):
+        if (self.name == ENSEMBLE) != bool(self.networks):
             raise OptionError(
                 f"model {self.name!r}: an ensemble has the name {ENSEMBLE!r} and a list of networks, in a file for"
                 " --config (docs/train.md); --minutes and --weights auto make one"

@@ -102,13 +102,12 @@ class RunLoggers(ExitStack):
         for logger in (self.train, self.val):
             logger.flush()
 
-    def add_picture(self, tag: str, png: bytes, step: int) -> Path:
+    def add_picture(self, tag: str, png: bytes, step: int) -> None:
         """Show a PNG, and write the same bytes to `figures/<tag>_step_<step>.png` next to `tb/`."""
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, png)
         add_png(self.val.writer, numbered(tag), png, step)
-        return path
 
 
 def keep_in_order(folder: Path) -> None:

@@ -112,7 +112,6 @@ def open_best(run: RunFolder) -> BestModel:
     """Build the best model of a run. Raises CheckpointError as `load` does."""
     path, checkpoint = run.best, read_best(run)
     with report_damage(path), untrusted_run():
-        # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
         classes = len(checkpoint["class_names"])

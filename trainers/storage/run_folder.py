@@ -21,7 +21,7 @@ from common.shell import command
 from common.tables import csv_text, read_rows
 from common.text import shorten_list
 from trainers.config import RunConfig, from_dict, run_options, to_dict
-from trainers.storage.data_folder import from_directory, is_a_set, is_there
+from trainers.storage.data_folder import TUNING, from_directory, is_a_set, is_there
 from trainers.system import folder_lock
 from vit.config import HUB_OFFLINE
 
@@ -69,7 +69,7 @@ class RunFolder:
         output_dir = Path(output_dir)
         if name == "latest":
             # Runs that only tried a rate lie deeper in it than those of a set of its name.
-            tried = output_dir / "tuning"
+            tried = output_dir / TUNING
             runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
             if not runs:
                 raise FileNotFoundError(f"no run in {output_dir}/: `{command('train')}` makes one")
