@@ -6,11 +6,11 @@ import unicodedata
 
 import numpy as np
 import pytest
-from fake_sets import Spec, class_folders, save
+from fake_sets import Spec, class_folders, save, write_table
 from small_comparison import arm_of
 
 from common.errors import DataError, OptionError
-from common.tables import csv_lines, csv_text, frame_of, frame_text
+from common.tables import csv_lines, frame_of, frame_text
 from common.tables import read_table as read_own
 from common.text import read_text
 from datasets import DataConfig, build_dataloaders, describe
@@ -27,7 +27,7 @@ CELLS = ["a,b", 'say "hi"', "two\nlines", "a\rb", "=1+1", "'=x", "-1", "é\udcff
 ODD = "\udcff"
 
 
-def test_a_frame_and_a_stream_of_rows_make_the_same_text_which_reads_back_to_the_last_bit(tmp_path):
+def test_text_of_a_frame_reads_back_to_the_last_bit(tmp_path):
     numbers = np.random.default_rng(0).standard_normal(len(CELLS)).tolist()
     header, rows = ("path", "=n", "number"), [(cell, 3, x) for cell, x in zip(CELLS, numbers, strict=True)]
     text = frame_text(frame_of(header, rows))
@@ -56,7 +56,7 @@ def test_a_table_that_cannot_be_read_is_one_line(tmp_path, text, said):
         assert "\n" not in str(error.value)
 
 
-def test_lines_of_a_persons_table_are_counted_as_an_editor_does(tmp_path):
+def test_problems_name_lines_as_an_editor_counts(tmp_path):
     (tmp_path / "a.png").touch()
     table = tmp_path / "t.csv"
     table.write_text('# made by hand\n\npath,label\n\n"no\nsuch",cat\n  ,\na.png,cat\ngone.png,dog\n')
@@ -77,16 +77,17 @@ def test_predictions_of_odd_names_are_a_frame(tmp_path):
     assert frame[f"p(ant{ODD})"].dtype == np.float64
 
 
-def people_table(folder, *, header="image,label", line="{file},{label}", name="{number:03}.png", count=16, **how):
-    """A person's table of small pictures in two classes."""
-    lines = []
-    for number in range(count):
-        file, label = name.format(number=number, part=number // 4), "ab"[number % 2]
+def people_table(folder, *, header="image,label", line="{file},{label}", name="{number:03}.png", words=("", "")):
+    """A person's table of 24 small pictures in two classes; `words`: of the first 16 and of the others."""
+    lines = [header]
+    for number in range(24):
+        file = name.format(number=number)
         save(folder / file, seed=number)
         names = {"file": file, "name": file.rpartition("/")[2], "windows": file.replace("/", "\\")}
-        lines.append(line.format(**names, stem=names["name"][:-4], number=number, label=label))
+        more = {"stem": names["name"][:-4], "number": number, "label": "ab"[number % 2], "word": words[number >= 16]}
+        lines.append(line.format(**names, **more))
     table = folder / "labels.csv"
-    table.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8", **how)
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return table
 
 
@@ -95,6 +96,15 @@ def used(source, root, **options):
     bundle = build_dataloaders(DataConfig(source=str(source), root=root / "data", workers=0, **options), Spec())
     images = {split: loader.dataset for split, loader in bundle.dataloaders.items()}
     return {split: [one.path(row) for row in range(len(one))] for split, one in images.items()}, describe(bundle)
+
+
+def kinds_of(source):
+    return {one.kind for one in check_source(str(source), near=False).findings}
+
+
+def decomposed(text):
+    """As a Mac names files."""
+    return unicodedata.normalize("NFD", text)
 
 
 @pytest.mark.parametrize("named", ["", "Unnamed: 0", " "])
@@ -126,11 +136,8 @@ def test_the_index_column_of_pandas_is_no_group(tmp_path, named, index):
         ("exam", ("vision test", "hearing test"), ""),
     ],
 )
-def test_a_column_that_means_the_split_is_used_or_refused_and_never_trained_over(tmp_path, column, words, held):
-    table = people_table(tmp_path / "set", header=f"image,label,{column}", line="{file},{label},{number}", count=24)
-    lines = table.read_text().splitlines()
-    rows = [line.rpartition(",")[0] + f",{words[number >= 16]}" for number, line in enumerate(lines[1:])]
-    table.write_text("\n".join([lines[0], *rows]))
+def test_a_column_of_splits_is_used_or_refused(tmp_path, column, words, held):
+    table = people_table(tmp_path / "set", header=f"image,label,{column}", line="{file},{label},{word}", words=words)
     if held is None:
         with pytest.raises(DataError, match="rename"):
             used(table, tmp_path)
@@ -143,30 +150,26 @@ def test_a_column_that_means_the_split_is_used_or_refused_and_never_trained_over
         assert len(parts) == 3
 
 
-NAMES = {
-    "of a Mac": ("images/{number}_käfer.png", "{file}", "NFD"),
-    "in folders of a Mac": ("bäume/{number}.png", "{file}", "NFD"),
-    "stems of capital endings": ("images/{number:03}.JPG", "{stem}", "NFC"),
-    "below a separator": ("images/{number}.png", "{file}", "sep=;"),
-    "below comments": ("images/{number}.png", "{file}", "# made, by a tool\n\n#again"),
-    "between bars": ("images/{number}.png", "{file}", "|"),
-    "as Windows writes": ("images/deep/{number}.png", "{windows}", "NFC"),
-    "of Kaggle": ("train/{number:04x}.jpg", "{stem}", "NFC"),
-    "in a folder beside": ("images/{number}.png", "{name}", "NFC"),
+NAMES = {  # the file, its cell, the header
+    "of a Mac": (decomposed("images/{number}_käfer.png"), "{file}", "file,label"),
+    "in folders of a Mac": (decomposed("bäume/{number}.png"), "{file}", "file,label"),
+    "stems of capital endings": ("images/{number:03}.JPG", "{stem}", "file,label"),
+    "below a separator": ("images/{number}.png", "{file}", "sep=;\nfile;label"),
+    "below comments": ("images/{number}.png", "{file}", "# made, by a tool\n\n#again\nfile,label"),
+    "between bars": ("images/{number}.png", "{file}", "file|label"),
+    "as Windows writes": ("images/deep/{number}.png", "{windows}", "file,label"),
+    "of Kaggle": ("train/{number:04x}.jpg", "{stem}", "file,label"),
+    "in a neighbouring folder": ("images/{number}.png", "{name}", "file,label"),
 }
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_cells_that_surely_mean_a_file_are_read_with_and_without_labels(tmp_path, kind):
-    name, line, how = NAMES[kind]
-    between = how if how == "|" else ";" if how == "sep=;" else ","
-    above = f"{how}\n" if how.startswith(("sep", "#")) else ""
-    header, line = above + between.join(("file", "label")), between.join((line, "{label}"))
-    name = unicodedata.normalize("NFD" if how == "NFD" else "NFC", name)
-    table = people_table(tmp_path / "set", header=header, line=line, name=name)
+@pytest.mark.parametrize(("name", "cell", "header"), NAMES.values(), ids=NAMES)
+def test_cells_that_mean_a_file_are_read(tmp_path, name, cell, header):
+    between = header.removesuffix("label")[-1]
+    table = people_table(tmp_path / "set", header=header, line=f"{cell}{between}{{label}}", name=name)
     table.write_text(unicodedata.normalize("NFC", table.read_text()))
     trained = {os.path.abspath(table.parent / path) for paths in used(table, tmp_path)[0].values() for path in paths}
-    assert len(trained) == 16
+    assert len(trained) == 24
     pool = read_pool(str(table), tmp_path)
     assert set(pool.samples.paths) == set(pool.given) == trained
     for change in (("label", "remark"), (f"{between}a\n", f"{between}\n")):
@@ -175,19 +178,14 @@ def test_cells_that_surely_mean_a_file_are_read_with_and_without_labels(tmp_path
 
 
 @pytest.mark.parametrize("cell", ["{number:03}.png", "{number:03}"], ids=["name", "stem"])
-def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
+def test_a_cell_of_two_files_names_both(tmp_path, cell):
     table = people_table(tmp_path / "set", name="photos/{number:03}.png", line=cell + ",{label}")
     people_table(tmp_path / "set", name="annotations/{number:03}.png", line=cell + ",{label}")
     with pytest.raises(DataError, match=r"annotations/000.png.*photos/000.png"):
         used(table, tmp_path)
     save(tmp_path / "set" / "photos" / "100.png", seed=100)
     table.write_text(table.read_text() + "100.png,a\n")
-    assert {problem.kind for problem in check_source(str(table)).findings} > {"ambiguous_file"}
-
-
-def write_table(path, rows, header=("path", "label")):
-    path.write_text(csv_text(header, rows), encoding="utf-8")
-    return path
+    assert kinds_of(table) > {"ambiguous_file"}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,7 @@ def write_table(path, rows, header=("path", "label")):
         (("1.1", "1.10"), True),
     ],
 )
-def test_labels_that_are_one_number_are_an_error_of_a_table_and_a_warning_of_folders(tmp_path, labels, same):
+def test_labels_of_one_number_are_named(tmp_path, labels, same):
     folder = class_folders(tmp_path / "set", dict.fromkeys(labels, 6))
     table = write_table(tmp_path / "set" / "t.csv", [(f"{a}/{n:03}.png", a) for a in labels for n in range(6)])
     for source, severity in ((table, "error"), (folder, "warning")):
@@ -215,62 +213,44 @@ def test_labels_that_are_one_number_are_an_error_of_a_table_and_a_warning_of_fol
         table.unlink(missing_ok=True)
 
 
-def copied(rows):
-    return [*rows, *rows]
-
-
-def other_label(rows):
-    return [*rows, *((path, "b" if label == "a" else "a", split) for path, label, split in rows[:2])]
-
-
-def other_split(rows):
-    return [*rows, *((path, label, "val") for path, label, _ in rows[:2])]
-
-
-@pytest.mark.parametrize(
-    ("change", "errors", "kept"), [(copied, 0, 12), (other_label, 2, None), (other_split, 2, None)]
-)
-def test_rows_that_say_the_same_count_once_and_rows_that_differ_are_to_be_chosen_from(
-    tmp_path, capsys, change, errors, kept
-):
+@pytest.mark.parametrize(("again", "errors"), [({}, 0), ({"label": "b"}, 2), ({"split": "val"}, 2)])
+def test_equal_rows_count_once_others_are_refused(tmp_path, capsys, again, errors):
     class_folders(tmp_path / "set", {"a": 8, "b": 8})
-    rows = [(f"{name}/{n:03}.png", name, "val" if n > 5 else "train") for name in "ab" for n in range(8)]
-    table = write_table(tmp_path / "set" / "t.csv", change(rows), ("path", "label", "split"))
-    report = check_source(str(table), near=False)
-    assert report.errors == errors
+    rows = [
+        {"path": f"{name}/{n:03}.png", "label": name, "split": "val" if n > 5 else "train"}
+        for name in "ab" for n in range(8)
+    ]  # fmt: skip
+    rows += [row | again for row in rows[:2]]
+    table = write_table(tmp_path / "set" / "t.csv", [(*row.values(),) for row in rows], ("path", "label", "split"))
+    assert check_source(str(table), near=False).errors == errors
     assert main(["check", str(table), "--no-near", "--output", str(tmp_path / "c.csv")]) == (3 if errors else 0)
     assert "--exclude" not in capsys.readouterr().out  # it would leave good pictures out
-    if kept is None:
+    if errors:
         with pytest.raises(DataError, match="differ"):
             used(table, tmp_path)
     else:
-        assert len(used(table, tmp_path)[0]["train"]) == kept
+        assert len(used(table, tmp_path)[0]["train"]) == 12
 
 
-@pytest.mark.parametrize("sign", ["|", ",", ";", " ", "/", "+", " & ", "_"])
-def test_labels_that_occur_alone_and_together_are_several_in_one(tmp_path, sign):
-    labels = ["red", "green", "blue", f"red{sign}green", f"red{sign}blue", f"green{sign}blue"]
-    class_folders(tmp_path / "set", {str(number): 6 for number in range(6)})
-    rows = [(f"{number}/{n:03}.png", label) for number, label in enumerate(labels) for n in range(6)]
-    table = write_table(tmp_path / "set" / "t.csv", rows)
-    kinds = {one.kind for one in check_source(str(table), near=False).findings}
-    assert "multi_label" in kinds
+ALONE_AND_TOGETHER = "red, green, blue, red{0}green, red{0}blue, green{0}blue"
 
 
 @pytest.mark.parametrize(
-    "labels",
+    ("labels", "several"),
     [
-        ["black bear", "brown bear", "polar bear", "black cat", "brown dog", "black dog"],
-        ["bear", "brown bear", "black bear", "dog", "black dog", "brown dog"],
-        ["day_in", "day_out", "night_in", "night_out"],
+        *((ALONE_AND_TOGETHER.format(sign), True) for sign in ("|", ",", ";", " ", "/", "+", " & ", "_")),
+        ("black bear, brown bear, polar bear, black cat, brown dog, black dog", False),
+        ("bear, brown bear, black bear, dog, black dog, brown dog", False),
+        ("day_in, day_out, night_in, night_out", False),
     ],
 )
-def test_names_of_several_words_are_one_label(tmp_path, labels):
-    class_folders(tmp_path / "set", dict.fromkeys(labels, 6))
-    assert "multi_label" not in {one.kind for one in check_source(str(tmp_path / "set"), near=False).findings}
+def test_labels_alone_and_together_are_several_in_one(tmp_path, labels, several):
+    class_folders(tmp_path / "set", {str(number): 6 for number in range(6)})
+    rows = [(f"{at}/{n:03}.png", label) for at, label in enumerate(labels.split(", ")) for n in range(6)]
+    assert ("multi_label" in kinds_of(write_table(tmp_path / "set" / "t.csv", rows))) is several
 
 
-def test_a_table_without_a_column_of_labels_says_what_could_be_one_in_a_short_line(tmp_path):
+def test_likely_columns_of_labels_are_named(tmp_path):
     class_folders(tmp_path / "set", {"a": 3, "b": 3})
     rows = [(f"{name}/{n:03}.png", str(int(name == "a")), f"{name == 'b':.1f}") for name in "ab" for n in range(3)]
     table = write_table(tmp_path / "set" / "t.csv", rows, ("image", "mel", "nv"))
@@ -284,7 +264,7 @@ def test_a_table_without_a_column_of_labels_says_what_could_be_one_in_a_short_li
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_text_files_of_windows_are_read_wherever_a_person_hands_one_over(tmp_path, encoding):
+def test_each_text_file_of_windows_is_read(tmp_path, encoding):
     def write(name, text):
         (tmp_path / name).write_text(text, encoding=encoding, newline="\r\n")
         return tmp_path / name
@@ -298,62 +278,46 @@ def test_text_files_of_windows_are_read_wherever_a_person_hands_one_over(tmp_pat
     table.unlink()
     exclude = write("exclude.csv", "kind;path\nx;käfer/000.png\n")
     assert sum(map(len, used(tmp_path / "set", tmp_path, exclude=exclude)[0].values())) == 17
-    rows = "".join(
-        f"{name}/{n:03}.png;{name};{'val' if n > 6 else 'train'}\n" for name in ("ant", "käfer") for n in range(9)
-    )
-    parts = used(tmp_path / "set", tmp_path, split=write("split.csv", f"path;label;split\n{rows}"))[0]
+    splits = ["train"] * 7 + ["val"] * 2
+    rows = [f"{name}/{n:03}.png;{name};{split}\n" for name in ("ant", "käfer") for n, split in enumerate(splits)]
+    parts = used(tmp_path / "set", tmp_path, split=write("split.csv", f"path;label;split\n{''.join(rows)}"))[0]
     assert {split: len(paths) for split, paths in parts.items()} == {"train": 14, "val": 4}
 
 
 @pytest.mark.parametrize(
     ("text", "encoding"),
     [
-        ("кот", "cp1251"),
-        ("猫", "shift-jis"),
-        ("żółw", "cp1250"),
-        ("käfer", "mac-roman"),
-        ("käfer", "cp850"),
+        ("кот", "cp1251"), ("猫", "shift-jis"), ("żółw", "cp1250"), ("käfer", "mac-roman"), ("käfer", "cp850"),
         ("käfer", "utf-16-le"),
     ],
-)
-def test_text_whose_letters_are_not_sure_is_refused_and_not_guessed(tmp_path, text, encoding):
+)  # fmt: skip
+def test_text_of_unsure_letters_is_refused(tmp_path, text, encoding):
     (tmp_path / "names.txt").write_bytes(f"{text}\nant\n".encode(encoding))
     with pytest.raises(DataError, match="UTF-8"):
         read_text(tmp_path / "names.txt")
 
 
 @pytest.mark.parametrize("path", ["C:\\Users\\me", "C:\\temp\\new", "photos\\day"])
-@pytest.mark.parametrize("quote", ['"', "'"])
-def test_a_path_of_windows_between_double_quotes_is_refused_with_what_helps(tmp_path, path, quote):
+def test_a_path_of_windows_needs_single_quotes(tmp_path, path):
     file = tmp_path / "options.toml"
-    file.write_text(f"epochs = 1  # a comment's\ndata = {quote}{path}{quote}\n")
-    if quote == "'":
-        assert load_config(file).data.source == path
-        return
+    file.write_text(f"epochs = 1  # a comment's\ndata = '{path}'\n")
+    assert load_config(file).data.source == path
+    file.write_text(f'epochs = 1  # a comment\'s\ndata = "{path}"\n')
     with pytest.raises(OptionError, match="single quotes"):
         load_config(file)
 
 
-def spelt(kind, root):
-    return {
-        "absolute": str(root / "käfer" / "000.png"),
-        "dot": "./käfer/000.png",
-        "windows": "käfer\\000.png",
-        "decomposed": unicodedata.normalize("NFD", "käfer/000.png"),
-    }[kind]
-
-
-@pytest.mark.parametrize("kind", ["absolute", "dot", "windows", "decomposed"])
-def test_images_to_exclude_are_found_as_other_programs_name_them(tmp_path, kind):
+@pytest.mark.parametrize("name", ["{}/käfer/000.png", "./käfer/000.png", "käfer\\000.png", decomposed("käfer/000.png")])
+def test_exclude_finds_images_however_named(tmp_path, name):
     root = class_folders(tmp_path / "set", {"ant": 9, "käfer": 9})
-    (tmp_path / "list.csv").write_text(f"path,severity\n{spelt(kind, root)},Error\nant/0001.png,error\n")
+    (tmp_path / "list.csv").write_text(f"path,severity\n{name.format(root)},Error\nant/0001.png,error\n")
     parts, said = used(root, tmp_path, exclude=tmp_path / "list.csv")
     assert not any("käfer/000.png" in paths for paths in parts.values())
     assert sum(map(len, parts.values())) == 17
     assert any("ant/0001.png" in line for line in said)
 
 
-def test_a_list_to_exclude_of_which_no_row_is_here_is_an_error(tmp_path):
+def test_exclude_of_no_image_that_is_there_is_an_error(tmp_path):
     root = class_folders(tmp_path / "set", {"ant": 9, "bee": 9})
     (tmp_path / "list.csv").write_text("path\nant/0001.png\n000.png\n")
     with pytest.raises(DataError, match=r"ant/0001.png"):
