@@ -6,26 +6,30 @@ import json
 import re
 import shutil
 import unicodedata
+from itertools import product
 
 import numpy as np
 import pytest
 from fake_sets import Spec, parquet, save, write_table
 from PIL import Image
-from small_run import call
+from small_run import call, labelled_photos, make_run
 
-from commands import pack
-from commands.parser import parse
+from commands.compare import parse_arm
+from comparison.shared_split import shared_split
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 from datasets.config import Columns
 from datasets.open import read_samples, split_samples
+from trainers.budget.ranking import rank
+from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import read_result
 
 CLASSES = ("ill", "well")
+NAME = "{label}/p{patient:02}_{image}.png"
 
 
-def patients(root, *, of_class=6, images=4, name="{label}/p{patient:02}_{image}.png", seed=0):
+def patients(root, *, of_class=6, images=4, name=NAME, seed=0):
     """A folder with patients 1 to 12, of whom the first six are ill."""
     for number, label in enumerate(CLASSES):
         for patient in range(1 + number * of_class, 1 + (number + 1) * of_class):
@@ -52,6 +56,10 @@ def parts_of_groups(samples):
     return parts
 
 
+def all_whole(samples):
+    return all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+
+
 def said(source, root, **options):
     try:
         return "\n".join(describe(build_dataloaders(config(source, root, **options), Spec())))
@@ -59,18 +67,32 @@ def said(source, root, **options):
         return f"refused: {error}"
 
 
-def test_a_pattern_names_the_group_by_its_first_parenthesis_or_by_all_that_it_matches(tmp_path):
-    source = patients(tmp_path / "set")
-    by_parenthesis = read_samples(config(source, tmp_path, group=r"/(p\d+)_"))
-    by_all = read_samples(config(source, tmp_path, group=r"p\d+"))
-    assert grouped(by_parenthesis) == grouped(by_all)
-    assert grouped(by_all)["ill/p03_2.png"] == "p03"
-    assert len(by_all.group_names) == 12
-    assert by_all.groups.dtype == np.int32
+@pytest.mark.parametrize(
+    ("name", "option", "how", "path", "group"),
+    [
+        (NAME, r"/(p\d+)_", r"by the pattern '/(p\d+)_'", "ill/p03_2.png", "p03"),
+        (NAME, r"p\d+", r"by the pattern 'p\d+'", "ill/p03_2.png", "p03"),
+        ("{label}/patient {patient}/{image}.png", "folder", "by the folder below the class", "ill/patient 3/2.png",
+         "patient 3"),
+        ("patient {patient}/{label}/{image}.png", "folder", "by the folder above the class", "patient 3/ill/2.png",
+         "patient 3"),
+        ("images/{patient:02}/{label}_{image}.png", "folder", "by the folder in 'images'", "images/03/ill_2.png", "03"),
+    ],
+)  # fmt: skip
+def test_a_pattern_or_a_folder_names_the_groups(tmp_path, name, option, how, path, group):
+    source = patients(tmp_path / "set", name=name)
+    if not name.startswith("{label}"):
+        files = [str(file.relative_to(source)) for file in sorted(source.rglob("*.png"))]
+        rows = [(file, next(label for label in CLASSES if label in file)) for file in files]
+        source = write_table(source / "labels.csv", rows)
+    samples = read_samples(config(source, tmp_path, group=option))
+    assert grouped(samples)[path] == group
+    assert samples.groups.dtype == np.int32
+    assert f"groups: 12 {how}, 4 images each" in said(source, tmp_path, group=option)
 
 
 @pytest.mark.parametrize("name", ["copies-batch", "copies-", "copies-12"])
-def test_a_group_may_be_called_as_groups_of_copies_begin(tmp_path, name):
+def test_a_group_may_be_called_like_one_of_copies(tmp_path, name):
     """And is a person's all the same, where copies join it."""
     source = patients(tmp_path / "set", name="{label}/p{patient}/{image}.png")
     (source / "ill" / "p1").rename(source / "ill" / name)
@@ -79,10 +101,10 @@ def test_a_group_may_be_called_as_groups_of_copies_begin(tmp_path, name):
             shutil.copy(source / "ill" / name / "0.png", source / "ill" / name / "9.png")
         samples = split_samples(config(source, tmp_path, group="folder"))
         assert name in samples.group_names
-        assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+        assert all_whole(samples)
 
 
-def test_folders_below_classes_are_groups_where_a_class_is_called_train(tmp_path):
+def test_folders_are_groups_below_a_class_called_train(tmp_path):
     for at, label in enumerate(("bus", "car", "train")):
         for number in range(6):
             folder = tmp_path / "set" / label / (f"p{number % 3}" if label != "train" and number else "")
@@ -90,53 +112,36 @@ def test_folders_below_classes_are_groups_where_a_class_is_called_train(tmp_path
     assert set(read_samples(config(tmp_path / "set", tmp_path, group="folder")).group_names) == {"p0", "p1", "p2"}
 
 
-@pytest.mark.parametrize(
-    ("name", "said_where", "path", "group"),
-    [
-        ("{label}/patient {patient}/{image}.png", "below the class", "ill/patient 3/2.png", "patient 3"),
-        ("patient {patient}/{label}/{image}.png", "above the class", "patient 3/ill/2.png", "patient 3"),
-        ("images/{patient:02}/{label}_{image}.png", "in 'images'", "images/03/ill_2.png", "03"),
-    ],
-)
-def test_a_folder_is_the_group(tmp_path, name, said_where, path, group):
-    source = patients(tmp_path / "set", name=name)
-    if not name.startswith("{label}"):
-        files = [str(file.relative_to(source)) for file in sorted(source.rglob("*.png"))]
-        rows = [(file, next(label for label in CLASSES if label in file)) for file in files]
-        source = write_table(source / "labels.csv", rows)
-    assert grouped(read_samples(config(source, tmp_path, group="folder")))[path] == group
-    assert f"groups: 12 by the folder {said_where}, 4 images each" in said(source, tmp_path, group="folder")
-
-
-def table_of(root, *, column="Patient"):
-    source = patients(root)
-    files = sorted(source.rglob("*.png"))
-    rows = [(str(file.relative_to(source)), file.parent.name, file.name[:3]) for file in files]
-    return write_table(source / "labels.csv", rows, ("path", "label", column))
-
-
-def test_a_column_of_a_table_names_the_groups_and_an_empty_cell_none(tmp_path):
-    table = table_of(tmp_path / "set")
-    table.write_text(table.read_text().replace("ill/p01_0.png,ill,p01", "ill/p01_0.png,ill,"))
+def test_a_column_names_the_groups_an_empty_cell_none(tmp_path):
+    files = sorted(patients(tmp_path / "set").rglob("*.png"))
+    rows = [(f"{file.parent.name}/{file.name}", file.parent.name, file.name[:3]) for file in files]
+    rows[0] = ("ill/p01_0.png", "ill", "")
+    table = write_table(tmp_path / "set" / "labels.csv", rows, ("path", "label", "Patient"))
     samples = read_samples(config(table, tmp_path, group="patient"))
     assert grouped(samples)["ill/p03_2.png"] == "p03"
     assert grouped(samples)["ill/p01_0.png"] == ""
     assert samples.groups[list(samples.paths).index("ill/p01_0.png")] == -1
     assert "groups: 12 by the column 'patient', 3 to 4 images each" in said(table, tmp_path, group="patient")
+    assert "has no column 'animal': found path, label, patient" in said(table, tmp_path, group="animal")
 
 
-def test_a_column_that_is_not_there_is_answered_with_those_that_are(tmp_path):
-    words = said(table_of(tmp_path / "set"), tmp_path, group="animal")
-    assert "has no column 'animal': found path, label, patient" in words
+def test_a_column_of_parquet_names_the_groups(tmp_path):
+    files, source = sorted(patients(tmp_path / "files").rglob("*.png")), tmp_path / "parts" / "all.parquet"
+    rows = [(file.read_bytes(), f"{number:03}.png", file.parent.name) for number, file in enumerate(files)]
+    parquet(source, rows, Patient=[file.name[:3] for file in files])
+    samples = read_samples(config(source, tmp_path, group="Patient"))
+    assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
+    assert "groups: 12 by the column 'patient', 4 images each" in said(source, tmp_path, group="Patient")
+    assert read_samples(config(source, tmp_path)).groups is None
+    with pytest.raises(DataError, match="'Animal'"):
+        read_samples(config(source, tmp_path, group="Animal"))
 
 
-def test_two_spellings_of_one_name_in_unicode_are_one_group(tmp_path):
-    for number, form in enumerate(("NFC", "NFD")):
-        for label in CLASSES:
-            for image in range(3):
-                name = unicodedata.normalize(form, f"José_{form}{image}.png")
-                save(tmp_path / "set" / label / name, seed=number * 10 + image + 100 * (label == "ill"))
-                save(tmp_path / "set" / label / f"Ann_{form}{image}.png", seed=50 + number * 10 + image)
+def test_two_spellings_of_a_name_are_one_group(tmp_path):
+    for seed, (label, form, person) in enumerate(product(CLASSES, ("NFC", "NFD"), ("José", "Ann"))):
+        for image in range(3):
+            name = unicodedata.normalize(form, f"{person}_{form}{image}.png")
+            save(tmp_path / "set" / label / name, seed=10 * seed + image)
     samples = read_samples(config(tmp_path / "set", tmp_path, group=r"([^/]+)_"))
     assert sorted(samples.group_names) == ["Ann", "José"]
 
@@ -150,7 +155,7 @@ def test_two_spellings_of_one_name_in_unicode_are_one_group(tmp_path):
         ("png", "--group 'png' puts all 48 images into one group, 'png'"),
     ],
 )
-def test_a_pattern_that_makes_no_groups_is_answered_in_one_line_with_three_paths(tmp_path, option, words):
+def test_what_makes_no_groups_is_refused(tmp_path, option, words):
     answer = said(patients(tmp_path / "set"), tmp_path, group=option)
     assert answer.startswith(f"refused: {words}")
     assert "'ill/p01_0.png', 'ill/p01_1.png', 'ill/p01_2.png'" in answer
@@ -161,48 +166,34 @@ def test_a_pattern_that_makes_no_groups_is_answered_in_one_line_with_three_paths
 def test_each_group_stays_in_one_part(tmp_path, options):
     source = patients(tmp_path / "set")
     samples = split_samples(config(source, tmp_path, group=r"p\d+", **options))
-    assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+    assert all_whole(samples)
     assert len(samples.indices("val"))
 
 
 def test_a_comparison_keeps_groups_too(tmp_path):
-    from comparison.shared_split import shared_split
-
     for seed, split in ((0, "train"), (100, "val")):
         patients(tmp_path / "set" / split, name="{label}/" + split + "{patient:02}_{image}.png", seed=seed)
     samples = shared_split(config(tmp_path / "set", tmp_path, group=r"(\w+\d\d)_")).samples
     assert len(samples.indices("test"))
-    assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+    assert all_whole(samples)
 
 
-def torn(root):
-    seed = 0
-    for split, images in (("train", (0, 1, 2)), ("val", (3, 4))):
-        for label in CLASSES:
-            for patient in (1, 2) if split == "train" else (2, 3):
-                for image in images:
-                    seed += 1
-                    save(root / split / label / f"{label}{patient}_{image}.png", seed=seed)
-    return root
-
-
-def test_a_split_of_ones_own_that_tears_a_group_is_an_error_of_check_and_a_line_of_train(tmp_path):
-    source = torn(tmp_path / "set")
-    found = [
-        f
-        for f in check_source(str(source), columns=Columns(group=r"([a-z]+\d)_")).findings
-        if f.kind == "group_across_splits"
-    ]
+def test_a_split_that_tears_groups_is_named(tmp_path):
+    """By `check` as an error, by `train` in a line."""
+    source, torn = tmp_path / "set", "group_across_splits"
+    patients(source / "train", of_class=3)
+    patients(source / "val", of_class=1, images=2, name="{label}/p{patient:02}_v{image}.png", seed=100)
+    found = [each for each in check_source(str(source), columns=Columns(group=r"p\d+")).findings if each.kind == torn]
     assert [(finding.severity, finding.path, finding.other) for finding in found] == [
-        ("error", "val/ill/ill2_3.png", "train/ill/ill2_0.png"),
-        ("error", "val/well/well2_3.png", "train/well/well2_0.png"),
+        ("error", "val/ill/p01_v0.png", "train/ill/p01_0.png"),
+        ("error", "val/well/p02_v0.png", "train/ill/p02_0.png"),
     ]
-    assert found[0].detail == "group 'ill2': 3 in train, 2 in val"
-    words = said(source, tmp_path, group=r"([a-z]+\d)_")
+    assert found[0].detail == "group 'p01': 4 in train, 2 in val"
+    words = said(source, tmp_path, group=r"p\d+")
     assert "2 of 6 groups lie in more than one split" in words
     assert found[0].detail in words
     assert "each stays in one split" not in words
-    assert "group_across_splits" not in {f.kind for f in check_source(str(source)).findings}
+    assert torn not in {each.kind for each in check_source(str(source)).findings}
 
 
 def test_fewer_groups_than_parts_or_folds_are_refused(tmp_path):
@@ -214,9 +205,9 @@ def test_fewer_groups_than_parts_or_folds_are_refused(tmp_path):
 def test_packed_groups_are_read_back(tmp_path, capsys):
     source = patients(tmp_path / "set")
     target = tmp_path / "packed"
-    words = [str(source), str(target), "--data-root", str(tmp_path / "data"), "--group", r"p\d+"]
-    assert pack.main(parse(pack.Options, words, prog="pack")) == 0
-    assert "12 groups" in capsys.readouterr().out
+    code, out, _ = call(capsys, "pack", source, target, "--data-root", tmp_path / "data", "--group", r"p\d+")
+    assert code == 0
+    assert "12 groups" in out
     samples = read_samples(config(target, tmp_path))
     assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
     name = next(path for path in samples.paths if path.endswith("p03_2.png"))
@@ -226,7 +217,7 @@ def test_packed_groups_are_read_back(tmp_path, capsys):
     assert sorted(regrouped.group_names) == ["p0", "p1"]
 
 
-def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):
+def test_clean_judges_by_models_of_other_groups(tmp_path, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
     from inference.labels import clean
     from inference.labels.features import ExtractedFeatures
@@ -247,51 +238,28 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
     assert len(again.group_names) == 12
 
 
-def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path):
+def test_rank_asks_about_no_group_that_it_learnt(tmp_path):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
-    from commands.compare import parse_arm
-    from trainers.budget.ranking import rank
-    from trainers.config import OutputConfig, RunConfig, TrainConfig
-
     generator = np.random.default_rng(0)
     for patient in range(30):
         face = generator.normal(size=(4, 4, 3))
         for image in range(4):
             pixels = 128 + 40 * (face + 0.2 * generator.normal(size=(4, 4, 3)))
-            path = tmp_path / "set" / CLASSES[patient % 2] / f"p{patient:02}_{image}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = save(tmp_path / "set" / CLASSES[patient % 2] / f"p{patient:02}_{image}.png")
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).resize((28, 28)).save(path)
-    right = []
+    right, how = [], {"train": TrainConfig(device="cpu", amp="off"), "output": OutputConfig(output_dir=tmp_path)}
     for group in (None, r"p\d+"):
-        data = config(tmp_path / "set", tmp_path, group=group, split_seed=1)
-        base = RunConfig(
-            data=data, train=TrainConfig(device="cpu", amp="off"), output=OutputConfig(output_dir=tmp_path / "runs")
-        )
+        base = RunConfig(data=config(tmp_path / "set", tmp_path, group=group, split_seed=1), **how)
         (row,) = rank(base, {parse_arm("vit_nano_8,weights=fashion_mnist", base).model: "arm"})
         right.append(row.judged.accuracy)
     assert right[0] > 0.85
     assert right[1] < 0.7
 
 
-def test_a_column_of_parquet_names_groups_too(tmp_path):
-    files, source = sorted(patients(tmp_path / "files").rglob("*.png")), tmp_path / "parts" / "all.parquet"
-    rows = [(file.read_bytes(), f"{number:03}.png", file.parent.name) for number, file in enumerate(files)]
-    parquet(source, rows, Patient=[file.name[:3] for file in files])
-    samples = read_samples(config(source, tmp_path, group="Patient"))
-    assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
-    assert "groups: 12 by the column 'patient', 4 images each" in said(source, tmp_path, group="Patient")
-    assert read_samples(config(source, tmp_path)).groups is None
-    with pytest.raises(DataError, match="'Animal'"):
-        read_samples(config(source, tmp_path, group="Animal"))
-
-
 def test_evaluate_takes_the_groups_of_other_images(tmp_path, capsys):
-    from small_run import call, labelled_photos, make_run
-
     run, data = make_run(tmp_path / "made" / "r"), labelled_photos(tmp_path / "photos", n=8)
     for file in sorted(data.rglob("*.png")):
-        number = int("".join(filter(str.isdigit, file.stem)))
-        file.rename(file.with_name(f"p{number // 4}{file.parent.name[0]}_{number}.png"))
+        file.rename(file.with_name(f"p{int(file.stem) // 4}{file.parent.name[0]}_{file.name}"))
     words = ("evaluate", run, "--data", data, "--output", tmp_path / "out")
     assert "in 6 groups" not in call(capsys, *words)[1]
     code, out, err = call(capsys, *words, "--group", r"/(p\d\w)_")
@@ -320,7 +288,7 @@ def data(tmp_path_factory):
     return root
 
 
-def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, capsys):
+def test_scores_of_copies_say_how_many_pictures_they_are(data, tmp_path, capsys):
     runs, said = [], []
     for run in (0, 1):
         words = ("--output-dir", tmp_path, "--run-name", f"r{run}", "--lr", 0.001 * (1 + run))
