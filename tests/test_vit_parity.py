@@ -6,7 +6,8 @@ The sources are live models with random weights, so nothing is downloaded; the f
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import gzip
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from scipy.ndimage import zoom
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
@@ -49,17 +51,8 @@ class Case:
 
     def ours(self) -> VisionTransformer:
         dim, heads = WIDTHS[self.width]
-        return VisionTransformer(
-            ViTConfig(
-                image_size=self.used_at or self.image_size,
-                patch_size=self.patch_size,
-                num_classes=11,
-                embed_dim=dim,
-                depth=self.depth,
-                num_heads=heads,
-                pool=self.pool,  # type: ignore[arg-type]
-            )
-        )
+        shape = {"embed_dim": dim, "depth": self.depth, "num_heads": heads, "num_classes": 11, "pool": self.pool}
+        return VisionTransformer(ViTConfig(self.used_at or self.image_size, self.patch_size, **shape))
 
 
 FAST = [
@@ -89,33 +82,18 @@ def torchvision_source(case: Case) -> nn.Module:
     return TorchvisionViT(case.image_size, case.patch_size, case.depth, heads, dim, 4 * dim, num_classes=11)
 
 
-def timm_source(case: Case) -> nn.Module:
+def timm_source(case: Case, **options: Any) -> nn.Module:
     dim, heads = WIDTHS[case.width]
-    return TimmViT(
-        img_size=case.image_size,
-        patch_size=case.patch_size,
-        num_classes=11,
-        embed_dim=dim,
-        depth=case.depth,
-        num_heads=heads,
-        global_pool="token" if case.pool == "cls" else "avg",
-        fc_norm=case.pool == "mean_norm",
-    )
+    pool = {"global_pool": "token" if case.pool == "cls" else "avg", "fc_norm": case.pool == "mean_norm"}
+    shape = {"embed_dim": dim, "depth": case.depth, "num_heads": heads, "num_classes": 11}
+    return TimmViT(case.image_size, case.patch_size, **shape, **pool, **options)
 
 
 def huggingface_source(case: Case) -> nn.Module:
     dim, heads = WIDTHS[case.width]
-    config = HuggingFaceConfig(
-        hidden_size=dim,
-        num_hidden_layers=case.depth,
-        num_attention_heads=heads,
-        intermediate_size=4 * dim,
-        image_size=case.image_size,
-        patch_size=case.patch_size,
-        num_labels=11,
-        attn_implementation="eager",
-    )
-    return ViTForImageClassification(config)
+    shape = {"hidden_size": dim, "num_hidden_layers": case.depth, "num_attention_heads": heads, "num_labels": 11}
+    shape |= {"intermediate_size": 4 * dim, "image_size": case.image_size, "patch_size": case.patch_size}
+    return ViTForImageClassification(HuggingFaceConfig(**shape, attn_implementation="eager"))
 
 
 SOURCES = {"torchvision": torchvision_source, "timm": timm_source, "huggingface": huggingface_source}
@@ -167,36 +145,19 @@ def at_size(source: str, model: nn.Module, case: Case) -> nn.Module:
     return resized.eval()
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("source", SOURCES)
-def test_foreign_weights_give_the_same_logits_attention_and_gradients(source: str, case: Case, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    theirs = randomised(SOURCES[source](case))
-    path = tmp_path / "weights.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()}, path)
-    ours = case.ours()
-    report = load_weights(ours.eval(), path)
-    assert f": in the format of {source}" in report
-
-    theirs = at_size(source, theirs, case)
-    images = torch.randn(2, 3, case.used_at or case.image_size, case.used_at or case.image_size)
-    expected, expected_attention = forward(source, theirs, images)
-    logits, attention = ours.forward_with_attention(images)
+def assert_same_outputs(ours: VisionTransformer, images: Tensor, expected: Tensor, attention: list[Tensor]) -> None:
     assert expected.std() > 0.1
+    logits, weights = ours.forward_with_attention(images)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(ours(images), expected, atol=1e-4, rtol=0)
-    assert len(attention) == case.depth
-    torch.testing.assert_close(attention, expected_attention, atol=1e-5, rtol=0)
-
-    labels = torch.tensor([3, 7])
-    nn.functional.cross_entropy(ours(images), labels).backward()
-    nn.functional.cross_entropy(expected, labels).backward()
-    if case.used_at is None:
-        assert_same_gradients(source, ours, theirs)
+    assert len(weights) == ours.config.depth
+    torch.testing.assert_close(weights, attention, atol=1e-5, rtol=0)
 
 
-def assert_same_gradients(source: str, ours: nn.Module, theirs: nn.Module) -> None:
+def assert_same_gradients(source: str, images: Tensor, ours: nn.Module, theirs: nn.Module) -> None:
     """Relative to the norm of each gradient. A key map is linear: it maps gradients as it maps weights."""
+    for logits in (ours(images), forward(source, theirs, images)[0]):
+        nn.functional.cross_entropy(logits, torch.tensor([3, 7])).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
     expected = FAMILIES[source].to_ours(gradients)
     found = {name: parameter.grad for name, parameter in ours.named_parameters()}
@@ -207,37 +168,46 @@ def assert_same_gradients(source: str, ours: nn.Module, theirs: nn.Module) -> No
         assert error < 1e-3, f"{name}: {error:.1e}"
 
 
-@pytest.mark.parametrize("pool", ["mean", "mean_norm"])
-def test_timm_models_that_pool_the_mean_load_with_the_norm_on_either_side(pool: str, tmp_path: Path) -> None:
-    case = Case("Ti", 8, 32, pool=pool)
-    theirs = randomised(timm_source(case))
-    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_foreign_weights_compute_the_same(source: str, case: Case, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = randomised(SOURCES[source](case))
+    path = tmp_path / "weights.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()}, path)
     ours = case.ours().eval()
-    load_weights(ours, tmp_path / "weights.pth")
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
-    theirs(images).square().mean().backward()
-    ours(images).square().mean().backward()
-    assert_same_gradients("timm", ours, theirs)
+    assert f": in the format of {source}" in load_weights(ours, path)
+
+    theirs = at_size(source, theirs, case)
+    images = torch.randn(2, 3, case.used_at or case.image_size, case.used_at or case.image_size)
+    assert_same_outputs(ours, images, *forward(source, theirs, images))
+    if case.used_at is None:
+        assert_same_gradients(source, images, ours, theirs)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"no_embed_class": True}, {"init_values": 0.3}, {"qkv_bias": False}],
-    ids=lambda options: next(iter(options)),
+    ("pool", "options"),
+    [
+        ("mean", {}),
+        ("mean_norm", {}),
+        ("cls", {"no_embed_class": True}),
+        ("cls", {"init_values": 0.3}),
+        ("cls", {"qkv_bias": False}),
+    ],
+    ids=str,
 )
-def test_timm_variants_that_are_the_same_function_load(options: dict[str, Any], tmp_path: Path) -> None:
-    theirs = randomised(
-        TimmViT(img_size=32, patch_size=8, embed_dim=192, depth=2, num_heads=3, num_classes=11, **options)
-    )
+def test_variants_of_timm_load_as_the_same_function(pool: str, options: dict[str, Any], tmp_path: Path) -> None:
+    case = Case("Ti", 8, 32, pool=pool)
+    theirs = randomised(timm_source(case, **options))
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
-    ours = Case("Ti", 8, 32).ours().eval()
+    ours, images = case.ours().eval(), torch.randn(2, 3, 32, 32)
     load_weights(ours, tmp_path / "weights.pth")
-    images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
+    if not options:  # else parameters that ours have not
+        assert_same_gradients("timm", images, ours, theirs)
 
 
-def test_a_file_that_hugging_face_saved_loads_by_its_folder(tmp_path: Path) -> None:
+def test_a_folder_that_hugging_face_saved_loads(tmp_path: Path) -> None:
     case = Case("Ti", 8, 32)
     theirs = randomised(huggingface_source(case))
     theirs.save_pretrained(tmp_path / "folder")  # type: ignore[operator]
@@ -290,26 +260,18 @@ def google_arrays(case: Case, *, prefix: str = "", pre_logits: int | None = None
 @pytest.mark.parametrize(
     "case", [Case("Ti", 16, 48), pytest.param(Case("B", 16, 224, 12), marks=pytest.mark.slow)], ids=str
 )
-def test_google_arrays_give_the_logits_that_timm_gives_them(case: Case, prefix: str, tmp_path: Path) -> None:
+def test_google_arrays_give_timms_logits(case: Case, prefix: str, tmp_path: Path) -> None:
     path = tmp_path / "weights.npz"
     np.savez(path, **google_arrays(case, prefix=prefix))
     theirs = timm_source(case).eval()
     theirs.load_pretrained(str(path))  # type: ignore[operator]
     ours = case.ours().eval()
-    report = load_weights(ours, path)
-    assert ": in the format of google" in report
+    assert ": in the format of google" in load_weights(ours, path)
     images = torch.randn(2, 3, case.image_size, case.image_size)
-    with timm_attention(theirs) as expected_attention:
-        expected = theirs(images)
-    logits, attention = ours.forward_with_attention(images)
-    assert expected.std() > 0.1
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
-    torch.testing.assert_close(attention, expected_attention, atol=1e-5, rtol=0)
+    assert_same_outputs(ours, images, *forward("timm", theirs, images))
 
 
-def test_google_positions_are_zoomed_as_the_paper_code_does(tmp_path: Path) -> None:
-    from scipy.ndimage import zoom
-
+def test_google_positions_are_zoomed_as_the_papers(tmp_path: Path) -> None:
     case = Case("Ti", 16, 48, used_at=80)
     arrays = google_arrays(case)
     np.savez(tmp_path / "weights.npz", **arrays)
@@ -327,9 +289,7 @@ def test_google_positions_are_zoomed_as_the_paper_code_does(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("images", "least", "most"), [(1000, 931, 1000), pytest.param(10_000, 9588, 9588, marks=pytest.mark.slow)]
 )
-def test_the_real_mnist_vit_scores_what_it_scored_elsewhere(
-    real_data: Path, images: int, least: int, most: int
-) -> None:
+def test_the_real_mnist_vit_scores_as_elsewhere(real_data: Path, images: int, least: int, most: int) -> None:
     """28 px, patch 2, 2 layers, 2 heads, width 64, MLP 256, representation 32; mean .1307, std .3081."""
     model = VisionTransformer(
         ViTConfig(28, 2, in_channels=1, num_classes=10, embed_dim=64, depth=2, num_heads=2, representation_size=32)
@@ -345,8 +305,5 @@ def test_the_real_mnist_vit_scores_what_it_scored_elsewhere(
 
 
 def idx(path: Path, *, header: int) -> np.ndarray:
-    import gzip
-
-    opener: Callable[..., Any] = open if path.exists() else gzip.open
-    with opener(path if path.exists() else f"{path}.gz", "rb") as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header).copy()
+    content = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".gz").read_bytes())
+    return np.frombuffer(content, np.uint8, offset=header).copy()
