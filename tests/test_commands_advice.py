@@ -1,6 +1,5 @@
 """What messages advise and screens print can be typed, on odd names too, and gets further."""
 
-import ast
 import os
 import re
 import shlex
@@ -8,18 +7,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_sets import class_folders
+from printed_texts import CLASSES, FILES, LINES, texts, untypeable
 from small_run import call, labelled_photos, make_run, photo, tiny_run
-from test_architecture import FILES, imported
 
-import main
-from commands.parser import ASKED, ELSEWHERE, docstrings, named_options
+from commands.parser import ELSEWHERE, docstrings
 from common import shell
 from common.errors import OptionError
 from common.options import NoWord, options_of
@@ -27,86 +24,16 @@ from trainers.config import OutputConfig, RunConfig, by_section, from_dict, run_
 from trainers.run import train
 from trainers.storage.data_folder import free_folder, plan_run_directory
 
-CLASSES = {name: import_module(f"commands.{name}").Options for name in main.COMMANDS}
-LINES = {name: {*named_options(options_class), *ASKED, "--debug"} for name, options_class in CLASSES.items()}
-ROOMS = {"comparison.": ["compare"], "trainers.budget.": ["train"], "inference.labels.clean": ["clean"]}
-"""Modules whose messages are those of fewer commands than import them."""
-OTHERS = ("torchrun", "docker", "pip", "tensorboard", "git", "squeue")
-"""Programs whose options are named, too."""
-WORD = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 LINE = re.compile(r"""(?<![\w.-])([a-z][a-z_-]*) = ("[^"]*"|[\d.]+|true|false)(?![\w(])""")
 """A line of a file of options, such as `mixup = 0`."""
 
 
-@cache
-def reached(name: str) -> frozenset[str]:
-    found, todo = set(), [f"commands.{name}"]
-    while todo:
-        if (module := todo.pop()) not in found:
-            found.add(module)
-            todo += imported(module)
-    return frozenset(found)
-
-
-def who_prints(module: str) -> list[str]:
-    if module.startswith("commands.") and module.removeprefix("commands.") in CLASSES:
-        return [module.removeprefix("commands.")]
-    rooms = [commands for room, commands in ROOMS.items() if module.startswith(room)]
-    found = rooms[0] if rooms else [name for name in CLASSES if module in reached(name)]
-    return found or [*CLASSES]
-
-
-@cache
-def texts(module: str) -> list[tuple[str, list[str]]]:
-    """Each string of a module that is no docstring, with the commands that may print it."""
-    return [*texts_in(module)]
-
-
-def texts_in(module: str) -> Iterator[tuple[str, list[str]]]:
-    tree = ast.parse(FILES[module].read_text(encoding="utf-8"))
-    printed_by, left_out = {}, {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        first = getattr(node, "args", None) or getattr(node, "elts", None) or [None]
-        word = getattr(first[0], "value", "") if isinstance(first, list) else ""
-        if isinstance(node, ast.List) and word in OTHERS:
-            left_out |= {id(part) for part in ast.walk(node)}
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "command" and word in CLASSES:
-            printed_by |= {id(part): [word] for part in ast.walk(node)}
-        if isinstance(node, ast.JoinedStr):
-            left_out |= {id(part) for part in node.values}
-    for node in ast.walk(tree):
-        if id(node) in left_out:
-            continue
-        if isinstance(node, ast.JoinedStr):
-            parts = (getattr(part, "value", part) for part in node.values)
-            text = "".join(part if isinstance(part, str) else f"{{{ast.unparse(part)}}}" for part in parts)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value
-        else:
-            continue
-        # A word alone, in the code of a command, may be one of a command line that is put together there.
-        alone = WORD.fullmatch(text) and module.startswith(("commands.", "inference.labels."))
-        yield text, printed_by.get(id(node)) or ([*CLASSES] if alone else who_prints(module))
-
-
-def untypeable(text: str, commands: Sequence[str]) -> set[str]:
-    """The options in a text that none of these commands takes on its line, nor the program that it names before."""
-    words = set()
-    for match in WORD.finditer(text):
-        named = re.findall(rf"(?<![\w-])({'|'.join([*CLASSES, *OTHERS])})(?![\w-])", text[: match.start()].lower())
-        if not (named and named[-1] in OTHERS) and not any(
-            match[0] in LINES[name] for name in {*commands, *named} & {*CLASSES}
-        ):
-            words.add(match[0])
-    return words
-
-
 @pytest.mark.parametrize("module", sorted({*FILES} - {"commands.parser", "commands.compare"}))
-def test_every_option_that_a_message_names_can_be_typed(module):
+def test_options_that_a_message_names_can_be_typed(module):
     assert not {text: words for text, commands in texts(module) if (words := untypeable(text, commands))}
 
 
-def test_every_line_of_a_file_that_a_message_advises_is_taken_there():
+def test_advised_lines_of_a_file_are_taken_there():
     lines = [
         (text, *line)
         for module in FILES
@@ -124,7 +51,7 @@ def test_every_line_of_a_file_that_a_message_advises_is_taken_there():
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_option_that_the_help_of_a_command_names_can_be_typed(name):
+def test_options_that_a_help_names_can_be_typed(name):
     options = options_of(CLASSES[name])
     helps = {option.flag: option.arg.help or docstrings(option.owner).get(option.name, "") for option in options}
     shown = {flag: text for flag, text in helps.items() if flag in LINES[name]}
@@ -132,35 +59,30 @@ def test_every_option_that_the_help_of_a_command_names_can_be_typed(name):
 
 
 @pytest.mark.parametrize("foreign", ELSEWHERE)
-def test_the_option_that_is_named_in_place_of_a_foreign_one_is_taken_where_it_is_named(foreign, capsys):
+def test_the_option_named_for_a_foreign_one_is_taken(foreign, capsys):
     for name, line in LINES.items():
-        if foreign not in line and main.main([name, foreign, "x"]):
-            here = re.findall(r"here it is (--[a-z-]+)", capsys.readouterr().err)
+        if foreign not in line:
+            here = re.findall(r"here it is (--[a-z-]+)", call(capsys, name, foreign, "x")[2])
             assert {*here} <= line
 
 
-def test_a_comparison_is_not_advised_to_go_on_with_a_run(tmp_path):
-    run = tmp_path / "digits" / "r"
-    run.mkdir(parents=True)
-    (run / "config.json").touch()
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda output: free_folder(output, "digits", "compare"),
+        lambda output: plan_run_directory(RunConfig(output=replace(output, auto_resume=True))),
+    ],
+    ids=["a comparison", "with auto-resume"],
+)
+def test_auto_resume_is_advised_only_where_it_helps(tmp_path, place: Callable[[OutputConfig], Path]):
+    (tmp_path / "digits" / "r").mkdir(parents=True)
+    (tmp_path / "digits" / "r" / "config.json").touch()
     with pytest.raises(OptionError, match="--run-name") as refused:
-        free_folder(OutputConfig(output_dir=tmp_path, run_name="r"), "digits", "compare")
+        place(OutputConfig(output_dir=tmp_path, run_name="r"))
     assert "--auto-resume" not in str(refused.value)
-
-
-def test_who_gives_auto_resume_is_not_advised_to_give_it(tmp_path):
-    config = RunConfig(output=OutputConfig(output_dir=tmp_path, run_name="r", auto_resume=True))
-    with pytest.raises(OptionError) as refused:
-        for _ in range(2):
-            folder = plan_run_directory(config)
-            folder.mkdir(parents=True)
-            (folder / "config.json").touch()
-    assert "--auto-resume" not in str(refused.value)
-    assert "--run-name" in str(refused.value)
 
 
 ROOT = Path(__file__).resolve().parent.parent
-
 QUICK = ["--model", "vit_nano_8", "--weights", "none", "--image-size", "32", "--epochs", "1", "--workers", "0"]
 
 
@@ -177,13 +99,17 @@ def quick(words: list[str]) -> list[str]:
     return words[:at] + words[at + 2 :] + QUICK
 
 
-@pytest.mark.parametrize("name", ["photos", "my photos", "größe 'x'", "-rf", "a;b $HOME"])
-def test_check_train_and_predict_lead_from_one_to_the_next(tmp_path, monkeypatch, capsys, name):
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [("photos", True), ("my photos", True), ("größe 'x'", False), ("-rf", False), ("a;b $HOME", False)],
+)
+def test_check_leads_to_train_and_to_predict(tmp_path, monkeypatch, capsys, name, good):
     monkeypatch.chdir(tmp_path)
     folder = class_folders(tmp_path / name, {"a": 14, "b": 14})
-    (folder / "a" / "broken.png").write_bytes(b"not a picture")
+    if not good:
+        (folder / "a" / "broken.png").write_bytes(b"not a picture")
     code, out, _ = call(capsys, "check", f"./{name}")
-    assert code == 3
+    assert code == (0 if good else 3)
     code, out, error = call(capsys, *quick(printed(out, "train")))
     assert (code, error) == (0, "")
     words = printed(out, "predict")
@@ -193,15 +119,7 @@ def test_check_train_and_predict_lead_from_one_to_the_next(tmp_path, monkeypatch
     assert "of 14 images whose folder names their class" in error
 
 
-def test_the_training_that_check_proposes_for_a_good_set_works(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    class_folders(tmp_path / "two words", {"a": 14, "b": 14})
-    code, out, _ = call(capsys, "check", "two words")
-    assert code == 0
-    assert call(capsys, *quick(printed(out, "train")))[0] == 0
-
-
-def test_the_command_of_a_damaged_set_is_the_check_that_names_its_faults(tmp_path, monkeypatch, capsys):
+def test_of_a_damaged_set_train_prints_the_check_of_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = class_folders(tmp_path / "it's", {"a": 14, "b": 14})
     table = folder / "two ways.csv"
@@ -213,7 +131,7 @@ def test_the_command_of_a_damaged_set_is_the_check_that_names_its_faults(tmp_pat
 
 @pytest.mark.parametrize("activated", [True, False], ids=["on PATH", "not on PATH"])
 @pytest.mark.parametrize("inside", [True, False], ids=["in the project", "elsewhere"])
-def test_a_printed_command_starts_in_the_shell_that_it_was_printed_in(tmp_path, activated, inside):
+def test_a_printed_command_starts_in_its_shell(tmp_path, activated, inside):
     """`python` need not be the interpreter that runs, nor is a printed `main.py` everywhere that of the project."""
     cwd, script = (ROOT, "main.py") if inside else (tmp_path, str(ROOT / "main.py"))
     folder = os.path.dirname(sys.executable)
@@ -224,7 +142,7 @@ def test_a_printed_command_starts_in_the_shell_that_it_was_printed_in(tmp_path, 
     assert subprocess.run(printed, shell=True, **words).stdout.startswith("usage: ")
 
 
-def test_a_program_of_the_environment_is_named_by_its_path_where_the_shell_would_not_find_it(monkeypatch, tmp_path):
+def test_started_names_a_program_as_the_shell_finds_it(monkeypatch, tmp_path):
     here, elsewhere = tmp_path / "a b" / "bin", tmp_path / "bin"
     for folder in (here, elsewhere):
         folder.mkdir(parents=True)
@@ -239,7 +157,7 @@ def test_a_program_of_the_environment_is_named_by_its_path_where_the_shell_would
     assert shell.started("tensorboard") == "./tensorboard"
 
 
-def test_the_command_of_a_report_is_the_one_that_was_given(monkeypatch):
+def test_command_given_is_what_was_typed(monkeypatch):
     for argv, expected in (
         (["/x/bin/vit-train", "compare", "a b"], f"{shell.PROGRAM} compare 'a b'"),
         (["main.py", "compare"], f"{shell.PROGRAM} compare"),
