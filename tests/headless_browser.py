@@ -77,6 +77,33 @@ class Browser:
             time.sleep(0.05)
         return value
 
+    def hover(self, selector: str, x: float = 0.5, y: float = 0.5, kind: str = "mouseMoved", **more: object) -> None:
+        """Move the pointer to a place in an element, 0 to 1 from its left and its top."""
+        node = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{node}.scrollIntoView({{block: 'center'}})")
+        box = json.loads(self.evaluate(f"JSON.stringify({node}.getBoundingClientRect())"))
+        where = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+        self.call("Input.dispatchMouseEvent", type=kind, **where, **more)
+
+    def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        self.hover(selector, x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.hover(selector, x, y, kind, button="left", clickCount=1)
+
+    def key(self, key: str, *, on: str) -> None:
+        self.evaluate(f"document.querySelector({json.dumps(on)}).focus()")
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key])
+
+    def text_of(self, selector: str) -> str:
+        return self.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def shows(self, selector: str, text: str) -> None:
+        """Wait until an element holds a text."""
+        here, wanted = f"document.querySelector({json.dumps(selector)})", json.dumps(text)
+        self.wait_for(f"{here}.textContent.includes({wanted})", seconds=10)
+
     def choose_file(self, selector: str, path: Path) -> None:
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]

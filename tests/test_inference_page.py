@@ -36,10 +36,8 @@ TINY = ViTConfig(image_size=16, patch_size=4, embed_dim=32, depth=3, num_heads=4
 def with_registers():
     import transformers
 
-    config = transformers.Dinov2WithRegistersConfig(
-        image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_register_tokens=2,
-        num_labels=12,
-    )  # fmt: skip
+    shape = {"image_size": 16, "patch_size": 4, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.Dinov2WithRegistersConfig(**shape, num_register_tokens=2, num_labels=12)
     return HuggingFaceClassifier(transformers.Dinov2WithRegistersForImageClassification(config), options={})
 
 
@@ -69,7 +67,7 @@ def pictures(count: int = 2) -> list[page.PagePicture]:
     ("kind", "said", "unsaid"),
     [("class token", "one linear map E.", "stem"), ("mean", "a stem of 3", "one linear map")],
 )
-def test_the_page_says_how_its_own_model_makes_tokens(kind, said, unsaid):
+def test_the_page_says_how_its_model_makes_tokens(kind, said, unsaid):
     document = page.page_of([classifier_of(kind)], pictures(1))
     chapter = document[document.index('<section id="patches">') : document.index('<section id="positions">')]
     words = " ".join(html.unescape(re.sub(r"<[^>]+>", "", chapter)).split())
@@ -103,17 +101,14 @@ def shares(codes: np.ndarray) -> torch.Tensor:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "registers" else kind for kind in MODELS]
 )
-def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monkeypatch):
+def test_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monkeypatch):
     monkeypatch.setattr(page, "EVERY_HEAD", page.EVERY_HEAD if every_head else 0)
     classifier = classifier_of(kind)
     data = data_of(page.page_of([classifier], pictures()))
     run = data["runs"][0]
     snapshot = unpack(run["snapshots"][0]["arrays"])
-    assert (data["every_head"], len(run["snapshots"]), run["shape"]["extra"]) == (
-        every_head,
-        1,
-        2 * (kind == "registers"),
-    )
+    assert (data["every_head"], len(run["snapshots"])) == (every_head, 1)
+    assert run["shape"]["extra"] == 2 * (kind == "registers")
     for number, picture in enumerate(pictures()):
         image = page.normalised(classifier, picture.prepared_for(classifier))
         logits, attention = attention_weights(classifier.model, image)
@@ -156,12 +151,12 @@ def test_models_go_by_what_their_paths_do_not_share(sources, names):
     assert page.names_of([replace(classifier, source=source) for source in sources]) == names
 
 
-def test_the_classes_of_a_picture_are_the_likeliest_ones_and_its_label():
+def test_a_picture_shows_the_likeliest_and_its_label():
     assert page.shown_classes(torch.arange(12.0), 0) == [0, *range(3, 12)]
     assert page.shown_classes(torch.arange(12.0), None) == [*range(2, 12)]
 
 
-def test_names_with_markup_stay_text_and_the_policy_forbids_every_request():
+def test_markup_is_text_and_requests_are_forbidden():
     document = page.page_of([replace(classifier_of("class token"), source="<img src=x>")], pictures())
     assert "<img src=x>" not in document
     assert "<b>a" not in document
@@ -190,13 +185,11 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]
     return train(config, handlers=[watch]).run_dir, weights
 
 
-def test_its_snapshots_are_the_model_as_it_was(trained):
+def test_snapshots_are_the_model_as_it_was(trained):
     run, weights = trained
     snapshots = snapshots_of(open_classifier(str(run), device="cpu"))
-    assert [snapshot.name for snapshot in snapshots[:-1]] == [
-        "untrained",
-        *(f"after {epoch} epochs" for epoch in (1, 2, 3)),
-    ]
+    names = ["untrained", "after 1 epochs", "after 2 epochs", "after 3 epochs"]
+    assert [snapshot.name for snapshot in snapshots[:-1]] == names
     assert [snapshot.share for snapshot in snapshots] == [0, 0.25, 0.5, 0.75, 1]
     best = int(snapshots[-1].name.removeprefix("best: epoch "))
     for epoch, snapshot in zip((0, 1, 2, 3, best), snapshots, strict=True):
@@ -206,7 +199,7 @@ def test_its_snapshots_are_the_model_as_it_was(trained):
             assert torch.equal(value, expected.half().float() if in_half else expected), (snapshot.name, name)
 
 
-def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path, capsys):
+def test_the_command_takes_own_pictures_and_two_runs(trained, tmp_path, capsys):
     run = str(trained[0])
     code, out, err = call(capsys, "explain", run, "--page", "--device", "cpu")
     assert (code, err) == (0, "")
@@ -224,10 +217,10 @@ def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path,
     assert data["pictures"] == [{"name": str(image), "label": None}]
 
 
-@pytest.mark.parametrize("words", [["--page", "--layer", "1"], ["--page", "gone.png"]])
-def test_a_mistake_gets_one_line(trained, capsys, words):
-    code, _, err = call(capsys, "explain", trained[0], *words, "--device", "cpu")
-    assert (code, err.count("\n")) == (2 if "--layer" in words else 3, 1)
+@pytest.mark.parametrize(("words", "expected"), [(["--layer", "1"], 2), (["gone.png"], 3)])
+def test_a_mistake_gets_one_line(trained, capsys, words, expected):
+    code, _, err = call(capsys, "explain", trained[0], "--page", *words, "--device", "cpu")
+    assert (code, err.count("\n")) == (expected, 1)
 
 
 def open_page(browser: Browser, document: str, path: Path) -> None:
@@ -246,91 +239,57 @@ def browser(tmp_path_factory):
     browser.close()
 
 
-class Hand:
-    """Real pointer and key events on an open page."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.browser = browser
-
-    def hover(self, selector: str, x: float = 0.5, y: float = 0.5, kind: str = "mouseMoved", **more: object) -> None:
-        script = f"document.querySelector({json.dumps(selector)})"
-        self.browser.evaluate(f"{script}.scrollIntoView({{block: 'center'}})")
-        box = json.loads(self.browser.evaluate(f"JSON.stringify({script}.getBoundingClientRect())"))
-        where = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
-        self.browser.call("Input.dispatchMouseEvent", type=kind, **where, **more)
-
-    def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        for kind, more in (("mouseMoved", {}), *((f"mouse{how}", LEFT) for how in ("Pressed", "Released"))):
-            self.hover(selector, x, y, kind, **more)
-
-    def key(self, key: str, *, on: str) -> None:
-        self.browser.evaluate(f"document.querySelector({json.dumps(on)}).focus()")
-        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
-        for kind in ("keyDown", "keyUp"):
-            self.browser.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key])
-
-    def reads(self, selector: str) -> str:
-        return self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
-
-    def sees(self, selector: str, text: str) -> None:
-        here, wanted = f"document.querySelector({json.dumps(selector)})", json.dumps(text)
-        self.browser.wait_for(f"{here}.textContent.includes({wanted})", seconds=10)
-
-
-LEFT = {"button": "left", "clickCount": 1}
-
-
 @pytest.mark.slow
-def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_request(trained, browser, tmp_path):
+def test_every_control_works_in_a_browser(trained, browser, tmp_path):
+    """Without a word in the console or a request."""
     run = open_classifier(str(trained[0]), device="cpu")
     other = open_classifier(str(make_run(tmp_path / "<b>other")), device="cpu")
     del browser.log[:], browser.requests[:]
     open_page(browser, page.page_of([run, other], page.validation_pictures(run)), tmp_path / "page.html")
-    hand, caption = Hand(browser), "#attention .run .caption"
-    assert "<b>other, as it learned" in hand.reads("h1")
-    hand.hover("#patches .stage", 0.1, 0.9)
-    hand.sees("#patches .caption", "the patch in row 4, column 1")  # of 4 x 4
-    hand.sees("#patches .run:last-child .caption", "the patch in row 8, column 1")  # of 8 x 8, under the same cursor
-    hand.key("ArrowUp", on="#attention .stage")
-    hand.sees(caption, "the patch in row 3, column 1")
-    hand.click("#attention .heads button[title='block 2, head 3']")
-    hand.sees(caption, "In head 3 of block 2")
-    before = hand.reads("#lens .run table")
+    caption = "#attention .run .caption"
+    assert "<b>other, as it learned" in browser.text_of("h1")
+    browser.hover("#patches .stage", 0.1, 0.9)
+    browser.shows("#patches .caption", "the patch in row 4, column 1")  # of 4 x 4
+    browser.shows("#patches .run:last-child .caption", "the patch in row 8, column 1")  # of 8 x 8, under that cursor
+    browser.key("ArrowUp", on="#attention .stage")
+    browser.shows(caption, "the patch in row 3, column 1")
+    browser.click("#attention .heads button[title='block 2, head 3']")
+    browser.shows(caption, "In head 3 of block 2")
+    before = browser.text_of("#lens .run table")
     for when in ("after 3 epochs", "after 2 epochs", "after 1 epochs", "untrained"):
-        hand.key("ArrowLeft", on="#snapshot")
-        hand.sees("#when", when)
-    assert hand.reads("#lens .run table") != before
+        browser.key("ArrowLeft", on="#snapshot")
+        browser.shows("#when", when)
+    assert browser.text_of("#lens .run table") != before
     cells = "[...document.querySelectorAll('#lens .run:first-child td + td')].map(cell => cell.textContent)"
     assert set(browser.evaluate(cells)) == {"10 %"}  # the head is zero
-    hand.click("#pictures button:nth-child(3)")
+    browser.click("#pictures button:nth-child(3)")
     assert browser.evaluate("cursor.picture") == 2
-    stage, told = "#change .run .stage", "#change .run .caption"
-    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
-    hand.click(stage, 0.1, 0.1)
-    hand.sees(told, "1 of 16 patches left out")
-    hand.click("#change .heads button[title='block 1, head 2']")
-    hand.sees(told, "1 head off")
-    hand.click("#change .buttons button:nth-of-type(2)")
-    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
-    hand.click("#change input")  # without positions the order of the patches makes no difference
-    without = hand.reads("#change .bars")
-    hand.click("#change .buttons button:nth-of-type(1)")
-    assert hand.reads("#change .bars") == without
+    stage, changed = "#change .run .stage", "#change .run .caption"
+    browser.shows(changed, "0 of 16 patches left out, 0 heads off: still")
+    browser.click(stage, 0.1, 0.1)
+    browser.shows(changed, "1 of 16 patches left out")
+    browser.click("#change .heads button[title='block 1, head 2']")
+    browser.shows(changed, "1 head off")
+    browser.click("#change .buttons button:nth-of-type(2)")
+    browser.shows(changed, "0 of 16 patches left out, 0 heads off: still")
+    browser.click("#change input")  # without positions the order of the patches makes no difference
+    without = browser.text_of("#change .bars")
+    browser.click("#change .buttons button:nth-of-type(1)")
+    assert browser.text_of("#change .bars") == without
     assert browser.log == []
     assert [url for url in browser.requests if not url.startswith(("data:", "file:"))] == []
     assert browser.requests.count((tmp_path / "page.html").as_uri()) == 1
 
 
 @pytest.mark.slow
-def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_path):
+def test_the_page_of_a_large_model_says_what_it_lacks(browser, monkeypatch, tmp_path):
     for limit, value in (("EVERY_HEAD", 0), ("MOST", 2_000), ("COMPUTED", 0)):
         monkeypatch.setattr(page, limit, value)
     del browser.log[:]
     open_page(browser, page.page_of([classifier_of("torchvision")], pictures(3)), tmp_path / "page.html")
-    hand, caption = Hand(browser), "#attention .caption"
-    assert "2 more are left out" in hand.reads("#about")
-    hand.click("#attention .heads button[title='block 2, head 3']")
-    hand.hover("#attention .stage", 0.1, 0.1)
-    hand.sees(caption, "this page holds only what the class token looks at")
-    hand.sees("#change .caption", "does not carry the weights")
+    assert "2 more are left out" in browser.text_of("#about")
+    browser.click("#attention .heads button[title='block 2, head 3']")
+    browser.hover("#attention .stage", 0.1, 0.1)
+    browser.shows("#attention .caption", "this page holds only what the class token looks at")
+    browser.shows("#change .caption", "does not carry the weights")
     assert browser.log == []
