@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,14 +16,7 @@ from common.image_spec import ImageSpec
 from trainers.budget.networks import PASSES
 from trainers.reporting.explanations import faithfulness, methods
 from trainers.reporting.explanations import subject as subjects
-from trainers.reporting.explanations.faithfulness import (
-    Faithfulness,
-    costs_of,
-    measure_maps,
-    measure_run,
-    paired,
-    read_faithfulness,
-)
+from trainers.reporting.explanations.faithfulness import Faithfulness, costs_of, measure_maps, paired
 from trainers.reporting.explanations.methods import METHODS, heat_maps
 from trainers.reporting.explanations.subject import NoMap, Subject, cells, shares
 from trainers.storage.checkpoint_file import write_checkpoint
@@ -33,7 +27,6 @@ from vit.factory import build_model
 pytestmark = pytest.mark.drawn
 
 SIDE = 32
-OF_MAPS = {"integrated-layercam", "occlusion"}
 
 
 def pictures(count: int = 2, *, side: int = SIDE, channels: int = 3) -> torch.Tensor:
@@ -63,35 +56,32 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 3)).eval()
 
 
-MODELS = {
-    "vit_nano_8": lambda: build_model("vit_nano_8", num_classes=3, weights="none"),
-    "torchvision": lambda: build_model("vit_b_16", num_classes=3, weights="none", image_size=SIDE),
-    "resnet18": lambda: build_model("resnet18", num_classes=3, weights="none"),
-    "timm's ViT": lambda: build_model("timm:vit_tiny_patch16_224", num_classes=3, weights="none", image_size=SIDE),
-    "own convolutions": convolutions,
-    "own linear": linear,
+def built(name: str) -> nn.Module:
+    return build_model(name, num_classes=3, weights="none", image_size=SIDE)
+
+
+OF_MAPS = {"integrated-layercam", "occlusion"}
+MODELS = {  # and the methods that they have
+    "vit_nano_8": (lambda: built("vit_nano_8"), {*METHODS}),
+    "torchvision": (lambda: built("vit_b_16"), {*METHODS}),
+    "resnet18": (lambda: built("resnet18"), OF_MAPS),
+    "timm's ViT": (lambda: built("timm:vit_tiny_patch16_224"), {*METHODS} - {"rollout"}),
+    "own convolutions": (convolutions, OF_MAPS),
+    "own linear": (linear, {"occlusion"}),
 }
-TAKES = {
-    "vit_nano_8": set(METHODS),
-    "torchvision": set(METHODS),
-    "resnet18": OF_MAPS,
-    "timm's ViT": set(METHODS) - {"rollout"},
-    "own convolutions": OF_MAPS,
-    "own linear": {"occlusion"},
-}  # fmt: skip
 SLOW = {"torchvision", "resnet18", "timm's ViT"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS])
-def test_every_method_has_maps_of_the_models_it_can_read_and_says_of_others_that_it_has_none(name):
-    model = stirred(MODELS[name]())
+def test_methods_have_maps_of_models_they_can_read(name):
+    make, takes = MODELS[name]
+    model, images = stirred(make()), pictures()
     for parameter in model.parameters():
         parameter.requires_grad_(False)  # as a probe leaves them
-    images = pictures()
     with torch.no_grad():
         expected = model(images)
     for method in METHODS:
-        if method not in TAKES[name]:
+        if method not in takes:
             with pytest.raises(NoMap):
                 heat_maps(model, images, method=method)
             continue
@@ -104,7 +94,7 @@ def test_every_method_has_maps_of_the_models_it_can_read_and_says_of_others_that
         assert ((total - 1).abs() < 1e-4).logical_or(total == 0).all(), method
         alone = heat_maps(model, images[1:], method=method)
         assert torch.allclose(found.values[1:], alone.values, atol=1e-3), method
-    assert heat_maps(model, images).method == next(name_ for name_ in METHODS if name_ in TAKES[name])
+    assert heat_maps(model, images).method == next(method for method in METHODS if method in takes)
     assert not images.requires_grad
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -123,30 +113,25 @@ def test_layercam_is_that_of_its_paper():
         torch.testing.assert_close(own, expected)
 
 
-def test_layercam_asks_the_deepest_layer_with_cells_enough():
-    subject = Subject(stirred(MODELS["resnet18"]()), pictures(), torch.tensor([0, 1]))
+def test_layercam_asks_the_deepest_large_layer():
+    subject = Subject(stirred(built("resnet18")), pictures(), torch.tensor([0, 1]))
     assert methods.deepest(subject)[0].shape == (2, 128, 4, 4)  # those after it have 2 and 1 per side
 
 
-def test_attnlrp_of_a_model_without_biases_shares_out_the_whole_score():
+def test_attnlrp_shares_out_the_whole_score():
     """Conservation: with one half to each factor, relevance is neither made nor lost in attention and activations."""
-
-    class Attends(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv, self.head = nn.Linear(12, 24, bias=False), nn.Linear(8, 3, bias=False)
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            tokens = F.unfold(images, 2, stride=2).transpose(1, 2)  # (B, N, 12)
-            q, k, v = self.qkv(tokens).chunk(3, dim=2)
-            weights = (q @ k.mT)[:, None] / 100  # without a softmax, the product of all three is cubic
-            return self.head(F.gelu((weights @ v[:, None])[:, 0]).mean(dim=1))
-
     torch.manual_seed(0)
-    model, images = Attends().double(), pictures(side=8).double()
+    qkv, head = nn.Linear(12, 24, bias=False).double(), nn.Linear(8, 3, bias=False).double()
+
+    def attend(images: torch.Tensor) -> torch.Tensor:
+        tokens = F.unfold(images, 2, stride=2).transpose(1, 2)  # (B, N, 12)
+        q, k, v = qkv(tokens).chunk(3, dim=2)
+        weights = (q @ k.mT)[:, None] / 100  # without a softmax, the product of all three is cubic
+        return head(F.gelu((weights @ v[:, None])[:, 0]).mean(dim=1))
+
     with methods.Rules():
-        x = images.requires_grad_()
-        logits = model(x)
+        x = pictures(side=8).double().requires_grad_()
+        logits = attend(x)
         [gradient] = torch.autograd.grad(logits[:, 1].sum(), x)
     # q k^T is a product that no rule halves here (three dimensions), so its two factors count twice: half of A, twice.
     share = (gradient * x).sum(dim=(1, 2, 3)) / logits[:, 1]
@@ -159,18 +144,17 @@ def test_occlusion_of_a_sum_is_what_each_part_adds():
     subject, side = Subject(model, images, torch.tensor([1])), cells(SIDE)
     instead, expected, counts = subjects.blurred(images), torch.zeros(side, side), torch.zeros(side, side)
     whole = subject.odds(model(images))
-    for row in range(side - 1):
-        for column in range(side - 1):
-            covered, step = images.clone(), SIDE // side
-            window = (..., slice(row * step, (row + 2) * step), slice(column * step, (column + 2) * step))
-            covered[window] = instead[window]
-            expected[row : row + 2, column : column + 2] += (whole - subject.odds(model(covered))).detach()
-            counts[row : row + 2, column : column + 2] += 1
+    for row, column in product(range(side - 1), repeat=2):
+        covered, step = images.clone(), SIDE // side
+        window = (..., slice(row * step, (row + 2) * step), slice(column * step, (column + 2) * step))
+        covered[window] = instead[window]
+        expected[row : row + 2, column : column + 2] += (whole - subject.odds(model(covered))).detach()
+        counts[row : row + 2, column : column + 2] += 1
     torch.testing.assert_close(methods.occlusion(subject)[0], expected / counts, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("side", [8, 33, 64])
-def test_what_stands_for_a_part_that_is_removed_keeps_an_even_picture_and_levels_a_busy_one(side):
+def test_blurred_levels_busy_pictures_alone(side):
     even = torch.full((1, 3, side, side), 0.7)
     torch.testing.assert_close(subjects.blurred(even), even)
     busy = pictures(1, side=side)
@@ -200,7 +184,7 @@ def marked(count: int = 24) -> torch.Tensor:
     return images
 
 
-def test_maps_of_a_planted_cell_lie_there_and_are_faithful():
+def test_maps_of_a_planted_cell_are_faithful():
     model, images = Planted(), marked()
     values = heat_maps(model, images, method="occlusion").values
     assert (values.flatten(1).argmax(dim=1) == PLACE[0] * 8 + PLACE[1]).all()
@@ -212,7 +196,7 @@ def test_maps_of_a_planted_cell_lie_there_and_are_faithful():
     assert "are faithful" in str(found)
 
 
-def test_a_map_that_points_elsewhere_is_no_better_than_random():
+def test_a_map_that_points_elsewhere_is_not_faithful():
     elsewhere = torch.zeros(24, 8, 8)
     elsewhere[:, 6:, :7] = 1
     bright, chance = costs_of(Subject(Planted(), marked(), torch.ones(24, dtype=torch.long)), elsewhere, seed=0)
@@ -252,24 +236,24 @@ def run_dir(tmp_path):
     return tmp_path
 
 
-def test_what_was_measured_is_kept_for_the_same_weights_alone(run_dir):
-    found = measure_run(run_dir, Planted(), PlantedSet(), method="occlusion")
-    assert read_faithfulness(run_dir) == {"occlusion": found}
+def test_what_was_measured_is_for_the_same_weights(run_dir):
+    found = faithfulness.measure_run(run_dir, Planted(), PlantedSet(), method="occlusion")
+    assert faithfulness.read_faithfulness(run_dir) == {"occlusion": found}
     file = run_dir / faithfulness.FILE
     whole = json.loads(file.read_text())
     numbers = whole["methods"]["occlusion"]
     damaged = [{"occlusion": numbers | wrong} for wrong in ({"p": "x"}, {"random": None}, {"images": 1e999})]
     for content in (*({"methods": each} for each in (*damaged, [], {"occlusion": []})), {"weights": "of another"}):
         file.write_text(json.dumps(whole | content))
-        assert read_faithfulness(run_dir) == {}
+        assert faithfulness.read_faithfulness(run_dir) == {}
     file.write_text("[]")
-    assert read_faithfulness(run_dir) == {}
+    assert faithfulness.read_faithfulness(run_dir) == {}
 
 
-def test_measuring_ends_after_the_first_batch_where_all_would_take_long(run_dir, monkeypatch):
+def test_measuring_ends_where_all_would_take_long(run_dir, monkeypatch):
     monkeypatch.setattr(faithfulness, "IMAGES", 24)  # two batches
-    assert measure_run(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
-    assert read_faithfulness(run_dir) == {}
+    assert faithfulness.measure_run(run_dir, Planted(), PlantedSet(), method="occlusion", seconds=0) is None
+    assert faithfulness.read_faithfulness(run_dir) == {}
 
 
 @pytest.fixture
@@ -284,7 +268,7 @@ def ensemble() -> SideBySide:
 
 
 @pytest.mark.parametrize("decides", [0, 1])
-def test_the_map_of_an_ensemble_is_that_of_the_network_that_decides(ensemble, decides):
+def test_an_ensemble_has_the_map_of_who_decides(ensemble, decides):
     images, view = pictures(), ensemble.views[decides]
     with torch.no_grad():
         ensemble.head.weight[:, ensemble.columns[1 - decides]] = 0
@@ -298,14 +282,15 @@ def test_the_map_of_an_ensemble_is_that_of_the_network_that_decides(ensemble, de
     torch.testing.assert_close(found.values, shares(expected), atol=1e-6, rtol=1e-3)
 
 
-def test_an_ensemble_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each(ensemble):
+def test_an_ensemble_is_measured_by_each_method(ensemble):
     assert heat_maps(ensemble, pictures()).method == "auto"
     measured = measure_maps(ensemble, pictures(5).split(2))
     assert (measured.method, measured.images) == ("auto", 5)
     assert "each network by its own method" in str(measured)
 
 
-def test_two_maps_show_first_where_both_are_bright_and_then_what_one_missed():
+def test_two_maps_show_first_where_both_are_bright():
+    """And then what one of them missed."""
     first, second = torch.ones(2, 1, 10, 10)
     first[0, 0, :2], second[0, 0, :2] = torch.tensor([20.0, 3.0]), torch.tensor([0.0, 3.0])
     missed, agreed, *others = methods.both(first, second).flatten().tolist()
@@ -313,14 +298,15 @@ def test_two_maps_show_first_where_both_are_bright_and_then_what_one_missed():
 
 
 @pytest.mark.parametrize("name", ["vit_nano_8", "resnet18"])
-def test_a_plan_keeps_about_the_time_that_maps_and_their_faithfulness_take(name):
-    model, passes = build_model(name, num_classes=3, weights="none", image_size=SIDE).eval(), []
+def test_a_plan_keeps_about_the_time_that_maps_take(name):
+    """And the measurement of their faithfulness."""
+    model, passes = built(name).eval(), []
     model.register_forward_hook(lambda _, args, __: passes.append(len(args[0])))
     measure_maps(model, [pictures(4)])
     assert PASSES / 2 < sum(passes) / 4 * faithfulness.IMAGES < 2 * PASSES
 
 
-def test_a_random_fifth_has_the_shape_of_the_brightest_one():
+def test_a_random_fifth_has_the_shape_of_the_brightest():
     marks = torch.zeros(40, 8, 8, dtype=torch.bool)
     marks[:, 2:5, 3:7] = True
     moved = faithfulness.moved(marks, torch.Generator().manual_seed(0))
