@@ -247,9 +247,10 @@ def test_rank_asks_about_no_group_that_it_learnt(tmp_path):
             pixels = 128 + 40 * (face + 0.2 * generator.normal(size=(4, 4, 3)))
             path = save(tmp_path / "set" / CLASSES[patient % 2] / f"p{patient:02}_{image}.png")
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).resize((28, 28)).save(path)
-    right, how = [], {"train": TrainConfig(device="cpu", amp="off"), "output": OutputConfig(output_dir=tmp_path)}
+    right, train, output = [], TrainConfig(device="cpu", amp="off"), OutputConfig(output_dir=tmp_path / "runs")
     for group in (None, r"p\d+"):
-        base = RunConfig(data=config(tmp_path / "set", tmp_path, group=group, split_seed=1), **how)
+        data = config(tmp_path / "set", tmp_path, group=group, split_seed=1)
+        base = RunConfig(data=data, train=train, output=output)
         (row,) = rank(base, {parse_arm("vit_nano_8,weights=fashion_mnist", base).model: "arm"})
         right.append(row.judged.accuracy)
     assert right[0] > 0.85
