@@ -23,7 +23,7 @@ LONGEST = (
     "test_commands_compare",
     "test_trainers_run",
     "test_from_python",
-    "test_trainers_plans",
+    "test_trainers_deadline",
     "test_trainers_probe",
     "test_commands_serve",
     "test_damaged_files",

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from killed_runs import Crash, crash_after
+from simulated_plans import LITE0, VIT, Machine, priced
 from small_run import call, labelled_photos, tiny_run
 from test_commands_plan import LOUD, MODES, as_words, named, record_requests, same, values_of
-from test_trainers_plans import LITE0, VIT, Machine, priced
 
 from commands import compare, train
 from commands.arguments import TrainOptions
