@@ -15,6 +15,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from common.image_spec import ImageSpec
+from datasets.bundle import Samples
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ def parquet(path: Path, rows: list[tuple], names: list[str] | None = None, **mor
         stream.write_table(table, max_chunksize=3)
     for name in ("dataset_info.json", "state.json", "../dataset_dict.json"):
         (path.parent / name).write_text("{}")
+
+
+def facts_of(samples: Samples) -> tuple:
+    """What two sets that are the same have in common: classes, and the label, the split and the bytes of each image."""
+    contents = [samples.file(row).read_bytes() for row in range(len(samples))]
+    return samples.class_names, samples.labels.tolist(), samples.splits.tolist(), contents
 
 
 def jpeg(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
