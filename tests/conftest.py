@@ -31,7 +31,6 @@ LONGEST = (
     "test_readme",
     "test_tensorboard_server",
     "test_trainers_distributed",
-    "test_vit_factory",
     "test_commands",
     "test_datasets_check",
 )
