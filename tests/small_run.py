@@ -41,6 +41,15 @@ def call(capsys, *argv) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
+def refused(capsys, *words) -> str:
+    """The line of a command that ends with exit code 2 or 3; there is no traceback."""
+    code, _, err = call(capsys, *words)
+    *_, line = err.splitlines() or [""]
+    assert (code in (2, 3), line.startswith("error: ")) == (True, True), err
+    assert len(line) < 600
+    return line
+
+
 def few_digits(**options) -> DataConfig:
     return DataConfig(**FEW | {"workers": 0} | options)
 
