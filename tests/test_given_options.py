@@ -1,7 +1,6 @@
-"""What is given is obeyed, refused or said to have no effect: options of the commands themselves, recipes, options of
-one arm, and what the runs of a command are started with."""
+"""What is given to `train`, to a plan, to the runs of a command or to `resume` is obeyed, refused or said to have no
+effect."""
 
-import itertools
 import json
 import shutil
 from types import SimpleNamespace
@@ -10,11 +9,11 @@ import pytest
 from killed_runs import Crash, crash_after
 from simulated_plans import LITE0, VIT, Machine, priced
 from small_run import call, labelled_photos, tiny_run
-from test_commands_plan import LOUD, MODES, as_words, named, record_requests, same, values_of
+from test_commands_plan import LOUD, MODES, named, same
 
 from commands import compare, train
 from commands.arguments import TrainOptions
-from commands.parser import on_line, parse
+from commands.parser import parse
 from datasets.open import OpenedImages
 from trainers.budget.plan import best_in
 from trainers.budget.planned_run import Budget
@@ -31,13 +30,23 @@ OF_TRAIN = {
 """Options of `train` itself, each with a value that is not its default."""
 
 
+def said_without_effect(option: str, text: str) -> bool:
+    return any(option in line and "no effect" in line for line in text.splitlines())
+
+
 @pytest.fixture
-def began(monkeypatch, tmp_path):
-    """What `train` began instead of training: (its function, its config, everything else that it was given)."""
-    done = []
+def one_network(monkeypatch, tmp_path):
+    """`--weights auto` finds one network; fit.toml in the working directory fits a head."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "fit.toml").write_text('start-head = "fit"\ntrainable = "head"\naugment = "none"\n')
     found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
     monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
+
+
+@pytest.fixture
+def began(monkeypatch, one_network):
+    """What `train` began instead of training: (its function, its config, everything else that it was given)."""
+    done = []
     for name in BEGINNINGS:
         note = lambda config, *rest, name=name, **more: done.append((name, config, (*rest, more))) or 0  # noqa: E731
         monkeypatch.setattr(train, name, note)
@@ -60,8 +69,7 @@ def obeyed(flag, value, name, rest) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_given_to_train_itself_is_obeyed_or_refused(mode, began, capsys, tmp_path):
-    (tmp_path / "fit.toml").write_text('start-head = "fit"\ntrainable = "head"\naugment = "none"\n')
+def test_options_of_train_are_obeyed_or_refused(mode, began, capsys):
     way, lost = MODES[mode].split() + ["--config", "fit.toml"] * (mode == "fitted"), []
     for flag, value in [*OF_TRAIN.items(), ("--seeds", 1), ("--jobs", "auto")]:
         began.clear()
@@ -75,10 +83,8 @@ def test_what_is_given_to_train_itself_is_obeyed_or_refused(mode, began, capsys,
     assert not lost
 
 
-@pytest.mark.parametrize(
-    ("recipe", "mode"),
-    [(name, mode) for name in RECIPES for mode in MODES if mode != "fitted"],
-)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fitted"])
 def test_what_a_recipe_says_is_given(recipe, mode, began, capsys, monkeypatch):
     loud = lambda config, *_: began.append(("plan", filled_in(config, LOUD))) or 0  # noqa: E731
     monkeypatch.setattr(train, "train_planned", loud)
@@ -97,28 +103,17 @@ def test_what_a_recipe_says_is_given(recipe, mode, began, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("words", ["digits --weights auto", "digits --config fit.toml", "photos --config fit.toml"])
-def test_minutes_of_a_head_that_is_fitted_at_once_are_refused_or_said_to_have_no_effect(
-    words, capsys, tmp_path, monkeypatch
-):
-    started = []
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "fit.toml").write_text('start-head = "fit"\ntrainable = "head"\naugment = "none"\n')
-    found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
-    monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
-    monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, **_: started.append(config))
+def test_minutes_of_a_fitted_head_are_not_ignored(words, one_network, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("trainers.auto_resume.train_or_resume", lambda config, **_: None)
     monkeypatch.setattr(train, "report", lambda _: None)
-    monkeypatch.setattr("trainers.budget.plan.best_in", lambda budget, config, start, **_: plan_of(config, start))
 
-    def plan_of(config, start):
+    def plan_of(budget, config, start, **_):
         best_in(Budget(7, 420.0), config, start)
         return SimpleNamespace(run_dir=tmp_path, folder=SimpleNamespace(keep=lambda: None))
 
+    monkeypatch.setattr("trainers.budget.plan.best_in", plan_of)
     code, out, err = call(capsys, "train", *words.split(), "--minutes", 7)
     assert (code, "--minutes" in err) == (2, True) or said_without_effect("--minutes", out + err)
-
-
-def said_without_effect(option: str, text: str) -> bool:
-    return any(option in line and "no effect" in line for line in text.splitlines())
 
 
 OF_TRAINING: dict[str, dict[str, object]] = {
@@ -137,7 +132,7 @@ def planned(monkeypatch, accuracy):
     return machine, config
 
 
-def test_a_plan_trains_by_the_options_of_training_that_are_given(monkeypatch):
+def test_a_plan_trains_by_what_is_given(monkeypatch):
     machine, config = planned(monkeypatch, {"vit_stem_16": 0.75, "efficientnet_lite0": 0.8})
     for option in run_options():
         if option.flag in GIVEN_TO_A_PLAN:
@@ -145,106 +140,10 @@ def test_a_plan_trains_by_the_options_of_training_that_are_given(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", GIVEN_TO_A_PLAN)
-def test_a_plan_that_trains_no_network_says_which_options_had_no_effect(flag, monkeypatch):
+def test_a_plan_without_training_says_so(flag, monkeypatch):
     machine, _ = planned(monkeypatch, {"vit_stem_16": 0.75, "efficientnet_lite0": 0.98})
     (option,) = (option for option in run_options() if option.flag == flag)
     assert named(option, "\n".join(machine.said))
-
-
-def test_an_option_of_one_arm_is_that_arms_or_refused(capsys, monkeypatch):
-    began, lost = [], []
-
-    record_requests(monkeypatch, began)
-    for option in run_options():
-        for value in values_of(option):
-            if option.flag == "--model":  # the first word of an arm
-                continue
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            words = ["--data", "digits", "--arms", f"vit_nano_8,{option.name}={text}", "vit_micro_4"]
-            began.clear()
-            code, _, err = call(capsys, "compare", *words)
-            if code == 2 and named(option, err):
-                continue
-            first, other = began[0].arms if began else (None, None)
-            if not first or not same(option.of(first), value) or option.of(other) != option.of(began[0].base):
-                lost.append((option.flag, value, code, err))
-    assert not lost
-
-
-def test_an_option_of_a_file_is_that_of_each_arm_but_for_its_own(capsys, tmp_path, monkeypatch):
-    (tmp_path / "lr.toml").write_text("lr = 0.5\nclip-norm = 2.0\n")
-    began = []
-    monkeypatch.setattr(compare, "compared", lambda options: began.append(compare.request_of(options)))
-    monkeypatch.setattr(compare, "as_json", lambda _: {})
-    words = ["--config", tmp_path / "lr.toml", "--arms", "vit_nano_8,lr=0.001,clip_norm=1", "vit_nano_8"]
-    assert call(capsys, "compare", "--data", "digits", *words)[0] == 0
-    assert [(arm.train.lr, arm.train.clip_norm) for arm in began[0].arms] == [(0.001, 1.0), (0.5, 2.0)]
-
-
-OF_COMPARE = {
-    "--labels-per-class": "5", "--seeds": "2", "--minutes": "3", "--images-seen": "9", "--tune-lr": "off",
-    "--plan-only": "", "--jobs": "2", "--on": "slurm", "--arms": "vit_nano_8", "--config": "given.toml",
-}  # fmt: skip
-"""Options of `compare` itself."""
-
-
-def test_runs_that_are_compared_as_they_are_refuse_each_option_but_those_of_the_report(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "given.toml").write_text("lr = 0.5\n")
-    started, taken = [], {"--output-dir", "--run-name", "--runs", "--json"}
-    monkeypatch.setattr(compare, "compared", lambda options: started.append(options))
-    own = [[flag, *word.split()] for flag, word in OF_COMPARE.items()]
-    of_runs = [as_words(option, value) for option in on_line(compare.Options) if option.section
-               for value in values_of(option)]  # fmt: skip
-    for words in [*own, *(words for words in of_runs if words)]:
-        code, _, err = call(capsys, "compare", "a", "b", *words)
-        assert (code, words[0] in err, started) == (2, True, []) or words[0] in taken, words
-        started.clear()
-
-
-def test_what_is_given_to_compare_itself_is_in_its_request_or_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "given.toml").write_text("")
-    expected = {
-        "--labels-per-class": ("labels", (5,)), "--seeds": ("seeds", 2), "--minutes": ("minutes", 3.0),
-        "--images-seen": ("images_seen", (9,)), "--tune-lr": ("tune_lr", "off"),
-    }  # fmt: skip
-    began = []
-    monkeypatch.setattr(
-        "comparison.compare.compare_arms", lambda request, **placed: began.append((request, placed)) or None
-    )
-    monkeypatch.setattr(
-        "comparison.compare.plan_arms", lambda request: began.append((request, "plan")) or (tmp_path / "x", [])
-    )
-    monkeypatch.setattr(compare, "as_json", lambda _: {})
-    for (flag, word), (other, also) in itertools.permutations(OF_COMPARE.items(), 2):
-        if {flag, other} == {"--plan-only", "--jobs"}:  # below
-            continue
-        began.clear()
-        words = ["--data", "digits", flag, *word.split(), other, *also.split()]
-        code, _, err = call(capsys, "compare", *words)
-        if (code, flag in err) == (2, True) or (code, flag.removeprefix("--") in err) == (2, True):
-            continue
-        assert code in (0, 2), (words, err)
-        if code == 2:  # refused for the other one's sake
-            assert other in err or other.removeprefix("--") in err, (words, err)
-            continue
-        request, placed = began[0]
-        if flag in expected:
-            name, value = expected[flag]
-            assert getattr(request, name) == value, words
-        else:
-            assert {
-                "--plan-only": placed == "plan", "--jobs": placed != "plan" and placed["jobs"] == 2,
-                "--on": placed != "plan" and placed["slurm"] == {},
-                "--arms": any(arm.model.name == "vit_nano_8" for arm in request.arms), "--config": True,
-            }[flag], words  # fmt: skip
-
-
-def test_jobs_of_a_comparison_that_starts_none_are_refused_or_said_to_have_no_effect(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("comparison.compare.plan_arms", lambda request: (tmp_path / "commands.txt", []))
-    code, out, err = call(capsys, "compare", "--data", "digits", "--plan-only", "--jobs", 2)
-    assert (code, "--jobs" in err) == (2, True) or said_without_effect("--jobs", out + err)
 
 
 OPTIONS_OF_RUNS = [
@@ -351,7 +250,7 @@ def test_config_json_of_a_run_says_what_was_given(way, options, tmp_path, monkey
     assert not lost
 
 
-def test_each_option_of_a_run_is_given_somewhere_with_another_value():
+def test_each_option_of_a_run_is_given_somewhere():
     places = {o.flag for o in run_options() for options in OPTIONS_OF_RUNS if o.name in options[o.section]}
     assert {o.flag for o in run_options()} - places == OF_COMMANDS
 
@@ -382,7 +281,7 @@ OF_RESUME = [
     ("state", "words", "said"),
     [pytest.param(state, *row, id=f"{state} {row[0]}") for state in ("finished", "stopped") for row in OF_RESUME],
 )
-def test_what_is_given_to_resume_is_in_config_json_or_refused(state, words, said, runs, tmp_path, monkeypatch, capsys):
+def test_options_of_resume_are_kept_or_refused(state, words, said, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run, configs = shutil.copytree(runs / "runs/photos" / state, tmp_path / "runs/photos/r"), []
     shutil.copytree(runs / "photos", runs / "moved", dirs_exist_ok=True)
@@ -399,19 +298,17 @@ def test_what_is_given_to_resume_is_in_config_json_or_refused(state, words, said
             assert not configs or str(option.of(configs[0])) == str(option.of(config))
 
 
-@pytest.mark.parametrize("command", ["train", "compare"])
 @pytest.mark.parametrize(
-    ("file", "words"),
+    ("options", "file", "words"),
     [
-        ("fold = 1\n", "--folds 3"),
-        ("grow = true\n", "--split split.csv"),
-        ("val-fraction = 0.9\n", "--val-fraction 0.2"),
+        (TrainOptions, "fold = 1", "--folds 3"),
+        (TrainOptions, "grow = true", "--split split.csv"),
+        (TrainOptions, "val-fraction = 0.9", "--val-fraction 0.2"),
+        (compare.Options, "grow = true", "--split split.csv"),
+        (compare.Options, "val-fraction = 0.9", "--val-fraction 0.2"),
     ],
 )
-def test_a_file_is_judged_with_what_the_line_lays_over_it(command, file, words, tmp_path):
-    if command == "compare" and "--folds" in words:
-        return  # it takes no folds
+def test_a_file_is_judged_with_the_line_over_it(options, file, words, tmp_path):
     (tmp_path / "mine.toml").write_text(file)
-    options = {"train": TrainOptions, "compare": compare.Options}[command]
-    config = parse(options, ["--data", "photos", "--config", str(tmp_path / "mine.toml"), *words.split()], prog=command)
+    config = parse(options, ["--data", "photos", "--config", str(tmp_path / "mine.toml"), *words.split()], prog="x")
     assert str(config.data.folds or config.data.split or config.data.val_fraction) == words.split()[1]
