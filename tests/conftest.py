@@ -19,6 +19,7 @@ LONGEST = (
     "test_trainers_resume",
     "test_trainers_pictures",
     "test_trainers_interruption",
+    "test_trainers_start_head",
     "test_comparison_report",
     "test_commands_compare",
     "test_trainers_run",
