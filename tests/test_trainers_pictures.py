@@ -1,41 +1,31 @@
-"""What TensorBoard shows beside curves: right, once, at its step, and as a file too."""
+"""The pictures of a run: what TensorBoard shows, at which step, and as a file too."""
 
 import csv
 import io
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import small_run
 import torch
-from fake_sets import Spec, class_folders
+from fake_sets import class_folders
 from killed_runs import Crash, crash, signal_myself, stopped_in_validation
-from PIL import Image, ImageOps
+from PIL import Image
 from sklearn.metrics import recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
-from torchvision.models import VisionTransformer as Torchvision
 
 from common.errors import Interrupted
-from datasets.config import DataConfig
-from datasets.fitting import view_of
 from trainers.config import RunConfig
 from trainers.engine.engines import Scores
 from trainers.engine.predictions import predictions_from
 from trainers.reporting import pictures
-from trainers.reporting.figures.results import confusion_figure, reliability_figure
-from trainers.reporting.figures.sheets import batch_sheet, png, upsampled
-from trainers.reporting.pictures import hardest
-from trainers.reporting.tensorboard import recall
+from trainers.reporting.figures.sheets import batch_sheet
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.checkpoint_file import load
-from vit.anatomy import position_embeddings
-from vit.config import ModelConfig
 
 pytestmark = pytest.mark.drawn
 
@@ -57,7 +47,7 @@ def averaged_run(folder: Path) -> RunConfig:
 
 @pytest.fixture(scope="module", autouse=True)
 def maps_of_one_point():
-    """What a map along several points is worth, tests/test_explanations.py has."""
+    """What a map along several points gains, tests/test_explanations.py has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainers.reporting.explanations.subject.POINTS", (1.0,))
         yield
@@ -66,13 +56,13 @@ def maps_of_one_point():
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     """A run, the mistakes that it showed, and its attention each time."""
-    mistakes, seen = [], []
+    mistakes, looks = [], []
     worst, attention = pictures.worst, pictures.validation_attention
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "worst", lambda *args: mistakes.extend(images := worst(*args)) or images)
-        patch.setattr(pictures, "validation_attention", lambda *args: seen.append(attention(*args)) or seen[-1])
+        patch.setattr(pictures, "validation_attention", lambda *args: looks.append(attention(*args)) or looks[-1])
         run_dir = train(averaged_run(tmp_path_factory.mktemp("full"))).run_dir
-    return run_dir, mistakes, seen
+    return run_dir, mistakes, looks
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +82,19 @@ def shown(run_dir: Path) -> dict[str, list[int]]:
     return {tag: [event.step for event in events.Images(tag)] for tag in events.Tags()["images"]}
 
 
-def test_a_run_shows_its_pictures_at_the_promised_steps(full):
+def rows_of_predictions(run_dir: Path) -> list[dict[str, str]]:
+    """Of the validation images; digits are their own class numbers."""
+    with open(run_dir / "eval" / "val_predictions.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def val_images(folder: Path):
+    """The validation images of such a run, and the row of each path."""
+    dataset = prepare(digits_run(folder)).data.dataloaders["val"].dataset
+    return dataset, {dataset.path(row): row for row in range(len(dataset))}
+
+
+def test_pictures_are_shown_at_the_promised_steps(full):
     last = 12  # 3 epochs of 4 steps
     assert shown(full) == {
         "6_data/augmented_batch": [0],
@@ -103,7 +105,7 @@ def test_a_run_shows_its_pictures_at_the_promised_steps(full):
     assert curves == {f"pr/{digit}" for digit in range(10)}
 
 
-def test_every_picture_is_a_file_with_the_same_bytes(full):
+def test_every_picture_is_a_file(full):
     events = val_events(full)
     files = {path.name for path in (full / "figures").glob("*.png")}
     for tag in events.Tags()["images"]:
@@ -117,7 +119,7 @@ def test_every_picture_is_a_file_with_the_same_bytes(full):
     assert not files
 
 
-def test_without_pictures_not_a_bit_of_the_training_is_another(full, tmp_path):
+def test_pictures_change_not_a_bit_of_the_training(full, tmp_path):
     bare = train(averaged_run(tmp_path).changed(output={"tb": "scalars"})).run_dir
     assert shown(bare) == {}
     assert not (bare / "figures").exists()
@@ -126,12 +128,9 @@ def test_without_pictures_not_a_bit_of_the_training_is_another(full, tmp_path):
         assert torch.equal(one, other)
 
 
-def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, tmp_path):
+def test_mistakes_are_shown_surest_first(watched, tmp_path):
     run_dir, taken, _ = watched
-    with open(run_dir / "eval" / "val_predictions.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # By brute force from the file of all predictions: digits are their own class numbers.
-    wrong = [row for row in rows if row["label"] != row["predicted"]]
+    wrong = [row for row in rows_of_predictions(run_dir) if row["label"] != row["predicted"]]
     expected = sorted(wrong, key=lambda row: -max(map(float, row["probabilities"].split())))[: pictures.MISTAKES]
     assert len(wrong) > pictures.MISTAKES
     assert [(guess.path, guess.label, guess.predicted) for guess in taken] == [
@@ -140,13 +139,12 @@ def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, t
     assert [dict(guess.ranked)[guess.label] for guess in taken] == pytest.approx(
         [float(row["probabilities"].split()[int(row["label"])]) for row in expected], rel=1e-5
     )
-    dataset = prepare(digits_run(tmp_path)).data.dataloaders["val"].dataset
-    by_path = {dataset.path(row): row for row in range(len(dataset))}
+    dataset, by_path = val_images(tmp_path)
     for guess in taken:
         assert np.array_equal(guess.pixels, dataset.original(by_path[guess.path]))
 
 
-def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
+def test_without_mistakes_the_least_sure_are_shown(tmp_path):
     setup = prepare(digits_run(tmp_path))
     dataset = setup.data.dataloaders["val"].dataset
     logits = nn.functional.one_hot(torch.from_numpy(dataset.labels), 10) * 3.0
@@ -156,26 +154,26 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
     assert pictures.mistakes_title(scores).startswith("no mistake on 179")
 
 
-def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(watched, tmp_path):
-    run_dir, _, seen = watched
-    paths = [[image.path for image in images] for images, _, _ in seen]
+def test_attention_is_the_models_at_that_time(watched, tmp_path):
+    run_dir, _, looks = watched
+    paths = [[image.path for image in images] for images, _, _ in looks]
     assert len(paths) == 2
     assert len(set(paths[0])) == 8
     assert paths[1] == paths[0]
-    assert len({image.label for image in seen[0][0]}) >= 4  # spread over the classes
-    assert not torch.equal(seen[0][0][0].heat, seen[1][0][0].heat)
+    assert len({image.label for image in looks[0][0]}) >= 4  # spread over the classes
+    assert not torch.equal(looks[0][0][0].heat, looks[1][0][0].heat)
     model, _, _ = load(run_dir)
     setup = prepare(digits_run(tmp_path))
     images, distance, what = pictures.validation_attention(setup, model)
     assert "integrated AttnLRP" in what
-    assert torch.equal(seen[-1][1], distance)
+    assert torch.equal(looks[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
-    for last, again in zip(seen[-1][0], images, strict=True):
+    for last, again in zip(looks[-1][0], images, strict=True):
         assert torch.equal(last.heat, again.heat)
         assert last.heat.sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
+def test_looking_changes_nothing(tmp_path):
     setup = prepare(digits_run(tmp_path))
     setup.model.train()
     setup.model.norm.eval()
@@ -188,7 +186,7 @@ def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
     assert all(p.requires_grad for p in setup.model.parameters())
 
 
-def test_a_run_stopped_in_a_validation_and_again_in_its_conclusion_shows_what_an_uninterrupted_one_does(tmp_path, full):
+def test_a_stopped_run_shows_what_a_whole_one_does(tmp_path, full):
     with pytest.raises(Interrupted), stopped_in_validation(8, signal_myself):
         train(averaged_run(tmp_path))
     run_dir = tmp_path / "digits" / "r"
@@ -214,16 +212,14 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("model", "train_options", "attends"), KINDS, ids=["resnet18", "cached", "grey"])
-def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train_options, attends, tmp_path, capsys):
+def test_every_kind_of_model_has_pictures(model, train_options, attends, tmp_path, capsys):
     names = ["$a_b$ <x>", "猫\u202e"]
     folder = class_folders(tmp_path / "set", dict.fromkeys(names, 12))  # four images in val: fewer than are shown
     for name in names:
         (folder / name / "000.png").rename(folder / name / "\u732b $\\ ._.png")
-    config = replace(
-        digits_run(tmp_path / "runs", tb="full", epochs=1, **train_options),
-        model=ModelConfig(**model),
-        data=DataConfig(source=str(folder), workers=0, batch_size=8, augment="none", val_fraction=0.2),
-    )
+    data = {"source": str(folder), "batch_size": 8, "augment": "none", "val_fraction": 0.2, "test_fraction": None}
+    output = {"run_name": "r", "tb": "full"}
+    config = small_run.digits_run(tmp_path / "runs", model=model, data=data, output=output, **train_options)
     run_dir = train(config).run_dir
     assert "could not be drawn" not in capsys.readouterr().out
     tags = set(shown(run_dir))
@@ -236,7 +232,7 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     assert {len(row.split("\t")) for row in rows} == {5}
 
 
-def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(monkeypatch, tmp_path, capsys):
+def test_a_picture_that_fails_costs_a_line(monkeypatch, tmp_path, capsys):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
@@ -247,24 +243,13 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(monkeypatch
     assert set(shown(run_dir)) == {"6_data/augmented_batch", *ONCE}  # and none of those of --tb full
 
 
-def test_rows_of_the_confusion_matrix_are_true_classes():
-    confusion = np.array([[0, 9], [0, 0]])  # nine images of class `first`, all taken for `second`
-    axis = confusion_figure(confusion, ("first", "second"), title="").axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["first", "second"]
-    assert (axis.get_ylabel(), axis.get_xlabel()) == ("true", "predicted")
-    (text,) = axis.texts
-    assert (text.get_text(), text.get_position()) == ("9", (1, 0))  # column 1: predicted `second`; row 0: true `first`
-
-
-def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(full):
+def test_the_projector_has_a_row_for_each_image(full):
     (folder,) = (full / "tb" / "val").glob("*/val")
     tensors = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
     header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
     assert header == ["shown", "label", "predicted", "loss", "path"]
     assert len(tensors) == len(rows) == 179
-    setup = prepare(digits_run(full))
-    dataset = setup.data.dataloaders["val"].dataset
-    by_path = {dataset.path(row): row for row in range(len(dataset))}
+    dataset, by_path = val_images(full)
     model, _, _ = load(full)
     rows_of = [by_path[row[-1]] for row in rows]
     images = torch.stack([dataset[row][0] for row in rows_of])
@@ -279,10 +264,9 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
     )
 
 
-def test_the_recall_of_every_class_follows_its_epochs(full):
+def test_the_recall_of_every_class_is_followed(full):
     events = val_events(full)
-    with open(full / "eval" / "val_predictions.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of_predictions(full)
     best = json.loads((full / "summary.json").read_text())["best"]["epoch"]
     expected = recall_score([row["label"] for row in rows], [row["predicted"] for row in rows], average=None)
     for digit, share in enumerate(expected):
@@ -291,72 +275,7 @@ def test_the_recall_of_every_class_follows_its_epochs(full):
         assert points[4 * best] == pytest.approx(share)
 
 
-def test_of_many_classes_the_worst_tenth_is_followed_and_of_a_class_without_images_nothing():
-    shares = torch.tensor([math.nan, *(0.03 * number for number in range(1, 31))])
-    names = [f"class {number}" for number in range(31)]
-    assert recall(shares, names) == {"of_worst_tenth": pytest.approx(0.06)}
-    few = recall(shares[:3], ("a/b", "a_b", "c"))
-    assert few == {"a_b": pytest.approx(0.03), "c": pytest.approx(0.06)}
-    assert len(recall(torch.ones(3), ("a/b", "a_b", "c"))) == 3
-    assert recall(torch.full((31,), math.nan), names) == {}
-
-
-def test_of_many_classes_the_hardest_get_a_pr_curve():
-    labels = torch.arange(30).repeat_interleave(10)
-    guesses = labels.where((labels != 7) & (labels != 20), labels + 1)
-    some = labels != 3  # no images: no curve
-    outputs = predictions_from(nn.functional.one_hot(guesses[some], 30).float(), labels[some])
-    indices = hardest(Scores({}, outputs), [str(number) for number in range(30)])
-    assert len(indices) == 20
-    assert indices == sorted(indices)
-    assert {7, 8, 20, 21} <= set(indices)
-    assert 3 not in indices
-
-
-def test_position_embeddings_are_found():
-    model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
-    assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
-
-
-@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
-@pytest.mark.parametrize("size", [(60, 20), (20, 60), (40, 40)])
-def test_a_map_lies_over_the_whole_picture_where_the_model_saw_it(fit, size):
-    """A mark in the picture, prepared as the model sees it, is where the map of its pixels lies."""
-    width, height = size
-    spec = Spec(image_size=20, fit=fit)
-    row, column = height // 2 + 3, width // 2 - 4
-    mark = np.zeros((height, width), np.uint8)
-    mark[row - 2 : row + 2, column - 2 : column + 2] = 255
-    prepared = {
-        "crop": lambda image: ImageOps.fit(image, (20, 20), Image.Resampling.BILINEAR),
-        "pad": lambda image: ImageOps.pad(image, (20, 20), Image.Resampling.BILINEAR),
-        "squash": lambda image: image.resize((20, 20), Image.Resampling.BILINEAR),
-    }[fit](Image.fromarray(mark))
-    seen = torch.from_numpy(np.asarray(prepared, np.float32))
-    laid, inside = upsampled(seen, (height, width), view_of(width, height, spec))
-    assert inside.mean() == pytest.approx(min(size) / max(size) if fit == "crop" else 1, abs=0.04)
-    rows, columns = np.mgrid[:height, :width]
-    weights = laid * inside / (laid * inside).sum()
-    centre = (weights * rows).sum(), (weights * columns).sum()
-    assert centre == pytest.approx((row - 0.5, column - 0.5), abs=1.5)
-
-
-@pytest.mark.parametrize(("channels", "side", "count"), [(3, 80, 5), (1, 8, 16)])
-def test_the_first_batch_is_shown_with_its_normalisation_undone_each_beside_its_original(channels, side, count):
-    generator = torch.Generator().manual_seed(0)
-    originals = torch.randint(256, (count, channels, side, side), generator=generator, dtype=torch.uint8)
-    images = torch.randint(256, originals.shape, generator=generator) / 255
-    figure = batch_sheet([*originals.numpy()], 2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels, title="t")
-    with Image.open(io.BytesIO(png(figure))) as image:
-        pixels = np.asarray(image)
-    pairs = torch.stack([originals, (255 * images).round().byte()], 1).flatten(0, 1)
-    large = pairs.expand(-1, 3, -1, -1).repeat_interleave(80 // side, 2)
-    for number, expected in enumerate(large.repeat_interleave(80 // side, 3).permute(0, 2, 3, 1).numpy()):
-        y, x = 36 + number // 4 * 94, 14 + number % 4 * 94
-        assert np.array_equal(pixels[y : y + 80, x : x + 80], expected)
-
-
-def test_what_stands_beside_an_augmented_picture_is_its_own_original(tmp_path, monkeypatch):
+def test_an_augmented_picture_has_its_own_original(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(
         pictures, "batch_sheet", lambda *sides, **words: drawn.update(sides=sides) or batch_sheet(*sides, **words)
@@ -369,12 +288,3 @@ def test_what_stands_beside_an_augmented_picture_is_its_own_original(tmp_path, m
     for original, image in zip(originals, images, strict=True):
         assert np.array_equal(original, (127.5 * (image + 1)).round().byte().numpy())
     assert (run_dir / "figures" / "data_augmented_batch_step_0.png").exists()
-
-
-def test_the_bars_of_a_reliability_figure_stand_side_by_side_and_its_curve_on_their_means():
-    images, confidence, right = torch.tensor([4.0, 0.0, 10.0, 6.0]), torch.tensor([0.4, 0.0, 6.0, 5.4]), [1.0, 0, 7, 6]
-    figure = reliability_figure(torch.stack([images, confidence, torch.tensor(right)]), ece=0.1, title="a run")
-    top, bottom = figure.axes
-    bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bottom.patches]
-    assert bars == [(0.0, 0.25, 4.0), (0.25, 0.25, 0.0), (0.5, 0.25, 10.0), (0.75, 0.25, 6.0)]
-    np.testing.assert_allclose(top.lines[1].get_xydata(), [(0.1, 0.25), (0.6, 0.7), (0.9, 1.0)], rtol=1e-6)
