@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from ignite.engine import Events
 from simulated_plans import Clock
 from small_run import digits_run
@@ -10,6 +11,7 @@ from small_run import digits_run
 from datasets.transforms import Pipeline
 from trainers.budget import pace
 from trainers.budget.pace import Cost, Pace, cost_of, forecast, measure
+from trainers.features import cache_features
 from trainers.setup import head_of, prepare
 
 
@@ -26,6 +28,19 @@ def test_a_cost_is_of_batches_and_of_images():
     assert cost.seconds(100, batch=30) == 4 * 2 + 50
     assert cost_of(lambda images: 9 - images, 2, 8) == Cost(0.0, 1 / 8), "an unsteady machine"
     assert cost_of(lambda images: 3.0, 0, 1) == Cost(0.0, 3.0), "one size"
+
+
+@pytest.mark.parametrize("cached", ["off", "on"])
+@pytest.mark.parametrize(("amp", "known"), [("off", 1.0), ("bf16", 1.0 / 3.0)])
+def test_heat_maps_take_what_the_whole_model_takes_in_float32(tmp_path, clock, amp, known, cached):
+    """A head that trains on features would have got a picture."""
+    model = {"name": "vit_micro_4", "weights": "none", "trainable": "head"}
+    setup = prepare(digits_run(tmp_path, model=model, amp=amp, cache_features=cached))
+    if cached == "on":
+        cache_features(setup)
+    seconds = {False: 1.0, True: 3.0}
+    setup.network.register_forward_hook(lambda *_: clock.move(seconds[torch.is_autocast_enabled("cpu")]))
+    assert pace.times_in_float32(setup) == pytest.approx(known)
 
 
 def test_a_step_on_features_takes_what_the_head_takes(tmp_path, clock):
