@@ -107,7 +107,7 @@ def test_every_row_of_the_defaults_and_every_recipe_learns_eight_digits(row):
 def test_a_tenth_and_ten_times_the_rate_of_a_small_model_are_no_better(row):
     config = options_of(row)
     own = left_of_the_loss(config)
-    assert min(left_of_the_loss(config, times=times) for times in (0.1, 10)) > own - 0.05
+    assert min(left_of_the_loss(config, times=times) for times in (0.1, 10)) > own - 0.1
 
 
 def test_a_comparison_tries_rates_around_the_default_one():
