@@ -1,7 +1,7 @@
 """Ten exercises on the Vision Transformer and its training: `python -m examples.exercises`.
 
 Write the body of a function in place of `raise NotImplementedError`, run the file, and its check says whether it is
-right. Each is a few lines long. Where to read first: the table at the end of docs/training.md. examples/solutions.py
+right. Each is a few lines long. Where to read first: the list at the end of docs/training.md. examples/solutions.py
 has one solution of each.
 """
 
