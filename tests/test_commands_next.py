@@ -1,17 +1,15 @@
 """`next`: the pool that it takes, rounds of labels, the page to give them on, and the table to train on."""
 
-import http.client
-import json
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_sets import class_folders, picture, save, write_table, zip_folder
 from headless_browser import Browser, find_browser
+from local_servers import ask_json, running
 from PIL import Image
 from small_run import call
 
@@ -209,23 +207,13 @@ def page(tmp_path):
     write_picks(tmp_path / "picks.csv", [Pick(path, "uncertain", "0.9", "cat", "0.5211", "dog") for path in paths])
     features = np.array([[1, 0], [0, 1], [1, 1], [1, 0.1], [1, 0.2], [0, 1]], np.float32)
     found = ExtractedFeatures(features, np.arange(6), np.ones(6, bool), [])
-    with PicksPage(tmp_path, pool, found, port=0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with running(PicksPage(tmp_path, pool, found, port=0)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def post(server, place, decision, decided=True):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
-    try:
-        values = {"path": server.rows[place].path, "decision": decision, "decided": decided}
-        connection.request("POST", "/decide", json.dumps(values))
-        reply = connection.getresponse()
-        return reply.status, json.loads(reply.read())
-    finally:
-        connection.close()
+    values = {"path": server.rows[place].path, "decision": decision, "decided": decided}
+    return ask_json(server, "POST", "/decide", values)
 
 
 def test_a_label_is_on_the_disk_at_once(page, tmp_path):

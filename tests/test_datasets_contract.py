@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import shutil
 import socket
-import threading
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from fake_sets import MAKERS, Spec
+from local_servers import running
 from PIL import Image
 from torchvision.datasets import MNIST, FashionMNIST, Flowers102, OxfordIIITPet
 
@@ -217,12 +217,8 @@ def server(tmp_path):
 
     folder = tmp_path / "served"
     folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))) as server:
         yield f"http://127.0.0.1:{server.server_port}", folder
-        server.shutdown()
-        thread.join()
 
 
 def read(name, root):

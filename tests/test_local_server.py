@@ -1,13 +1,13 @@
 """What the pages of `serve`, `clean --review` and `next --review` have in common: who may ask, and for how long."""
 
-import http.client
 import json
 import socket
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import pytest
+from local_servers import ask, running
 from werkzeug.wrappers import Response
 
 from commands.serve import Options
@@ -49,28 +49,12 @@ def of_review(kind):
 def started():
     """Start servers; they end with the test."""
     with ExitStack() as stack:
-
-        def start(server):
-            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-            thread.start()
-            stack.callback(server.server_close)
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
-            return server
-
-        yield start
+        yield lambda server: stack.enter_context(running(server))
 
 
 @pytest.fixture(params=[of_serve, of_review(SuspectsPage), of_review(PicksPage)], ids=["serve", "clean", "next"])
 def server(request, started):
     return started(request.param())
-
-
-def ask(server, method="GET", path="/", body=None, **headers):
-    with closing(http.client.HTTPConnection(*server.server_address[:2], timeout=20)) as connection:
-        connection.request(method, path, body, headers)
-        reply = connection.getresponse()
-        return reply.status, dict(reply.headers), reply.read()
 
 
 @pytest.mark.parametrize(
