@@ -93,45 +93,6 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
     assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["--arms", "vit_nano_8"], 2, "two models"),
-        (["--arms", "vit_nano_8", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
-        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two models are the same"),
-        (["--arms", "vit_nano_8", "vit_nano_8,epochs=3"], 2, "'epochs=3'"),
-        (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
-        (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
-        (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "vit_nano_8"),
-        (["--model", "resnet18"], 2, "--arms"),
-        (["--config", "{}/model.toml"], 2, "--arms"),
-        (["--config", "{}/patience.toml"], 2, "patience"),
-        (["--config", "{}/folds.toml"], 2, "folds"),
-        (["--seeds", "0"], 2, "seeds=0"),
-        (["--labels", "5"], 2, "--labels-per-class"),
-        (["--labels-per-class", "ten"], 2, "labels=('ten',)"),
-        (["--labels-per-class", "5", "--config", "{}/fraction.toml"], 2, "fraction"),
-        (["--tune-lr", "0"], 2, "greater than 0"),
-        (["--tune-lr", "on", "0.1"], 2, "tune_lr"),
-        (["--batch-size", "4"], 2, "--arms MODEL,batch_size=VALUE"),
-        (["runs/absent"], 2, "runs/absent"),
-        (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
-    ],
-)
-def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
-    capsys, tmp_path, argv, code, message
-):
-    files = {"model": "model = 'resnet18'", "patience": "patience = 3", "folds": "folds = 3"}
-    for name, content in (files | {"fraction": "fraction = 0.1"}).items():
-        (tmp_path / f"{name}.toml").write_text(content)
-    words = [word.format(tmp_path) for word in argv]
-    exit_code, _, err = call(capsys, "compare", *words, "--output-dir", tmp_path / "runs", "--device", "cpu")
-    assert exit_code == code, err
-    assert message in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
-
-
 def test_all_options_that_mean_nothing_for_finished_runs_are_named_before_anything_is_written(capsys, tmp_path):
     together = "--labels-per-class 10 --tune-lr on --seeds 7 --jobs 3 --data fashion_mnist"
     together += " --epochs 3"

@@ -185,17 +185,6 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
     assert f"{temperature:.4f} fitted on val" in out
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
-     "--label-column l", "--exclude t.csv", "--on-bad-image skip"],
-)  # fmt: skip
-def test_an_option_for_other_images_is_refused_where_a_run_scores_its_own(capsys, run, words):
-    code, _out, err = call(capsys, "evaluate", run, *words.split())
-    assert (code, err.count("\n")) == (2, 1)
-    assert words.split()[0] in err
-
-
 @pytest.mark.parametrize("words", ["--model vit_micro_4", "--class-names {names}"])
 @pytest.mark.parametrize("command", ["evaluate", "predict", "explain"])
 def test_a_run_says_itself_what_an_option_is_given_for(capsys, run, tmp_path, command, words):

@@ -205,20 +205,6 @@ def test_nan_is_never_parity(tmp_path):
         assert not compare(classifier, other, images, "").good
 
 
-def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_path):
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"anything")
-    code, _out, err = call(capsys, "export", file)
-    assert code == 2
-    assert "is an export itself; export the run or the weights it came from" in err
-
-
-def test_a_form_of_onnx_is_refused_for_another_format(capsys):
-    code, _out, err = call(capsys, "export", "RUN", "--format", "safetensors", "--input", "picture")
-    assert code == 2
-    assert "--input" in err
-
-
 def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsys, tmp_path):
     model, _, _ = load(make_run(tmp_path / "run"))
     torch.save(model.state_dict(), tmp_path / "w.pth")

@@ -27,6 +27,7 @@ from vit.config import ModelConfig
 
 OPEN = "train --data digits --labels-per-class 3 --epochs 1 --output-dir {folder}/out "
 TRAIN = f"{OPEN}--device cpu --model vit_micro_2 "
+COMPARE = "compare --data digits --labels-per-class 4 --device cpu --workers 0 --tb scalars"
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,10 @@ def folder(tmp_path_factory):
     files |= {"warmup": "warmup-epochs = 5", "fraction": "data.fraction = 0.5", "fold": "folds = 100000\nfold = 1"}
     files["fit"] = 'start-head = "fit"\ntrainable = "head"\naugment = "none"'
     files |= {"section": "epochs = 3\ntrain = 5", "output": 'output = 5\noutput-dir = "x"', "top": "data = 3"}
+    files |= {"model": "model = 'resnet18'", "patience": "patience = 3", "three_folds": "folds = 3"}
     for name, content in files.items():
         (folder / f"{name}.toml").write_text(content)
+    (folder / "model.onnx").write_bytes(b"anything")
     (folder / "empty").mkdir()
     (folder / "photos").mkdir()
     shutil.copy(folder / "a.png", folder / "photos")
@@ -164,7 +167,43 @@ MISTAKES = [  # a command, words of its answer, and its exit code unless that is
     ("next {folder}/photos --labelled digits", "digits is not made of files", 3),
     ("rank digits --models vit_nano_9", "did you mean vit_nano_8?"),
     ("rank digits --models vit_nano_8,weights=gone.pth", "none of these models can be had", 3),
+    ("export {folder}/model.onnx", "is an export itself; export the run or the weights it came from"),
+    ("export RUN --format safetensors --input picture", "--input"),
+    (f"{COMPARE} --arms vit_micro_2 vit_micro_4 --plan-only --minutes 5", "--plan-only"),
+    (f"{COMPARE} --arms vit_micro_2 vit_micro_4 --plan-only --on slurm", "--plan-only"),
+    ("compare --on time=3", "must be slurm"),
+    ("compare --on slurm gres", "'gres' is not KEY=VALUE"),
 ]
+MISTAKES += [
+    (f"evaluate {{folder}}/digits/vit {words}", words.split()[0])
+    for words in (
+        "--output o", "--model vit_micro_4", "--class-names n.txt", "--group folder", "--path-column p",
+        "--label-column l", "--exclude t.csv", "--on-bad-image skip",  # for other images than those of a run
+    )
+]  # fmt: skip
+OF_ARMS = [
+    ("--arms vit_nano_8", "two models"),
+    ("--arms vit_nano_8 vit_nano_9", "did you mean vit_nano_8?"),
+    ("--arms vit_nano_8 vit_nano_8", "two models are the same"),
+    ("--arms vit_nano_8 vit_nano_8,epochs=3", "'epochs=3'"),
+    ("--arms vit_nano_8 vit_nano_8,lr=fast", "'fast'"),
+    ("--arms vit_nano_8 vit_nano_8,weights=absent.pth", "absent.pth", 3),
+    ("--arms vit_nano_8 vit_micro_4,weights=fashion_mnist", "vit_nano_8"),
+    ("--model resnet18", "--arms"),
+    ("--config {folder}/model.toml", "--arms"),
+    ("--config {folder}/patience.toml", "patience"),
+    ("--config {folder}/three_folds.toml", "folds"),
+    ("--seeds 0", "seeds=0"),
+    ("--labels 5", "--labels-per-class"),
+    ("--labels-per-class ten", "labels=('ten',)"),
+    ("--labels-per-class 5 --config {folder}/fraction.toml", "fraction"),
+    ("--tune-lr 0", "greater than 0"),
+    ("--tune-lr on 0.1", "tune_lr"),
+    ("--batch-size 4", "--arms MODEL,batch_size=VALUE"),
+    ("runs/absent", "runs/absent"),
+    ("runs/absent runs/none --arms vit_nano_8", "not both"),
+]
+MISTAKES += [(f"compare {words} --output-dir {{folder}}/out --device cpu", *answer) for words, *answer in OF_ARMS]
 
 
 @pytest.mark.parametrize(

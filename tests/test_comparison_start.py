@@ -142,14 +142,6 @@ def test_a_plan_is_a_command_for_each_run_and_nothing_trained(tmp_path, capsys):
     assert not [*tmp_path.rglob("checkpoints")]
 
 
-@pytest.mark.parametrize("word", [["--minutes", "5"], ["--on", "slurm"]])
-def test_what_a_plan_cannot_hold_is_one_line(word, tmp_path, capsys):
-    words = [*WORDS.replace(" --epochs 1 --seeds 2", "").split(), tmp_path, "--plan-only", *word]
-    code, out, err = call(capsys, *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "--plan-only" in err
-
-
 @pytest.mark.slow
 def test_runs_trained_by_commands_give_the_table_of_the_comparison_itself(tmp_path, capsys):
     rates = ("--tune-lr", "0.001", "0.003")

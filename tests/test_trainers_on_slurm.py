@@ -160,13 +160,6 @@ def test_a_machine_without_slurm_is_said_before_anything_is_trained(tmp_path, ca
     assert (code, "submitit" in error) == (2, True)
 
 
-@pytest.mark.parametrize("words", [["--on", "time=3"], ["--on", "slurm", "gres"]])
-def test_options_for_jobs_are_looked_at(capsys, words):
-    code, _, error = call(capsys, "compare", *words)
-    assert code == 2
-    assert "must be slurm" in error or "'gres' is not KEY=VALUE" in error
-
-
 @pytest.mark.parametrize("answer", [None, {"7"}])
 def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkeypatch, answer):
     """An outage of a moment had the jobs of an earlier command run twice, side by side in the same folders."""
