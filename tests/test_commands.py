@@ -53,15 +53,6 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
     assert "logged: 0" not in out
 
 
-def test_train_takes_its_images_by_their_place_as_check_does(capsys, tmp_path):
-    data = image_folder(tmp_path / "pets")
-    words = f"--output-dir {tmp_path / 'runs'} --model vit_micro_2 --image-size 8 --epochs 1 --device cpu --workers 0"
-    code, out, err = call(capsys, "train", data, *words.split(), "--tb", "scalars")
-    assert code == 0, err
-    assert (tmp_path / "runs" / "pets" / "vit_micro_2_s0" / "summary.json").is_file()
-    assert "12 train, 12 val" in out
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

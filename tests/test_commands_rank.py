@@ -14,7 +14,6 @@ from commands.compare import Options, parse_arm
 from commands.parser import parse
 from commands.rank import arm_of
 from commands.train import with_weights
-from common.errors import OptionError
 from common.shell import PROGRAM
 from common.tables import read_rows
 from datasets.config import DataConfig
@@ -152,8 +151,3 @@ def test_of_many_images_a_sample_is_judged_and_the_least_log_loss_comes_first(
     rows = ranking.rank(config_of(tmp_path), {model: model.name for model in local_pretrained_models()})
     assert {len(row.judged.labels) for row in rows} == {looked_at}
     assert rows[0].judged.loss <= rows[1].judged.loss
-
-
-def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
-    with pytest.raises(OptionError, match="--model vit_tiny_16"):
-        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages())

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from fake_sets import class_folders, zip_folder
-from PIL import Image
 
 import main
 from commands.arguments import TrainOptions
@@ -120,14 +119,6 @@ def test_an_interruption_is_said_below_the_sign_that_a_terminal_shows(monkeypatc
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main.complain("interrupted by SIGINT", 130) == 130
     assert capsys.readouterr().err.startswith("\nerror: ")
-
-
-def test_two_images_a_class_are_told_what_to_do(tmp_path, capsys) -> None:
-    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / name)
-    assert main.main(["train", "--data", str(tmp_path), "--epochs", "1"]) == 3
-    assert "no val images, of 4 in all: more images help" in capsys.readouterr().err
 
 
 def test_a_tilde_is_the_home_folder_in_every_word_that_is_a_path(monkeypatch):

@@ -217,14 +217,6 @@ def test_workers_of_the_pool_do_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-def test_every_kind_is_explained_and_reported():
-    source = "".join(path.read_text() for path in Path("datasets").rglob("*.py"))
-    for kind, (severity, meaning) in KINDS.items():
-        assert severity in ("error", "warning")
-        assert meaning
-        assert f'"{kind.removeprefix("near_")}"' in source, kind
-
-
 @pytest.mark.parametrize("background", [(0, 0, 0, 0), (9, 200, 3, 255)])
 def test_a_set_of_blank_pictures_alone_is_an_error(tmp_path, background):
     for label in "ab":

@@ -12,10 +12,10 @@ from killed_runs import rows_of
 from small_run import digits_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import DataError, OptionError, TrainingError
+from common.errors import DataError, TrainingError
 from inference.evaluate import evaluate_run
 from trainers import run, run_engines
-from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
+from trainers.config import OutputConfig, RunConfig, load_config
 from trainers.engine import handlers
 from trainers.engine.engines import score_split
 from trainers.run import train
@@ -200,8 +200,3 @@ def test_the_last_epoch_is_kept_whatever_it_scores(tmp_path):
     assert (result.best_epoch, result.val["loss"]) == (3, pytest.approx(result.epochs[-1]["val_loss"]))
     assert result.val["loss"] > min(row["val_loss"] for row in result.epochs[1:])
     assert read_checkpoint(best_of(result.run_dir))["epoch"] == 3
-
-
-def test_the_last_epoch_cannot_be_waited_for():
-    with pytest.raises(OptionError, match="leave out --patience"):
-        TrainConfig(select="last", patience=2)

@@ -92,8 +92,3 @@ def test_the_command_prints_layers_to_a_depth_and_totals(capsys: pytest.CaptureF
     first = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["qkv"])
     assert "(1, 1025, 2304)" in first
     assert "1,771,776" in first
-
-
-def test_a_summary_takes_no_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["summary", "--weights", "IMAGENET1K_V1"]) == 2
-    assert "--weights" in capsys.readouterr().err
