@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,14 +61,19 @@ def zip_folder(folder: Path, target: Path) -> Path:
     return target
 
 
-def tar_bytes(target: Path, members: dict[str, bytes]) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(target, "w:gz") as archive:
-        for name, content in members.items():
+def tar(path: Path, members: Iterable[tuple[str, bytes]], *, mode: str = "w", special: Sequence[tuple] = ()) -> Path:
+    """Write files in this order, then links and devices: (name, type, target)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:
+        for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return target
+        for name, kind, target in special:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            archive.addfile(info)
+    return path
 
 
 def parquet(path: Path, rows: list[tuple], names: list[str] | None = None, **more: list) -> None:
@@ -130,20 +136,18 @@ def _cifar10(root: Path) -> None:
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     members = {f"{folder}/data_batch_{i}.bin": _records(20, 10, coarse=False, seed=i) for i in range(1, 6)}
     members |= {f"{folder}/test_batch.bin": _records(20, 10, coarse=False, seed=9)}
-    tar_bytes(root / "cifar-10-binary.tar.gz", {**members, f"{folder}/batches.meta.txt": "\n".join(names).encode()})
+    members |= {f"{folder}/batches.meta.txt": "\n".join(names).encode()}
+    tar(root / "cifar-10-binary.tar.gz", members.items(), mode="w:gz")
 
 
 def _cifar100(root: Path) -> None:
     folder = "cifar-100-binary"
-    names = "\n".join(f"class_{i:02d}" for i in range(100)).encode()
-    tar_bytes(
-        root / "cifar-100-binary.tar.gz",
-        {
-            f"{folder}/train.bin": _records(300, 100, coarse=True, seed=1),
-            f"{folder}/test.bin": _records(100, 100, coarse=True, seed=2),
-            f"{folder}/fine_label_names.txt": names,
-        },
-    )
+    members = {
+        "train.bin": _records(300, 100, coarse=True, seed=1),
+        "test.bin": _records(100, 100, coarse=True, seed=2),
+        "fine_label_names.txt": "\n".join(f"class_{i:02d}" for i in range(100)).encode(),
+    }
+    tar(root / "cifar-100-binary.tar.gz", ((f"{folder}/{name}", each) for name, each in members.items()), mode="w:gz")
 
 
 def _hymenoptera(root: Path) -> None:

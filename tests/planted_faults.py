@@ -75,7 +75,7 @@ def _broken_files(root: Path) -> Planted:
     (ant / "zeros.jpg").write_bytes(bytes(4000))
     (ant / "page.jpg").write_text("<!DOCTYPE html><html><body>404</body></html>")
     (ant / "noise.png").write_bytes(np.random.default_rng(0).bytes(3000))
-    (ant / "bomb.png").write_bytes(_png_header(60_000, 60_000))
+    (ant / "bomb.png").write_bytes(png_header(60_000, 60_000))
     (ant / "link.jpg").symlink_to(root / "nowhere.jpg")
     damaged = bytearray(png.getvalue())
     damaged[len(damaged) // 2 : len(damaged) // 2 + 20] = bytes(20)
@@ -94,7 +94,7 @@ def _broken_files(root: Path) -> Planted:
     }
 
 
-def _png_header(width: int, height: int) -> bytes:
+def png_header(width: int, height: int) -> bytes:
     """A PNG that claims to be huge and holds next to nothing."""
 
     def chunk(name: bytes, data: bytes) -> bytes:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import struct
 import sys
 import tracemalloc
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 import torch
 from fake_sets import write_table
 from PIL import Image
+from planted_faults import png_header
 from small_run import CLASSES, SUMMARY, call, labelled_photos, make_run, photo
 
 from common.shell import PROGRAM
@@ -137,21 +136,12 @@ def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_
     assert table(call(capsys, "predict", run, "-")[1]) == folder
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def huge_png() -> bytes:
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
-
-
 def malformed(folder: Path) -> list[Path]:
     """A file of each fault."""
     whole, png = (photo(folder / f"whole.{kind}", size=(90, 80)).read_bytes() for kind in ("jpg", "png"))
     contents = {
-        "half.jpg": whole[: len(whole) // 3], "empty.jpg": b"", "text.jpg": b"plain text\n", "huge.jpg": huge_png(),
-        "short.gif": b"GIF89a", "half.png": png[: len(png) // 3], "header.png": png[:9],
+        "half.jpg": whole[: len(whole) // 3], "empty.jpg": b"", "text.jpg": b"plain text\n", "short.gif": b"GIF89a",
+        "huge.jpg": png_header(50_000, 50_000), "half.png": png[: len(png) // 3], "header.png": png[:9],
     }  # fmt: skip
     for name, content in contents.items():
         (folder / name).write_bytes(content)

@@ -1,12 +1,12 @@
 """Archives: what is honest is unpacked whole, what is not is refused in one line and leaves nothing behind."""
 
-import io
 import os
 import random
 import tarfile
 import zipfile
 
 import pytest
+from fake_sets import tar
 
 from common.errors import DataError
 from datasets.sources import archives
@@ -25,16 +25,7 @@ def zipped(path, members, *, links=()):
 
 
 def tarred(path, members, *, special=()):
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        for name, kind, target in special:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = kind, target
-            archive.addfile(info)
-    return path
+    return tar(path, members.items(), mode="w:gz", special=special)
 
 
 def refused(archive, message, *, judged=True):
@@ -134,11 +125,7 @@ def test_of_two_that_unpack_one_archive_the_slower_takes_what_is_there(tmp_path,
 
 def test_an_archive_that_was_changed_in_its_middle_alone_is_unpacked_anew(tmp_path):
     members = {"a": bytes(2**17), "b": b"1", "c": bytes(2**21)}
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
+    tar(tmp_path / "a.tar", members.items())
     assert (unpacked(tmp_path / "a.tar", tmp_path) / "b").read_bytes() == b"1"
     changed = (tmp_path / "a.tar").read_bytes().replace(b"\0001\0", b"\0002\0")
     (tmp_path / "a.tar").write_bytes(changed)

@@ -2,12 +2,12 @@
 
 import io
 import os
-import tarfile
 import zipfile
+from itertools import chain
 
 import numpy as np
 import pytest
-from fake_sets import parquet
+from fake_sets import parquet, tar
 from PIL import Image
 
 from datasets import copies, known
@@ -47,24 +47,14 @@ def zip_of(root, numbers):
     return root / "set.zip"
 
 
-def tar_of(root, numbers, more=lambda _: {}):
-    with tarfile.open(root / "set.tar", "w") as file:
-        for name, content in {"a.txt": START, **files_of(numbers), **more(numbers), "z.txt": END}.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-    return root / "set.tar"
+def tar_of(root, numbers):
+    return tar(root / "set.tar", {"a.txt": START, **files_of(numbers), "z.txt": END}.items())
 
 
 def shard_of(root, numbers):
     """Pictures with the numbers of their classes: read in place, so that what is kept is the list of them."""
-    with tarfile.open(root / "set.tar", "w") as file:
-        for i, number in enumerate(numbers):
-            for name, content in ((f"{i}.bmp", picture(number)), (f"{i}.cls", b"%d" % (number % 2))):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                file.addfile(info, io.BytesIO(content))
-    return root / "set.tar"
+    pairs = (((f"{i}.bmp", picture(number)), (f"{i}.cls", b"%d" % (number % 2))) for i, number in enumerate(numbers))
+    return tar(root / "set.tar", chain.from_iterable(pairs))
 
 
 def folder_of(root, numbers):

@@ -1,12 +1,11 @@
 """Shards: tars of pictures and labels, as others write them and as `pack` does, are the set they were made from."""
 
-import io
 import tarfile
 
 import numpy as np
 import pytest
 import torch
-from fake_sets import facts_of
+from fake_sets import facts_of, tar
 from small_images import image_folder
 from small_run import call
 
@@ -22,21 +21,6 @@ from datasets.sources import shards
 from datasets.sources.own_data import read_source
 
 SPEC = ImageSpec(image_size=16)
-
-
-def tar(path, members, *, mode="w", special=()):
-    """`members`: (name, bytes), in this order."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        for name, kind, target in special:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = kind, target
-            archive.addfile(info)
-    return path
 
 
 def shards_of(folder, out, *, labels="cls"):

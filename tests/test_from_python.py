@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from ignite.engine import Events
-from killed_runs import ROOT, Crash, assert_same_content, crash, run_content
+from killed_runs import ROOT, Crash, assert_same_content, crash_after, run_content
 from own_objects import Noisy, net, options, splits, tensors
 from torch import nn
 from torch.utils.data import DataLoader
@@ -43,12 +42,8 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_path, whole, workers):
-
-    def stop_at_step_9(trainer):
-        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), crash)
-
     with pytest.raises(Crash):
-        train(options(tmp_path / "cut", save_every=2), model=net(), dataloaders=splits(), handlers=[stop_at_step_9])
+        train(options(tmp_path / "cut", save_every=2), model=net(), dataloaders=splits(), handlers=[crash_after(9)])
     loaders = {split: DataLoader(dataset, num_workers=workers) for split, dataset in splits().items()}
     resumed = resume(tmp_path / "cut" / "noisy" / "r", model=net(), dataloaders=loaders)
     assert_same_content(whole, run_content(resumed.run_dir))
@@ -57,12 +52,8 @@ def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_pa
 def test_a_program_that_is_started_again_takes_up_its_own_run(tmp_path, whole):
     config = options(tmp_path, save_every=2)
     config = replace(config, output=replace(config.output, auto_resume=True))
-
-    def stop_at_step_9(trainer):
-        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), crash)
-
     with pytest.raises(Crash):
-        train_or_resume(config, model=net(), dataloaders=splits(), handlers=[stop_at_step_9])
+        train_or_resume(config, model=net(), dataloaders=splits(), handlers=[crash_after(9)])
     resumed = train_or_resume(config, model=net(), dataloaders=splits())
     assert resumed.run_dir == tmp_path / "noisy" / "r"
     assert_same_content(whole, run_content(resumed.run_dir))

@@ -1,11 +1,11 @@
 import hashlib
 import io
 import pickle
-import resource
 import zipfile
 
 import pytest
 import torch
+from full_disk import full_disk
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -52,14 +52,9 @@ def test_checkpoints_are_listed_newest_first_without_what_only_looks_like_one(sa
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_files_and_no_half_one(saved):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # bytes of each file
-    try:
-        for name in ("step_5", "step_6"):
-            with pytest.raises(OSError, match=rf"File too large.*{name}\.safetensors"):
-                write_checkpoint(saved.with_stem(name), CONTENT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for name in ("step_5", "step_6"):
+        with full_disk(512), pytest.raises(OSError, match=rf"File too large.*{name}\.safetensors"):
+            write_checkpoint(saved.with_stem(name), CONTENT)
     assert list(saved.parent.iterdir()) == [saved]
     read_checkpoint(saved)
 
