@@ -142,6 +142,14 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         yield
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on three classes with random weights, for the tests of one file."""
+    from small_run import make_run
+
+    return make_run(tmp_path_factory.mktemp("made") / "run")
+
+
 @pytest.fixture
 def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchvision's vit_b_16 with two narrow layers: the same classes, a thousandth of the time."""

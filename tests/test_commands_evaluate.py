@@ -26,11 +26,6 @@ TINY = "--model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"
 pytestmark = pytest.mark.drawn
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("evaluate") / "run")
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

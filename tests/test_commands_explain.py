@@ -24,11 +24,6 @@ from vit.export import describe
 pytestmark = pytest.mark.drawn
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("explain") / "run")
-
-
 def check(source: str, picture: Path, *, grid: int) -> None:
     classifier = open_classifier(source, device="cpu")
     explanation = explain(classifier, ImageFile(str(picture)))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fake_sets import class_folders
 from small_comparison import finished_run
-from small_run import CLASSES, call, labelled_photos, make_run
+from small_run import CLASSES, call, labelled_photos
 
 from commands.output import JsonOption, json_document
 
@@ -37,11 +37,6 @@ def documented(command: str) -> list[str]:
     rows = PAGE.partition(f"\n| `{command}` | ")[2].splitlines()
     own = [rows[0], *(row.removeprefix("| | ") for row in takewhile(lambda row: row.startswith("| | "), rows[1:]))]
     return [field for row in own for field in re.findall(r"`(\w+)`", row.partition(" | ")[0])]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("json") / "run")
 
 
 def test_a_program_that_runs_check_reads_its_standard_output_as_it_is(tmp_path):

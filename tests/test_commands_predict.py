@@ -29,11 +29,6 @@ from trainers.reporting.figures.images import ImagePrediction
 from trainers.storage.run_folder import write_json
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("predict") / "run")
-
-
 def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -252,8 +253,7 @@ def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
 def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetched(server, tmp_path):
     picture = photo(tmp_path / "a <b>.png")
     expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
-    browser = Browser(tmp_path / "profile")
-    try:
+    with closing(Browser(tmp_path / "profile")) as browser:
         browser.call("Page.navigate", url=server.url)
         browser.wait_for("document.readyState == 'complete' && !!document.getElementById('file')")
         browser.choose_file("#file", picture)
@@ -276,8 +276,6 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
             server.url, server.url + "classify", server.url + "page", server.url + "favicon.ico", "about:blank",
             "about:srcdoc",
         }  # fmt: skip
-    finally:
-        browser.close()
 
 
 @pytest.mark.parametrize("path", ["/classify", "/page"])

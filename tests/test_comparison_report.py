@@ -3,6 +3,7 @@ import html
 import io
 import re
 import shutil
+from contextlib import closing
 from html.parser import HTMLParser
 
 import numpy as np
@@ -26,10 +27,7 @@ pytestmark = pytest.mark.drawn
 LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 RIGHT = np.array([LABELS] * 2) >= 0
 HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")
-EVERY_KIND = (
-    "figures/differences.png",
-    "figures/learning_curves.png",
-)
+EVERY_KIND = ("figures/differences.png", "figures/learning_curves.png")
 
 
 def written(comparison):
@@ -209,8 +207,7 @@ def brightness_of_first_chart(browser, scheme):
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, tmp_path):
     _, folder, _ = report
-    browser = Browser(tmp_path / "profile")
-    try:
+    with closing(Browser(tmp_path / "profile")) as browser:
         browser.call("Log.enable")
         address = (folder / "report.html").as_uri()
         browser.call("Page.navigate", url=address)
@@ -225,8 +222,6 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
         brightness = {scheme: brightness_of_first_chart(browser, scheme) for scheme in ("light", "dark")}
         assert brightness["light"] > 240
         assert brightness["dark"] < 32
-    finally:
-        browser.close()
 
 
 def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):

@@ -1,14 +1,13 @@
 """Picture files are read once for all who ask, and read anew when anything changes that their facts depend on."""
 
 import os
-import sys
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_sets import Spec, zip_folder
+from opened_files import WATCHING, opened
 from PIL import Image
 from small_run import call, labelled_photos, make_run, photo
 
@@ -21,31 +20,6 @@ from datasets.look import look_at
 from datasets.open import labelled_samples, read_samples, split_samples
 from datasets.packing import pack
 from inference.labels import features
-
-_OPENED: list[str] = []
-_WATCHING = [False]
-
-
-def _note(event, arguments):
-    if _WATCHING[0] and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        _OPENED.append(os.path.realpath(os.fsdecode(arguments[0])))
-
-
-@contextmanager
-def opened(folder):
-    """Files of a folder that are opened in the block, each as often as it is."""
-    if not hasattr(opened, "hooked"):
-        sys.addaudithook(_note)  # for ever: there is no way to remove one
-        opened.hooked = True
-    _OPENED.clear()
-    found: list[str] = []
-    _WATCHING[0] = True
-    try:
-        yield found
-    finally:
-        _WATCHING[0] = False
-        home = os.path.realpath(folder) + os.sep
-        found += sorted(path.removeprefix(home) for path in _OPENED if path.startswith(home) and os.path.isfile(path))
 
 
 @pytest.fixture
@@ -81,7 +55,7 @@ def test_train_evaluate_and_check_open_each_file_once(pets, capsys, monkeypatch)
     from ignite.engine import Engine
 
     def stop(*_, **__):
-        _WATCHING[0] = False
+        WATCHING[0] = False
         raise KeyboardInterrupt
 
     words = ("--model", "vit_micro_4", "--image-size", "32", "--epochs", "1", "--device", "cpu", "--workers", "0")

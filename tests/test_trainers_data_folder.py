@@ -1,13 +1,12 @@
 """Sets in folders of one name have runs of their own; a run's images are opened again as it trained on them."""
 
 import shutil
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_sets import class_folders
+from opened_files import opened
 from small_images import image_folder
 from small_run import call, photo
 
@@ -124,18 +123,6 @@ def test_a_set_with_the_longest_name_that_a_disk_takes_is_checked_and_trained_on
 
 
 VALIDATION = 130
-OPENED: Counter[str] = Counter()
-COUNTED: list[str] = []
-"""Beginnings of the paths that are counted as they are opened."""
-
-
-def count(event: str, arguments: tuple) -> None:
-    path = str(arguments[0]) if event == "open" else ""
-    if COUNTED and path.startswith(tuple(COUNTED)):
-        OPENED[path] += Path(path).is_file()
-
-
-sys.addaudithook(count)  # which nothing removes: it looks at COUNTED alone
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +170,9 @@ def test_what_a_command_opens_is_no_more_than_what_it_shows(capsys, monkeypatch,
     times = {}
     for name, words in commands(trained).items():
         (trained / "runs" / "squares" / "r" / faithfulness.FILE).unlink(missing_ok=True)
-        OPENED.clear()
-        COUNTED[:] = [str(trained / "squares"), "squares"]
-        assert call(capsys, *words)[0] == 0
-        COUNTED.clear()
-        times[name] = sum(OPENED.values())
+        with opened(trained / "squares") as files:
+            assert call(capsys, *words)[0] == 0
+        times[name] = len(files)
     assert times == shown
 
 
