@@ -1,7 +1,5 @@
 """Every registered model as a parameter of tests; those like another but for patches or width are slow ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from vit.config import MODEL_NAMES

@@ -1,7 +1,5 @@
 """Every state of a folder while something is written into it: what a kill at any moment would leave behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Chromium without a window, driven over a pair of pipes by its DevTools protocol: no driver, no library."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

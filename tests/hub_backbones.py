@@ -1,7 +1,5 @@
 """Tiny backbones of random weights, saved as repositories of the Hugging Face hub hold them: without a classifier."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that are stopped: a demanding one, ways to stop it, and what must come out unharmed."""
 
-from __future__ import annotations
-
 import csv
 import signal
 from collections.abc import Callable, Iterator

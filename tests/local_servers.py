@@ -1,7 +1,5 @@
 """Servers on this machine that answer for the time of a test, and requests to them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """Pictures in every form that a decoder meets, and what a short program makes of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

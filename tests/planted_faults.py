@@ -3,8 +3,6 @@
 Shares no code with `check`: only Pillow, NumPy and the file system.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Finished run directories made by hand, with the predictions that a test wants."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 from collections.abc import Sequence

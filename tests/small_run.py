@@ -1,7 +1,5 @@
 """A run directory as training leaves it, made in a moment: random weights, a head that has opinions, three classes."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

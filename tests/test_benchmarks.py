@@ -1,8 +1,6 @@
 """Every benchmark starts and knows the code it measures. Of the throughput benchmark also: all five libraries do the
 same work, and its arithmetic is right."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """`evaluate`: every number against scikit-learn; classes matched by name; a temperature that calibrates."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """`explain`: the attention of the very pass that predicts, for every kind of ViT, as pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`export`: a file computes what the model computes, at any batch size, or it is not written."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import subprocess

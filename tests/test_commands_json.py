@@ -1,7 +1,5 @@
 """`--json`: standard output is one document that a script reads, and nothing else; errors leave it empty."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a command is to write is never what it reads, and is whole after a kill at any moment."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`train PATH` plans, unless an option says how to train; no option of `train` is dropped without a word."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

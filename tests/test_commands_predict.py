@@ -1,7 +1,5 @@
 """`predict`: a file gets what evaluation gives it; nothing readable is lost, nothing unreadable goes unnamed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

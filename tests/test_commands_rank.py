@@ -1,7 +1,5 @@
 """`rank`, and the probe that a first answer is: backbones judged frozen, whatever door they come through."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`serve`: a local page that classifies what is dropped on it, and lets nobody else in."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """The curves of a comparison in TensorBoard: of each arm its mean over the seeds and the two ends of its band."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of

@@ -1,7 +1,5 @@
 """Images that belong together: read from a column, a folder or a pattern, kept in one part, counted as one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

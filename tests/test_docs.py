@@ -1,7 +1,5 @@
 """The pages: snippets print what they say, links lead somewhere, options exist, figures are drawn."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util

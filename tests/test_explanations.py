@@ -1,7 +1,5 @@
 """Heat maps: each method against a library or a law, every method on every kind of model, and how faithful maps are."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

@@ -1,7 +1,5 @@
 """A program that uses this one as a library keeps its own logging, warnings and variables."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

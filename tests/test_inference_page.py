@@ -1,7 +1,5 @@
 """The page of a model as it learned: its numbers are those of the pass that predicts, and a browser works with it."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """Names that are not UTF-8, as a zip of an old Windows leaves them: such a set trains and every later command works."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

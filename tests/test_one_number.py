@@ -1,7 +1,5 @@
 """One number everywhere: a run, its copies and its exports say the same of the same images, whoever is asked."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

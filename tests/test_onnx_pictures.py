@@ -1,7 +1,5 @@
 """ONNX files of pictures: their pixels are those of `predict`, and so are their classes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

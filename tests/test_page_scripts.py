@@ -1,7 +1,5 @@
 """The scripts of the pages, run by Node on a document that takes everything: names, numbers, and no browser."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

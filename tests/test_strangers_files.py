@@ -1,7 +1,5 @@
 """No command touches a file that this program did not make, in whatever folder it writes, and whatever it is called."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

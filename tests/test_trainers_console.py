@@ -1,7 +1,5 @@
 """What a run prints, through one handler of a standard logger, and its page in TensorBoard's text tab."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

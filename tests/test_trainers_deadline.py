@@ -1,7 +1,5 @@
 """`--minutes` of one model: how it is planned, and that its run ends in time, whatever the pace."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The linear head that is fitted at once: its fit, its cross-validation, and several heads as one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every training option changes what it says, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

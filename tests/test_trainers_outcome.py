@@ -1,7 +1,5 @@
 """Commands that train several runs: they go on where they stopped, a table sums them up, `latest` is the best."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

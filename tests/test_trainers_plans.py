@@ -1,7 +1,5 @@
 """The plan of `--minutes` without a model's name: which networks it uses and trains, and that it ends in time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

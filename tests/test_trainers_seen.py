@@ -1,7 +1,5 @@
 """No image that a start was trained on is scored without a word: the split.csv of its run tells."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that begins with the head of a linear probe: its first scores, which epoch it keeps, what else it changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """How sure an answer is: sets that keep their promise, unknowns at their rate, and every place that says so alike."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

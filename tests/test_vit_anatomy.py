@@ -1,7 +1,5 @@
 """One contract over families of models: what each library says of how its models are built holds."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from functools import cache

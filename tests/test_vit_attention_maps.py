@@ -1,7 +1,5 @@
 """Attention weights from every kind of ViT, and what is computed from them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of weights, of any trainer: what is read, what is adapted, and what does not fit."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import dataclasses

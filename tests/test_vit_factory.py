@@ -1,7 +1,5 @@
 """Every registered model keeps one contract; names, options and preprocessing are judged before it is built."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

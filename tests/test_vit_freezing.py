@@ -1,7 +1,5 @@
 """What of a model trains, at which rate and with which decay; what is frozen stays as it is."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

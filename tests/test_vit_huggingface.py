@@ -1,7 +1,5 @@
 """`hf:` models from a folder of random weights: what transformers computes, behind our factory."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Norms and low-rank changes: what they train, and that merging them changes nothing."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Vision Transformer: the laws of its parts and of the whole, and what it says about wrong input."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

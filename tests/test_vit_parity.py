@@ -3,8 +3,6 @@
 The sources are live models with random weights, so nothing is downloaded; the files are what those libraries write.
 """
 
-from __future__ import annotations
-
 import copy
 import gzip
 from collections.abc import Iterator

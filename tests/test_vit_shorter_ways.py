@@ -1,7 +1,5 @@
 """Three steps of the ViT take a shorter way to the same numbers: attention, patches, and the last block."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `summary` prints, against closed forms, torch's own counter and models that exist in memory."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of timm behind the door, EfficientNet-Lite, and every use of backbones of other libraries."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """torchvision's `vit_b_16` and `resnet18`: their weights, a new head, and the preprocessing that weights bring."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from typing import Any

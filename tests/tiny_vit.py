@@ -1,7 +1,5 @@
 """A ViT of 10 tokens, with weights and pictures for it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
