@@ -5,6 +5,7 @@ import io
 import json
 import math
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -107,12 +108,8 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path):
         damaged = bytearray(whole)
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
-        try:
-            if require_seal(path) is None:  # the bit was in the word sha256, or beside it
-                assert damaged[-16:] == whole[-16:]
-        except WeightsError:
-            pass
-        else:
+        with suppress(WeightsError):
+            assert require_seal(path) is None  # the bit was in the word sha256, or beside it
             assert damaged[-16:] == whole[-16:]
 
 
