@@ -75,19 +75,9 @@ exec(text)
 
 
 def test_lint_refuses_what_runs_code_of_a_file():
-    words = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--output-format=json",
-        "--stdin-filename",
-        "commands/unsafe.py",
-        "-",
-    ]
-    found = subprocess.run(
-        words, cwd=ROOT, input="import pandas\nimport torch\n" + UNSAFE, capture_output=True, text=True
-    )
+    words = ["-m", "ruff", "check", "--output-format=json", "--stdin-filename", "commands/unsafe.py", "-"]
+    given = "import pandas\nimport torch\n" + UNSAFE
+    found = subprocess.run([sys.executable, *words], cwd=ROOT, input=given, capture_output=True, text=True)
     refused = [row for row in json.loads(found.stdout) if row["code"] in ("TID251", "S102", "S307")]
     assert {row["location"]["row"] for row in refused} == {*range(4, 14)}
     assert len(refused) == 7 + 9

@@ -87,13 +87,7 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_every_option_that_is_named_exists() -> None:
     classes = [importlib.import_module(f"commands.{name}").Options for name in COMMANDS]
-    known = {
-        "--help",
-        "--help-all",
-        "--version",
-        "--debug",
-        *(f"--{word}" for word in OF_OTHERS.split()),
-    }
+    known = {"--help", "--help-all", "--version", "--debug", *(f"--{word}" for word in OF_OTHERS.split())}
     known.update(option.flag for each in classes for option in options_of(each))
     option = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
     scripts = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob("*.py")]

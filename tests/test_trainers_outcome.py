@@ -231,21 +231,8 @@ def test_a_command_that_has_come_to_its_end_starts_anew_and_another_takes_up_not
 
 def test_where_the_images_have_changed_every_run_starts_anew(tmp_path, capsys):
     folder = image_folder(tmp_path / "pets")
-    command = [
-        "train",
-        folder,
-        "--model",
-        "vit_micro_4",
-        "--image-size",
-        16,
-        "--epochs",
-        1,
-        "--seeds",
-        2,
-        "--device",
-        "cpu",
-    ]
-    command += ["--workers", 0, "--tb", "scalars", "--output-dir", tmp_path / "runs"]
+    command = ["train", folder, "--model", "vit_micro_4", "--image-size", 16, "--seeds", 2, *OPTIONS.split()]
+    command += ["--output-dir", tmp_path / "runs"]
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, run, "prepare", 2)
         assert call(capsys, *command)[0] == 143
