@@ -39,7 +39,7 @@ def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names,
     """
     rows = range(len(samples)) if rows is None else rows
     paths = [_folders_of(samples, row) for row in rows]
-    labels = [samples.class_names[label] for label in samples.labels[list(rows)]]
+    labels = [normal(samples.class_names[label]) for label in samples.labels[list(rows)]]
     places = [path.index(label) if label in path else -1 for path, label in zip(paths, labels, strict=True)]
     if min(places) >= 0:
         for step, where in ((1, "below"), (-1, "above")):
@@ -60,11 +60,11 @@ def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names,
 
 def _folders_of(samples: Samples, row: int) -> list[str]:
     """Return the names of the folders that an image lies in, without those of a split and without the shard."""
-    above = normal(samples.paths[row]).split("/")[:-1]
+    above = [normal(name) for name in samples.paths[row].split("/")[:-1]]
     if samples.members is not None:
         above = above[next((at + 1 for at, name in enumerate(above) if name.endswith(".tar")), 0) :]
-    label = samples.class_names[samples.labels[row]]
-    is_class = above[:1] == [normal(label)] and label not in above[1:]  # one that is called train or test
+    label = normal(samples.class_names[samples.labels[row]])
+    is_class = above[:1] == [label] and label not in above[1:]  # one that is called train or test
     return above[1:] if above and above[0].lower() in SPLIT_FOLDERS and not is_class else above
 
 

@@ -83,7 +83,8 @@ def _keys(samples: Samples, option: str, rows: Iterable[int]) -> list[str | None
         ]
     keys = []
     for row in rows:
-        label, folders = normal(samples.class_names[samples.labels[row]]), normal(samples.paths[row]).split("/")[:-1]
+        label = normal(samples.class_names[samples.labels[row]])
+        folders = [normal(name) for name in samples.paths[row].split("/")[:-1]]
         below = folders[folders.index(label) + 1 :] if label in folders else []
         keys.append(below[0] if below else None)
     return keys

@@ -110,6 +110,14 @@ def test_folders_are_groups_below_a_class_called_train(tmp_path):
     assert set(read_samples(config(tmp_path / "set", tmp_path, group="folder")).group_names) == {"p0", "p1", "p2"}
 
 
+def test_folders_are_groups_below_a_class_in_another_spelling(tmp_path):
+    """A Mac writes an accent as a letter of its own."""
+    name = unicodedata.normalize("NFD", "größe_{label}/p{patient}/{image}.png")
+    root = patients(tmp_path / "set", name=name)
+    assert read_samples(config(root, tmp_path, group="folder")).grouped_by == "by the folder below the class"
+    assert "folder" not in {shortcut.fact for shortcut in check_source(str(root)).shortcuts}
+
+
 def test_a_column_names_the_groups_an_empty_cell_none(tmp_path):
     files = sorted(patients(tmp_path / "set").rglob("*.png"))
     rows = [(f"{file.parent.name}/{file.name}", file.parent.name, file.name[:3]) for file in files]
