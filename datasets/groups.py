@@ -72,7 +72,7 @@ def _matches(samples: Samples, option: str) -> tuple[Names, str]:
     """Return what a regular expression finds in each path: its first parenthesis, else the whole match."""
     try:
         pattern = re.compile(unicodedata.normalize("NFC", option))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise _no_groups(samples, f"{option!r} is no regular expression: {error}") from None
     found = map(pattern.search, map(normal, samples.paths))
     names = [(match and match.group(min(1, pattern.groups))) or None for match in found]

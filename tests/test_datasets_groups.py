@@ -157,6 +157,7 @@ def test_two_spellings_of_a_name_are_one_group(tmp_path):
     [
         ("folder", "--group folder: no two folders lie below a class, or above one"),
         ("p(", "--group 'p(' is no regular expression: missing ), unterminated subpattern at position 1"),
+        ("a{99999999999}", "--group 'a{99999999999}' is no regular expression: the repetition number is too large"),
         ("subject", "--group 'subject' matches no path of 48"),
         ("png", "--group 'png' puts all 48 images into one group, 'png'"),
     ],
