@@ -15,7 +15,7 @@ from common.files import flush, temporary_folder
 from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.images import picture_of
 from datasets.known import file_sizes
-from datasets.sources.shards import CLASS_NAMES, add
+from datasets.sources.shards import add, write_class_names
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 
@@ -28,7 +28,7 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
     used: set[str] = set()
     try:
         with temporary_folder(folder) as aside, tqdm(total=len(samples), unit="image", disable=None) as progress:
-            (aside / CLASS_NAMES).write_text("\n".join(samples.class_names), encoding="utf-8")
+            write_class_names(aside, samples.class_names)
             for shard, rows in _shards(samples):
                 with tarfile.open(aside / shard, "x") as tar:
                     for row in rows:

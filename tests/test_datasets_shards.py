@@ -1,11 +1,12 @@
 """Shards: tars of pictures and labels, as others write them and as `pack` does, are the set they were made from."""
 
+import os
 import tarfile
 
 import numpy as np
 import pytest
 import torch
-from fake_sets import facts_of, tar
+from fake_sets import class_folders, facts_of, tar
 from small_images import image_folder
 from small_run import call
 
@@ -91,9 +92,10 @@ def test_a_tar_of_a_folder_is_still_unpacked(tmp_path, folder):
     assert read_source(str(tmp_path / "pets.tar"), tmp_path).form == "split folders"
 
 
-def test_two_classes_of_one_name_stay_two(tmp_path):
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_two_classes_of_one_name_stay_two(tmp_path, end):
     tar(tmp_path / "a.tar", [("0.jpg", b""), ("0.cls", b"0"), ("1.jpg", b""), ("1.cls", b"2\n")])
-    (tmp_path / "classnames.txt").write_text("crane\nhen\ncrane")
+    (tmp_path / "classnames.txt").write_text(f"crane{end}hen{end}crane", newline="")
     assert read_source(str(tmp_path / "a.tar"), tmp_path).samples.class_names == ("crane (0)", "crane (2)")
 
 
@@ -249,6 +251,20 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     code, _, error = call(capsys, "pack", folder, broken)
     assert (code, error) == (3, f"error: {broken} is there already: name a new folder\n")
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
+
+
+@pytest.mark.parametrize("name", ["two\nlines", os.fsdecode(b"k\xe4se")])
+def test_a_class_that_fits_no_line_is_named(tmp_path, capsys, name):
+    code, _, error = call(capsys, "pack", class_folders(tmp_path / "set", {name: 3, "b": 3}), tmp_path / "out")
+    assert (code, f"{name!r} fits no line of classnames.txt" in error) == (3, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_group_that_is_not_utf8_is_packed(tmp_path, capsys):
+    folder = class_folders(tmp_path / "set", {"a/ann": 3, os.fsdecode(b"a/Jos\xe9"): 3, "b/p0": 3, "b/p1": 3})
+    assert call(capsys, "pack", folder, tmp_path / "out", "--group", "folder")[0] == 0
+    names = read_source(str(tmp_path / "out"), tmp_path).samples.group_names
+    assert sorted(names) == ["Jos\\udce9", "ann", "p0", "p1"]
 
 
 @pytest.mark.slow

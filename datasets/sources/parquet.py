@@ -17,7 +17,7 @@ from datasets.config import Columns, by_column, column_of
 from datasets.sources.archives import mark_of
 from datasets.sources.csv_table import MOST_SPLITS, column_names, split_column
 from datasets.sources.reading import Reading
-from datasets.sources.shards import CLASS_NAMES, add, read_tar_shards, shards_in
+from datasets.sources.shards import add, read_tar_shards, shards_in, write_class_names
 
 Read = Callable[[list[str]], Iterable[dict[str, Any]]]
 """Function from names of columns to the rows of a table."""
@@ -52,7 +52,7 @@ def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
                     names = _write(tar, place, schema, read, columns)
             place = folder
             if names:
-                (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
+                write_class_names(aside, names)
             settle(aside, folder)
     except (OSError, pyarrow.ArrowException) as error:
         why = system_reason(error, "--data-root") if isinstance(error, OSError) else error

@@ -194,7 +194,7 @@ class _Pictures(Rows):
         self.root = root
         self.shards, self.offsets, self.sizes = array("i"), array("q"), array("q")
         names = root / CLASS_NAMES
-        lines = read_text(names).split("\n") if names.is_file() else []
+        lines = read_text(names).replace("\r\n", "\n").split("\n") if names.is_file() else []
         times = Counter(lines)  # ImageNet has two classes called crane
         self.names = [name if times[name] == 1 else f"{name} ({place})" for place, name in enumerate(lines)]
 
@@ -240,6 +240,13 @@ class _Pictures(Rows):
         return sorted(self.numbers, key=int if all(map(str.isdecimal, self.numbers)) else None)
 
 
+def write_class_names(folder: Path, names: Sequence[str]) -> None:
+    """Write classnames.txt, a line for each class. Raises DataError: a name has several lines, or is not UTF-8."""
+    if unfit := [name for name in names if re.search("[\n\ud800-\udfff]", name)]:
+        raise DataError(f"the class {unfit[0]!r} fits no line of {CLASS_NAMES}, which is UTF-8: rename it")
+    (folder / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8", newline="\n")
+
+
 def add(
     tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
 ) -> None:
@@ -252,7 +259,7 @@ def add(
     suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
     members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
     if group:
-        members[f"{key}.{GROUP}"] = group.encode()
+        members[f"{key}.{GROUP}"] = group.encode(errors="backslashreplace")
     for name, data in members.items():
         info = tarfile.TarInfo(name)  # no time, no owner
         info.size = len(data)
