@@ -1,6 +1,7 @@
 """A person's own images: folders, tables, archives; and one clear line for each thing that can be wrong with them."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from fake_sets import Spec, class_folders, save, write_table, zip_folder
@@ -168,6 +169,7 @@ NO_CLASSES = "no images in class folders"
         (splits("train", "val", "valid"), r"'valid': two folders for .* \(val is val too; keep one\)"),
         (lambda root: save(root / "x.png"), r"x\.png is no data set; expected a folder of class folders"),
         (lambda root: root, "no data at .*/set; expected a folder"),
+        (lambda _: Path("~no_such_person/set"), "no data at ~no_such_person/set; expected a folder"),
     ],
 )
 def test_a_folder_of_no_use_is_refused(tmp_path, make, message):

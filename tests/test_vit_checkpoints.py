@@ -273,6 +273,8 @@ def test_a_truncated_file_is_named(kind: str, share: float, tmp_path: Path) -> N
 def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.pth: no such weights file"):
         load_weights(fresh(), tmp_path / "nowhere.pth")
+    with pytest.raises(FileNotFoundError, match="~no_such_person/w.pth: no such weights file"):
+        load_weights(fresh(), "~no_such_person/w.pth")
     with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin"):
         load_weights(fresh(), tmp_path)
 

@@ -260,8 +260,7 @@ def weights_path(config: ModelConfig) -> Path | None:
     if config.weights == "none":
         return None
     if config.weights not in EMBEDDED_WEIGHTS:
-        path = library(config.name).weights_path(config)
-        return path if path is None else path.expanduser()
+        return library(config.name).weights_path(config)
     owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md
     if config.name != owner:
         raise OptionError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")

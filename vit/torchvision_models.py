@@ -1,6 +1,7 @@
 """Build torchvision's `vit_b_16` and `resnet18`, unwrapped, with a new head."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -81,7 +82,7 @@ def weights_path(config: ModelConfig) -> Path:
             log.warning("%s: %s (not for commercial use)", weights.name, weights.meta["license"])
         return fetch(weights.url, megabytes=weights.meta["_file_size"])
     path = Path(config.weights or "")
-    if not path.expanduser().exists() and not path.suffix:
+    if not os.path.exists(os.path.expanduser(path)) and not path.suffix:
         known = ", ".join(members)
         raise OptionError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
     return path

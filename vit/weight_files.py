@@ -124,7 +124,7 @@ def read_weights(path: str | Path) -> WeightFile:
 
     Raises FileNotFoundError: no such file. WeightsError: truncated, not weights, not finite, or Python objects.
     """
-    path = find_weights(Path(path).expanduser())
+    path = find_weights(Path(os.path.expanduser(path)))
     if path.suffix not in READERS:
         raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(READERS)}")
     refuse_pointer(path)

@@ -29,7 +29,7 @@ OTHER_DATA = (*TABLE_SUFFIXES, *TABLES, ".tar", ".zip")
 
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, needs_labels: bool = True) -> Reading:
     """Read a folder, a table, shards, an archive or a set of the hub; archives are unpacked below `root`/unpacked."""
-    path = obtain_from_hub(source, root) if source.startswith(HUB_PREFIX) else Path(source).expanduser()
+    path = obtain_from_hub(source, root) if source.startswith(HUB_PREFIX) else Path(os.path.expanduser(source))
     if path.is_dir():
         name = path.resolve().name
         return _read_folder(path, name, root, columns) if needs_labels else _read_pictures(path, name, columns)
