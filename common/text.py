@@ -108,6 +108,6 @@ def wrapped(text: str, *, indent: int = 0) -> str:
         if "  " in body.strip() or body.startswith((PROGRAM, TENSORBOARD)):
             lines.append(line)
         else:
-            parts = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False) or [""]
+            parts = textwrap.wrap(body, max(1, width - start), break_long_words=False, break_on_hyphens=False) or [""]
             lines += [line[:start] + parts[0], *(" " * start + part for part in parts[1:])]
     return "\n".join(lines)

@@ -47,3 +47,9 @@ def test_a_narrow_terminal_breaks_sentences_and_leaves_tables_commands_and_pipes
     assert all(line.startswith(" " * 11) for line in lines[1:])
     for kept in ("kind    severity    count    for example    and even more of it", f"  {command('check', 'x' * 60)}"):
         assert wrapped(kept) == kept
+
+
+def test_a_terminal_narrower_than_the_indent_has_a_line_for_each_word(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "8")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert wrapped("epoch      one two", indent=11).split("\n") == ["epoch      one", " " * 11 + "two"]
