@@ -33,6 +33,9 @@ from datasets.loaders import CPU, DEFAULT_BATCH_SIZE, loader_of
 from datasets.sampling import ALL, Share
 from datasets.seeding import AUGMENT, mix
 
+MOST_CLASSES = 2**20
+"""Largest number of classes: each has a name and a row of the head, whether or not an image has it."""
+
 
 class OwnDataset(ImageSet):
     """One split: the Dataset's own images, float32 (C, H, W) as it prepares them, with their rows of the table."""
@@ -268,6 +271,8 @@ def whole_numbers(values: Any, count: int) -> np.ndarray:
     whole = labels.dtype.kind in "biuf" and (np.isfinite(labels) & (labels == np.floor(labels)) & (labels >= 0)).all()
     if not whole:
         raise ValueError(f"labels such as {labels.reshape(-1)[0]}, or some below 0")
+    if (largest := labels.max()) >= MOST_CLASSES:
+        raise ValueError(f"a label {int(largest):,}, and at most {MOST_CLASSES:,} classes are told apart")
     return labels.reshape(count).astype(np.int64)
 
 

@@ -153,8 +153,12 @@ def test_an_item_whose_label_changes_is_refused():
 
 
 @pytest.mark.parametrize(
-    "change", [lambda y: y + 0.9, str, lambda y: [y, 0], lambda y: None, lambda y: float("nan"), lambda y: y - 1]
-)
+    "change",
+    [
+        lambda y: y + 0.9, str, lambda y: [y, 0], lambda y: None, lambda y: float("nan"), lambda y: y - 1,
+        lambda y: 2**32 - 1 - y,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("dataset", [Pets, lambda change: Mapped(Pets(), change)], ids=["Pets", "Mapped"])
 def test_labels_must_count_from_0(change, dataset):
     with pytest.raises(DataError, match="train"):
