@@ -134,6 +134,8 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
     if config.on_bad_image != "skip":
         require_known_classes(samples, config, class_names)  # before any picture is read
+    if split is None and not chosen.any():
+        raise DataError(f"{config.source}: {config.exclude} lists every image, and none is left to score")
     if not chosen.any():
         brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
         raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")

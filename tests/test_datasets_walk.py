@@ -230,6 +230,14 @@ def test_one_class_whose_images_lie_in_folders_is_scored_next_to_an_empty_folder
     assert labelled_samples(config, class_names=["dogs", "cats"]).labels.tolist() == [1] * 6
 
 
+def test_a_list_that_leaves_no_image_to_score_is_named(tmp_path):
+    class_folders(tmp_path / "set", {"cats": 2, "dogs": 1})
+    listed = write_table(tmp_path / "all.csv", [("cats/000.png",), ("cats/001.png",), ("dogs/000.png",)], ("path",))
+    config = DataConfig(source=str(tmp_path / "set"), root=tmp_path / "data", exclude=listed)
+    with pytest.raises(DataError, match=r"all.csv lists every image"):
+        labelled_samples(config, class_names=["dogs", "cats"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
