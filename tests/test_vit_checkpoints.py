@@ -302,6 +302,11 @@ OTHERS = {
     "other stem": (state_of(patch_embedding="stem"), "'embedding.patches.convolutions.0.weight'"),
     "norm after pooling": (timm_vit(global_pool="avg").state_dict(), "with pool=mean_norm, found pool=cls"),
     "no square grid": (state_of() | {"embedding.positions": torch.zeros(1, 12, 16)}, "12 positions are not one class"),
+    "flat positions": (state_of() | {"embedding.positions": torch.zeros(160)}, "embedding.positions is (160,); "),
+    "a part of a block": ({"patch_embed.proj.weight": torch.zeros(9), "blocks.0.ls1.gamma": torch.zeros(9)},
+                          "not those of timm weights (KeyError: "),
+    "flat positions of timm": (timm_vit().state_dict() | {"pos_embed": torch.zeros(9)},
+                               "not those of timm weights (IndexError: "),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.errors import OptionError, WeightsError
+from common.errors import OptionError, WeightsError, first_line
 from common.image_spec import ImageSpec
 from common.text import shorten_list
 from vit.anatomy import anatomy_of, set_layer_norm_eps
@@ -99,8 +99,13 @@ def classes_in(file: WeightFile, model: nn.Module) -> int | None:
     `model` may be on the meta device. Raises WeightsError: the file is of another model."""
     layout = _layout(model)
     tensors = _to_our_names(_network_in(file, layout), file, layout)
-    head = tensors.get(f"{layout.head}weight")
-    return None if head is None else head.size(0)
+    return _rows_of_head(tensors, layout.head) or None
+
+
+def _rows_of_head(tensors: Mapping[str, Tensor], head: str) -> int:
+    """Count the classes of a head; 0 where there is none."""
+    weight = tensors.get(f"{head}weight")
+    return 0 if weight is None or not weight.dim() else weight.size(0)
 
 
 def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
@@ -111,7 +116,11 @@ def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
 
 
 def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
-    tensors = file.family.to_ours(theirs) if layout.positions else dict(theirs)
+    try:
+        tensors = file.family.to_ours(theirs) if layout.positions else dict(theirs)
+    except (KeyError, IndexError, RuntimeError) as error:  # a part is missing, or has too few axes
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise WeightsError(f"{file.path}: its tensors are not those of {file.source} weights ({reason})") from None
     if file.family.same_order and _kinds(tensors) == _kinds(layout.tensors):  # else refused by its own names
         tensors = dict(zip(layout.tensors, tensors.values(), strict=True))
     if layout.stem not in tensors:
@@ -171,6 +180,8 @@ def _sum_channels(tensors: dict[str, Tensor], name: str, usual: ImageSpec, spec:
 
 
 def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: WeightFile) -> list[str]:
+    if tensors[name].dim() != 3:
+        return []  # refused by its shape
     old, rule = tensors[name].size(1), file.family.position_rule
     if old == tokens:
         return []
@@ -202,7 +213,7 @@ def _fit_head(
 ) -> list[str]:
     name = f"{head}weight"
     classes = own[name].size(0)
-    held = tensors[name].size(0) if name in tensors else 0
+    held = _rows_of_head(tensors, head)
     before = "pre_logits.weight"
     if held == classes and not for_other_classes and (before in tensors or before not in own):
         return []
