@@ -257,6 +257,13 @@ def test_a_folder_of_the_hub_as_weights_keeps_its_preprocessing_and_its_epsilon(
         image_spec(ours)
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", '{"image_mean": "red"}', '{"image_mean": 1}'])
+def test_a_damaged_preprocessor_of_a_model_is_named(content: str, folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text(content)
+    with pytest.raises(WeightsError, match="preprocessor_config.json is not readable"):
+        image_spec(ModelConfig(name=f"hf:{folder}"))
+
+
 def test_a_folder_whose_weights_are_cut_into_parts_is_named_as_one(tmp_path: Path, folder: Path) -> None:
     model = ViTForImageClassification.from_pretrained(folder)
     model.save_pretrained(tmp_path / "cut", max_shard_size="5KB")

@@ -20,6 +20,7 @@ from common.image_spec import ImageSpec
 from vit.anatomy import Anatomy, count_parameters, grid_positions, outermost, zero_
 from vit.config import HF_PREFIX, ModelConfig, refuse_options
 from vit.hub import hub_access, spec_of_processor
+from vit.weight_files import damage_named
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size")
 _BETTER_IN_TIMM = ("timm_wrapper", "vit_mae")  # the second hides most patches, at random
@@ -152,11 +153,14 @@ def native_size(config: ModelConfig) -> int:
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
-    """Return the values of the model's `preprocessor_config.json`; .5 where it has none."""
+    """Return the values of the model's `preprocessor_config.json`; .5 where it has none. Raises WeightsError."""
     native, cached_file = native_size(config), _transformers().utils.cached_file
     with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
-    return spec_of_processor(json.loads(Path(path).read_text()) if path else {}, image_size=native)
+    if path is None:
+        return spec_of_processor({}, image_size=native)
+    with damage_named(Path(path)):
+        return spec_of_processor(dict(json.loads(Path(path).read_text("utf-8"))), image_size=native)
 
 
 def class_names_of(config: ModelConfig) -> tuple[str, ...]:

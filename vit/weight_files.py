@@ -95,7 +95,7 @@ class WeightFile:
         Raises WeightsError: it is damaged."""
         if "preprocessor_config" not in self.extras:
             return self.recorded_spec or self.family.image_spec
-        with _damage_named(self.path.with_name("preprocessor_config.json")):
+        with damage_named(self.path.with_name("preprocessor_config.json")):
             return spec_of_processor(self.extras["preprocessor_config"])
 
     @property
@@ -162,13 +162,14 @@ def _of_the_hub(path: Path) -> dict[str, Any]:
     for key, name in (("config_of_hub", "config.json"), ("preprocessor_config", "preprocessor_config.json")):
         file = path.with_name(name)
         if file.is_file():
-            with _damage_named(file):
+            with damage_named(file):
                 found[key] = dict(json.loads(file.read_text(encoding="utf-8")))
     return found
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def damage_named(path: Path) -> Iterator[None]:
+    """Re-raise what is wrong with the contents of a file of JSON as WeightsError."""
     try:
         yield
     except (TypeError, ValueError, RecursionError) as error:
