@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import OptionError
-from common.options import require, require_finite, take_types
+from common.options import require, require_counts, require_finite, take_types
 
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
@@ -37,6 +37,7 @@ class ImageSpec:
         require_finite(self)
         if not 1 <= self.image_size <= MAX_SIDE:
             raise OptionError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
+        require_counts(self, "in_channels")
         require(self, "be positive", lambda deviations: min(deviations, default=1) > 0, "std")
         if not len(self.mean) == len(self.std) == self.in_channels:
             raise OptionError(

@@ -231,6 +231,7 @@ def data_for(folder: Path, processes: int) -> None:
     [
         (lambda _: ImageSpec(mean=(0.5,)), "mean has 1 values"),
         (lambda _: ImageSpec(image_size=0), "image_size=0"),
+        (lambda _: ImageSpec(mean=(), std=(), in_channels=0), "in_channels=0"),
         (lambda _: ModelConfig(image_size=0), "image_size=0"),
         (lambda _: ImageSpec(image_size=4097), "at most 4096"),
         (lambda _: ImageSpec(std=(0.5, 0.0, 0.5)), "std=(0.5, 0.0, 0.5)"),

@@ -223,6 +223,8 @@ def test_wrong_images_are_refused_in_one_line(images, message, patch_embedding):
     [
         ({"image_size": 225, "patch_size": 16}, "image_size=225 is not divisible by patch_size=16; nearest: 224, 240"),
         ({"embed_dim": 24, "num_heads": 5}, "embed_dim=24 is not divisible by num_heads=5"),
+        ({"num_heads": 0}, "num_heads=0 must be at least 1"),
+        ({"patch_size": 0}, "patch_size=0 must be at least 1"),
         ({"patch_embedding": "stem", "patch_size": 6}, "patch_size=6 must be .* power of 2"),
         ({"patch_embedding": "stem_bn", "patch_size": 1}, "patch_size=1 must be .* power of 2"),
         ({"num_classes": 0}, "num_classes=0 must be at least 1"),

@@ -52,7 +52,9 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        if self.image_size < 1 or self.image_size % self.patch_size:
+        counts = ("image_size", "patch_size", "in_channels", "num_classes", "embed_dim", "depth", "num_heads")
+        require_counts(self, *counts, "representation_size")
+        if self.image_size % self.patch_size:
             raise OptionError(
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
                 f"nearest: {nearest_sizes(self.image_size, self.patch_size)}"
@@ -64,7 +66,6 @@ class ViTConfig:
             )
         if self.embed_dim % self.num_heads:
             raise OptionError(f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}")
-        require_counts(self, "in_channels", "num_classes", "depth", "representation_size")
         _check_probabilities(self)
 
     @property
