@@ -1,6 +1,7 @@
 """Attention weights from every kind of ViT, and what is computed from them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
+from common.errors import NoAttention
 from vit.attention_maps import (
     attention_distance,
     attention_weights,
@@ -54,6 +56,41 @@ def test_torchvision_weights_are_those_of_its_attention_modules_in_the_pass_that
             torch.testing.assert_close(weights, expected, atol=1e-6, rtol=1e-5)
             torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 10))
             x = layer(x)
+
+
+class OfAProgram(nn.Module):
+    """A network of one attention layer, which `call` calls on 9 patches."""
+
+    def __init__(self, call: Callable[[nn.MultiheadAttention, Tensor], Any], *, batch_first: bool = True) -> None:
+        super().__init__()
+        self.cut, self.attention = nn.Conv2d(3, 8, 8, 8), nn.MultiheadAttention(8, 2, batch_first=batch_first)
+        self.head, self.call = nn.Linear(8, 5), call
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.cut(images).flatten(2).transpose(1, 2)
+        return self.head((x + self.call(self.attention, x)[0]).mean(dim=1))
+
+
+def test_attention_that_is_called_by_names_is_read() -> None:
+    model = OfAProgram(lambda layer, x: layer(query=x, key=x, value=x, need_weights=False)).eval()
+    logits, (weights,) = attention_weights(model, pictures())
+    torch.testing.assert_close(logits, model(pictures()), atol=1e-5, rtol=1e-5)
+    assert weights.shape == (2, 2, 9, 9)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OfAProgram(lambda layer, x: layer(x, x.flip(1), x)),
+        OfAProgram(lambda layer, x: layer(x, x, x, attn_mask=torch.ones(9, 9, dtype=torch.bool).triu(1))),
+        OfAProgram(lambda layer, x: layer(x, x, x), batch_first=False),
+    ],
+    ids=["another input", "a mask", "batch second"],
+)
+def test_attention_of_another_kind_is_not_computed_as_if_it_were_this(model: OfAProgram) -> None:
+    with pytest.raises(NoAttention, match="OfAProgram: attention is read of one input, batch first, without a mask"):
+        attention_weights(model, pictures())
+    assert not model.attention._forward_hooks
 
 
 def test_asking_leaves_no_hooks_behind_even_when_the_pass_fails() -> None:

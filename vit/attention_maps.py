@@ -13,6 +13,9 @@ from vit.anatomy import known_anatomy
 from vit.config import grid_side
 from vit.model import VisionTransformer, attend
 
+_GIVEN = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")
+"""Names of what torch's attention is given by position."""
+
 
 @dataclass(frozen=True)
 class AttentionMaps:
@@ -67,8 +70,13 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
     """
     taken: list[Tensor] = []
 
-    def again(module: nn.MultiheadAttention, args: tuple[Tensor, ...], output: Any) -> tuple[Tensor, Tensor]:
-        qkv = F.linear(args[0], module.in_proj_weight, module.in_proj_bias)  # (B, T, 3D)
+    def again(
+        module: nn.MultiheadAttention, args: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> tuple[Tensor, Tensor]:
+        given = dict(zip(_GIVEN, args, strict=False)) | named
+        if not _attends_to_itself(module, given):
+            raise NoAttention(f"{type(model).__name__}: attention is read of one input, batch first, without a mask")
+        qkv = F.linear(given["query"], module.in_proj_weight, module.in_proj_bias)  # (B, T, 3D)
         q, k, v = qkv.unflatten(2, (3, module.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x (B, H, T, K)
         dropout = module.dropout if module.training else 0.0
         out, weights = attend(q, k, v, dropout=dropout, need_weights=True)
@@ -78,8 +86,16 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
 
     with ExitStack() as hooks:
         for layer in layers:
-            hooks.enter_context(layer.register_forward_hook(again))
+            hooks.enter_context(layer.register_forward_hook(again, with_kwargs=True))
         return model(images), taken
+
+
+def _attends_to_itself(layer: nn.MultiheadAttention, given: dict[str, Any]) -> bool:
+    """Return whether a layer was called on one batch alone, as `_hooked` computes it."""
+    alone = given["query"] is given["key"] is given["value"] and given["query"].dim() == 3
+    masked = any(given.get(name) is not None for name in ("key_padding_mask", "attn_mask"))
+    more = layer.bias_k is not None or layer.add_zero_attn
+    return alone and layer.batch_first and not masked and not more
 
 
 def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> Tensor:
