@@ -2,6 +2,7 @@
 
 import io
 import os
+import posixpath
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -236,7 +237,7 @@ class FilesOfTable:
         for path in (cell, cell.replace("\\", "/")):
             if path and os.path.isfile(os.path.join(self._root, path)):
                 return [path]
-        path = os.path.normpath(plain_path(cell))
+        path = posixpath.normpath(plain_path(cell))
         return [file for folder in self._folders for file in self._by_name.get(folder + path, ())]
 
     @cached_property
@@ -245,7 +246,7 @@ class FilesOfTable:
         names = defaultdict(list)
         for folder in walk(self._root):
             others = [path for kind, path, _ in folder.odd if kind in ("unread_picture", "unsupported_file")]
-            for path in [*(os.path.join(folder.path, image) for image in folder.images), *others]:
+            for path in [*(posixpath.join(folder.path, image) for image in folder.images), *others]:
                 name = plain_path(path)
                 stem = os.path.splitext(name)[0]
                 names[name].append(path)

@@ -1,6 +1,7 @@
 """A folder of images: `train/ val/ [test/]` with class folders in each, or one folder of class folders."""
 
 import os
+import posixpath
 from itertools import permutations
 from pathlib import Path
 
@@ -166,7 +167,7 @@ class _Tree(Rows):
         where the other folders hold no images, or a few, such as plots and examples."""
         filled = {label: below.filled() for label, below in folder.folders.items()}
         for label, inside in filled.items():
-            above = os.path.commonpath(inside) if inside else ""
+            above = posixpath.commonpath(inside) if inside else ""
             names = sorted({path.removeprefix(f"{above}/").partition("/")[0] for path in inside})
             if above in inside or len(names) < 2:
                 continue

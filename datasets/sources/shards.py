@@ -200,7 +200,7 @@ class _Pictures(Rows):
 
     def add_shard(self, shard: Path, number: int, split: str) -> None:
         seen: set[str] = set()
-        inside = shard.relative_to(self.root)
+        inside = shard.relative_to(self.root).as_posix()
         for key, members in groupby(_members(shard), lambda pair: _key(pair[0])):
             parts, picture = dict[str, bytes](), None
             for member, content in members:
