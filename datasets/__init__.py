@@ -9,7 +9,6 @@ if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed
     from datasets.built_in import BUILT_IN as BUILT_IN
     from datasets.bundle import DataBundle as DataBundle
     from datasets.config import DataConfig as DataConfig
-    from datasets.description import data_report as data_report
     from datasets.description import describe as describe
     from datasets.loaders import build_dataloaders as build_dataloaders
     from datasets.loaders import class_weights as class_weights
@@ -19,8 +18,8 @@ if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed
 
 _HOMES = {
     "BUILT_IN": "built_in", "DataConfig": "config", "DataBundle": "bundle", "build_dataloaders": "loaders",
-    "class_weights": "loaders", "data_report": "description",
-    "describe": "description", "fingerprint": "split_csv", "split_table": "split_csv", "write_split": "split_csv",
+    "class_weights": "loaders", "describe": "description", "fingerprint": "split_csv",
+    "split_table": "split_csv", "write_split": "split_csv",
 }  # fmt: skip
 __all__ = ["DataError", *_HOMES]
 

@@ -5,26 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 from common.errors import WeightsError
 from common.image_spec import ImageSpec
-from vit.config import ModelConfig, ViTConfig
+from vit.config import ModelConfig
 
 if TYPE_CHECKING:  # for type checkers, to which `as` says that a name is handed on
-    from vit.attention_maps import attention_weights as attention_weights
-    from vit.attention_maps import relevance as relevance
-    from vit.attention_maps import rollout as rollout
     from vit.checkpoints import load_weights as load_weights
-    from vit.factory import MODELS as MODELS
     from vit.factory import Blueprint as Blueprint
     from vit.factory import build_model as build_model
     from vit.factory import image_spec as image_spec
-    from vit.freezing import freeze as freeze
     from vit.model import VisionTransformer as VisionTransformer
 
 _HOMES = {
-    "MODELS": "factory", "Blueprint": "factory", "build_model": "factory", "image_spec": "factory",
-    "VisionTransformer": "model", "load_weights": "checkpoints", "freeze": "freezing",
-    "attention_weights": "attention_maps", "relevance": "attention_maps", "rollout": "attention_maps",
+    "Blueprint": "factory", "build_model": "factory", "image_spec": "factory", "VisionTransformer": "model",
+    "load_weights": "checkpoints",
 }  # fmt: skip
-__all__ = ["ImageSpec", "ModelConfig", "ViTConfig", "WeightsError", *_HOMES]
+__all__ = ["ImageSpec", "ModelConfig", "WeightsError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
