@@ -266,7 +266,8 @@ def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
         return None
     free = available_memory()
     if config.cache == "on":
-        return ImageCache(len(dataset), int(free * 0.8))
+        share = len(dataset) / int((dataset.samples.splits >= 0).sum())  # the splits fill theirs side by side
+        return ImageCache(len(dataset), int(0.8 * free * share))
     rows = evenly(len(dataset), 32)  # from which the rest is estimated, with a quarter to spare
     sizes = [np.prod(dataset.pipeline.stored_size(*dataset.native_size(row))) for row in rows]
     needed = 1.25 * len(dataset) * dataset.pipeline.channels * float(np.mean(sizes)) + 2**20

@@ -58,6 +58,13 @@ def test_auto_caches_what_fits_into_memory(folder, monkeypatch):
     assert build(folder).dataloaders["train"].dataset.cache is None
 
 
+def test_the_caches_of_all_splits_share_the_free_memory(folder, monkeypatch):
+    monkeypatch.setattr("datasets.loaders.available_memory", lambda: 10_000_000)
+    caches = [loader.dataset.cache for loader in build(folder, cache="on").dataloaders.values()]
+    assert len(caches) == 2
+    assert 7_900_000 < sum(cache.capacity for cache in caches) <= 8_000_000
+
+
 def test_a_table_with_fewer_images_is_cached_too(folder):
     bundle = build(folder, cache="on")
     samples = bundle.samples
