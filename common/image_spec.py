@@ -9,6 +9,7 @@ from common.options import require, require_counts, require_finite, take_types
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
+Fit = Literal["crop", "pad", "squash"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ImageSpec:
     in_channels: int = 3
     crop_fraction: float = 1.0
     """Share kept by `crop`: the middle of a picture whose shorter side is `image_size / crop_fraction` pixels."""
-    fit: Literal["crop", "pad", "squash"] = "crop"
+    fit: Fit = "crop"
     """How a picture becomes square: keep its middle (crop), fill the border with `mean` (pad), or change its
     proportions (squash)."""
     decoding: Literal["full", "scaled"] = "full"

@@ -6,18 +6,17 @@ shows them.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from common.image_spec import ImageSpec
+from common.image_spec import Fit, ImageSpec
 from datasets.bundle import LEFT_OUT, TEST, Samples, evenly
 from datasets.images import Size
 from datasets.known import look
 from datasets.look import HEADER
 
-Fit = Literal["crop", "pad", "squash"]
 HEADERS_READ = 500
 """Pictures, spread over a set, whose sizes are read from their headers."""
 LOST = 0.4

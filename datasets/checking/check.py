@@ -123,7 +123,7 @@ def check_source(
     return CheckReport(reading, _ordered(findings), tuple(shortcuts), said)
 
 
-def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int = 0) -> Known:
+def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int) -> Known:
     """Look at the whole of these images, in so many processes; `with_facts`: facts of so many, spread over the rows."""
     known, wanted = Known(samples.splits), np.isin(np.arange(len(rows)), evenly(len(rows), with_facts)).tolist()
     found = _in_processes(samples, rows.tolist(), wanted, workers)
