@@ -50,11 +50,16 @@ def anatomy_of(model: nn.Module) -> Anatomy:
 
 def known_anatomy(model: nn.Module) -> Anatomy | None:
     """Ask the libraries whose class a model may have; None for any other model."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    model = uncompiled(model)
     homes = [f"{kind.__module__}." for kind in type(model).__mro__]
     modules = (row.module for home in homes for row in LIBRARIES if home.startswith(f"{row.classes}."))
     found = (import_module(f"{__package__}.{module}").anatomy(model) for module in modules)
     return next((each for each in found if each is not None), None)
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` wrapped; any other as it is."""
+    return getattr(model, "_orig_mod", model)
 
 
 def grid_positions(model: nn.Module) -> str | None:
@@ -65,7 +70,7 @@ def grid_positions(model: nn.Module) -> str | None:
 
 def position_embeddings(model: nn.Module) -> Tensor | None:
     """Return the learnt positions (T, D) of a class token and a square grid of patches, if any."""
-    model = getattr(model, "_orig_mod", model)
+    model = uncompiled(model)
     own = known_anatomy(model)
     return model.get_parameter(own.positions).detach()[0] if own and own.positions else None
 

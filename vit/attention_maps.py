@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import NoAttention, OptionError
-from vit.anatomy import known_anatomy
+from vit.anatomy import known_anatomy, uncompiled
 from vit.config import grid_side
 from vit.model import VisionTransformer, attend
 
@@ -52,7 +52,7 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
     Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs; gradients flow unless under `no_grad`.
     Raises NoAttention: a model without attention, such as resnet18, or whose attention cannot be read, such as timm's.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    model = uncompiled(model)
     own: Any = getattr(model, "forward_with_attention", None)
     if own is not None:
         return own(images)
@@ -168,7 +168,7 @@ def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
 
 def pools_patches(model: nn.Module) -> bool:
     """Return whether the head reads the mean of all patches rather than the class token."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    model = uncompiled(model)
     return isinstance(model, VisionTransformer) and model.config.pool != "cls"
 
 

@@ -13,6 +13,7 @@ from common.errors import DataError, OptionError, WeightsError, exit_code, first
 from common.text import pluralise
 from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.sampling import batch_sampler
+from vit.anatomy import uncompiled
 
 LARGEST = 1e3
 """A value above those of any usual scale: 8-bit images end at 255."""
@@ -55,7 +56,7 @@ def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, na
 
     Raises OptionError: it cannot take them, or does not return one logit per class.
     """
-    model = getattr(model, "_orig_mod", model)  # not the compiled one, which would compile for these batches
+    model = uncompiled(model)  # not the compiled one, which would compile for these batches
     of_splits = {split: first_image(data, device, split) for split in data.dataloaders}
     looks = [(image, evaluating, f" of {split}") for split, image in of_splits.items()]
     for images, looking, where in (*looks, (of_splits["train"].repeat(2, 1, 1, 1), training, " in training")):

@@ -39,6 +39,7 @@ from trainers.reporting.explanations.subject import (
     shares,
     without,
 )
+from vit.anatomy import uncompiled
 from vit.attention_maps import attention_weights, maps_of
 from vit.ensemble import SideBySide
 
@@ -271,7 +272,7 @@ def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *
     """
     if method not in ("auto", *METHODS):
         raise OptionError(f"no method {method!r} for heat maps; known: auto, {', '.join(METHODS)}")
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    model = uncompiled(model)
     images = images.detach()
     with torch.no_grad():
         logits = model(images)
