@@ -31,12 +31,12 @@ def quoted(word: object) -> str:
 def started(name: str) -> str:
     """Return the word that starts a program of this interpreter's folder: its name if PATH finds it, else its path."""
     folder = os.path.dirname(sys.executable)
-    beside, found = shutil.which(name, path=folder), shutil.which(name)
-    if beside is None or (found and os.path.normcase(os.path.dirname(found)) == os.path.normcase(folder)):
+    here, found = shutil.which(name, path=folder), shutil.which(name)
+    if here is None or (found and os.path.normcase(os.path.dirname(found)) == os.path.normcase(folder)):
         return name
     with suppress(OSError):  # the working directory was removed
-        beside = beside.removeprefix(os.path.join(os.getcwd(), ""))
-    return quoted(beside if os.path.dirname(beside) else os.path.join(os.curdir, beside))
+        here = here.removeprefix(os.path.join(os.getcwd(), ""))
+    return quoted(here if os.path.dirname(here) else os.path.join(os.curdir, here))
 
 
 def started_here() -> str:

@@ -111,13 +111,13 @@ def read_split(path: Path) -> list[SplitRow]:
     rows = read_rows(path, ("path", "label", "split"), what="split")
     rows = [row for row in rows if row["split"] != NOT_SCORED]
     kind = next((kind for kind in KINDS if rows and kind in rows[0]), "")
-    seen: set[str] = set()
+    known: set[str] = set()
     for row in rows:
         if row["split"] not in SPLITS:
             raise DataError(f"{path}: split {row['split']!r} is not one of {', '.join(SPLITS)}")
-        if row["path"] in seen:
+        if row["path"] in known:
             raise DataError(f"{path}: {row['path']!r} appears more than once; a sample belongs to one split")
-        seen.add(row["path"])
+        known.add(row["path"])
     return [
         SplitRow(row["path"], row["label"], row["split"], row.get(kind), kind, row.get("group", "")) for row in rows
     ]

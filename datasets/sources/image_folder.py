@@ -13,7 +13,7 @@ from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, split_word, training_notes
 from datasets.sources.walk import Folder, list_folder, walk
 
-BESIDE_CLASSES = 0.25
+OUTSIDE_CLASSES = 0.25
 """Images outside the folder of the classes, at most, as a share of those in it."""
 _ABOUT = ("README", "LICENSE", "LICENCE", "CITATION")
 
@@ -109,7 +109,7 @@ class _Tree(Rows):
         if not named:
             self._add_split(top, "")
             return
-        beside, names = f"next to {', '.join(named)}", dict[str, str]()
+        place, names = f"next to {', '.join(named)}", dict[str, str]()
         for name in top.folders:
             split = named.get(name)
             if split in names:
@@ -117,15 +117,15 @@ class _Tree(Rows):
             elif split:
                 names[split] = name
             elif split is None:
-                self.problem("stray_folder", name, detail=beside)
+                self.problem("stray_folder", name, detail=place)
             else:
-                self.problem("unsure_split", name, detail=beside)
+                self.problem("unsure_split", name, detail=place)
         self._report_loose(top, "")
         others = [f"{name}: {split}" for split, name in names.items() if name.lower() not in SPLIT_FOLDERS]
         if others:
             self.problem("named_split", self.root.name, detail=", ".join(others))
         if "train" not in names:
-            self.problem("empty_split", "train", "train", detail=beside)
+            self.problem("empty_split", "train", "train", detail=place)
         for split in SPLITS:
             if split in names:
                 self._add_split(top.folders[names[split]], split)
@@ -173,10 +173,10 @@ class _Tree(Rows):
                 continue
             place = str(self.root / above)
             others = {path: n for other, paths in filled.items() if other != label for path, n in paths.items()}
-            few = sum(others.values()) <= BESIDE_CLASSES * sum(inside.values())
-            beside = [*others] or [other for other in filled if other != label and folder.folders[other].odd]
-            if beside and few and not any("/" in path for path in others):
-                detail = f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list(beside)}"
+            few = sum(others.values()) <= OUTSIDE_CLASSES * sum(inside.values())
+            nearby = [*others] or [other for other in filled if other != label and folder.folders[other].odd]
+            if nearby and few and not any("/" in path for path in others):
+                detail = f"the classes seem to be {shorten_list(names)}, in {place}; next to it: {shorten_list(nearby)}"
                 self.problems.append(Problem("above_the_classes", label, "", label, place, detail))
             else:
                 detail = f"{len(names)} folders of images ({shorten_list(names)}); if these are the classes: {place}"

@@ -199,7 +199,7 @@ class _Pictures(Rows):
         self.names = [name if times[name] == 1 else f"{name} ({place})" for place, name in enumerate(lines)]
 
     def add_shard(self, shard: Path, number: int, split: str) -> None:
-        seen: set[str] = set()
+        known: set[str] = set()
         inside = shard.relative_to(self.root).as_posix()
         for key, members in groupby(_members(shard), lambda pair: _key(pair[0])):
             parts, picture = dict[str, bytes](), None
@@ -209,9 +209,9 @@ class _Pictures(Rows):
                 picture = picture or (member if f".{suffix}" in (*IMAGE_EXTENSIONS, ".gif") else None)
             if picture is None or key.rpartition("/")[2] == "":  # a hidden file
                 continue
-            if key in seen:
+            if key in known:
                 raise DataError(f"{shard}: {key.strip('/')!r} is in it twice, or apart from its label")
-            seen.add(key)
+            known.add(key)
             label = self._label(shard, key, parts)
             if not label:
                 detail = "no .cls and no folder; a .json is not read, put its label into a .cls"
