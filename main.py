@@ -92,7 +92,9 @@ def ended(argv: list[str], *, debug: bool) -> int:
 
 
 def reader_has_left() -> bool:
-    """Return whether the reader of the output has stopped, such as `| head`; True if the system cannot tell."""
+    """Return whether the reader of the output has stopped, such as `| head`.
+
+    True if the system cannot tell."""
     try:
         looking = select.poll()
         looking.register(sys.stdout.fileno(), 0)  # errors and hang-ups are always reported
@@ -137,7 +139,7 @@ def module_of(name: str) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Describe an exception in one line; for an error of the operating system its place, fault and remedy."""
+    """Describe an exception in one line; of the operating system's, also the remedy."""
     if hasattr(error, "exit_code"):
         return str(error)
     if out_of_memory(error):

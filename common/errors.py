@@ -141,7 +141,7 @@ def system_reason(error: OSError, option: str = "--output-dir") -> str:
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code of an exception: its own, that of errors of the system, or 1 for a bug."""
+    """Return the exit code of an exception; 1 for a bug."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:
         return own

@@ -71,7 +71,9 @@ def flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`, to fill and rename; what is left of it is removed after the block."""
+    """Yield a temporary folder next to `folder`, to fill and rename.
+
+    What is left of it is removed after the block."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(f".*.{MARK}*"))
     temporary = temporary_path(folder)
@@ -141,7 +143,7 @@ def remove_leftovers(paths: Iterable[Path], *, age: float = DAY) -> None:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """Return numbers that change with a file, or with the names in a folder; [] if it does not exist."""
+    """Return numbers that change with a file, or with a folder's names; [] without one."""
     try:
         found = os.stat(path)
     except OSError:

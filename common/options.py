@@ -83,7 +83,7 @@ class Option:
 
     @property
     def said(self) -> str:
-        """Its name as it is given: on the command line, or in a file."""
+        """Return its name as it is given: on the command line, or in a file."""
         return self.name if InFiles in self.marks else self.flag
 
     def of(self, config: Any) -> Any:

@@ -29,7 +29,9 @@ def quoted(word: object) -> str:
 
 
 def started(name: str) -> str:
-    """Return the word that starts a program of this interpreter's folder: its name if PATH finds it, else its path."""
+    """Return the word that starts a program of this interpreter's folder.
+
+    Its name if PATH finds it, else its path."""
     folder = os.path.dirname(sys.executable)
     here, found = shutil.which(name, path=folder), shutil.which(name)
     if here is None or (found and os.path.normcase(os.path.dirname(found)) == os.path.normcase(folder)):

@@ -22,7 +22,7 @@ class UnsureValues(DataError):
 
 
 def unsure_tiff(image: Any) -> str:
-    """Say what a TIFF holds, by its header, if it is not of a form that Pillow reads as it is meant; else nothing."""
+    """Say what a TIFF holds, by its header, if Pillow would misread it; else nothing."""
     tag = image.tag_v2.get
     bits, kinds, meaning, bands = max(tag(258, (1,))), set(tag(339, (1,))), tag(262, 0), tag(277, 1)
     own, apart, pages = COLOURS.get(meaning, 1), tag(284) == 2, _has_another_page(image)
@@ -57,7 +57,9 @@ def is_deep(image: Any) -> bool:
 
 
 def largest_of(image: Any) -> int:
-    """Return the largest value of a picture of 16 bits; of several bands about, as Pillow keeps 8 bits of each."""
+    """Return the largest value of a picture of 16 bits; about, of several bands.
+
+    Pillow keeps 8 bits of each band."""
     if image.mode.startswith("I"):
         return int(image.getextrema()[1])
     return 256 * max(most for _, most in image.convert("RGB").getextrema()) + 255

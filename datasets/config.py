@@ -166,7 +166,7 @@ class DataConfig:
 
     @property
     def may_mirror(self) -> bool:
-        """True if a mirrored image keeps its label."""
+        """Return whether a mirrored image keeps its label."""
         if self.mirror == "auto":
             return self.source not in BUILT_IN or BUILT_IN[self.source].mirror
         return self.mirror == "yes"

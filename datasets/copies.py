@@ -93,7 +93,7 @@ def merged(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = No
 
 
 def with_more_groups(samples: Samples, names: Sequence[str]) -> Samples:
-    """Return the samples in these groups as well as in those they have; groups that share an image become one.
+    """Return the samples in more groups; groups that share an image become one.
 
     One name per image, empty where it stands alone. A group keeps the first of its names, in alphabetical order; copies
     without one are called by the smallest hash among them, so that the name stays when copies come or go.
@@ -133,7 +133,7 @@ def _links(codes: np.ndarray) -> Places:
 
 
 def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
-    """Return the samples with copies of a picture in one group, and notes on them, or that they were not looked for."""
+    """Return the samples with copies of a picture in one group, and notes on them."""
     samples = identified(samples, data_root)
     copies = copies_of(samples, data_root)
     if copies is None:
@@ -214,10 +214,10 @@ def _about_copies(samples: Samples, copies: np.ndarray) -> Iterator[str]:
 
 
 def near_copies(thumbnails: NDArray[np.uint8], rows: Places) -> tuple[Places, Floats, Mask]:
-    """Find pairs of one picture among these rows of thumbnails, uint8 (N, 32, 32): places i < j in `rows`, (2, m).
+    """Find pairs of one picture among rows of thumbnails, uint8 (N, 32, 32).
 
-    Returns their correlations and whether j is mirrored, too. Pictures of one colour match nothing. Pairs come sorted
-    by i, then j, each once.
+    Returns places i < j in `rows`, (2, m), their correlations, and whether j is mirrored. Pictures of one colour match
+    nothing. Pairs come sorted by i, then j, each once.
     """
     textured = [np.empty(0, np.int64)]
     for start in range(0, len(rows), _THUMBNAILS):
@@ -260,7 +260,9 @@ def perceptual_hashes(thumbnails: NDArray[np.uint8], rows: Places | None = None)
 
 
 def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
-    """Return pairs i < j to compare, as they are or with j mirrored; for every j the few i with the nearest hashes."""
+    """Return pairs i < j to compare, as they are or with j mirrored.
+
+    For every j these are the few i with the nearest hashes."""
     looks = ((hashes, 0), (hashes ^ MIRROR, 1))
     steps = [(*look, part) for look in looks for part in (_PARTS if len(hashes) >= _MANY else (0,))]
     found, waiting = [np.empty((4, 0), np.int64)], 0
@@ -308,7 +310,7 @@ def _nearest(found: Sequence[Places]) -> Places:
 
 
 def similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
-    """Correlate (m, 32, 32) thumbnails, and what is left of them when smoothing is taken away: (2, m), in [-1, 1]."""
+    """Correlate (m, 32, 32) thumbnails, and their fine detail: (2, m), in [-1, 1]."""
     a, b = _standardised(left.astype(np.float32)), _standardised(right.astype(np.float32))
     fine = _standardised(a - _blur(_blur(a))), _standardised(b - _blur(_blur(b)))
     return np.stack([np.einsum("mij,mij->m", *pair) for pair in ((a, b), fine)])

@@ -54,7 +54,7 @@ def resized_size(width: int, height: int, spec: ImageSpec, side: int | None = No
 
 
 def framed(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """Return what the input shows of a resized picture: its middle, or all of it on a border, S x S."""
+    """Return the middle of a resized picture, or all of it on a border: S x S."""
     side = spec.image_size
     if image.size == (side, side):
         return image
@@ -93,7 +93,7 @@ def view_of(width: int, height: int, spec: ImageSpec) -> Box:
 
 
 def chosen_fit(samples: Samples) -> Fit:
-    """Choose the fit for the images that no test is held out of: `crop`, unless it would cut much off many."""
+    """Choose the fit for all but the test images: `crop`, unless much were lost of many."""
     if samples.pixels is not None:
         return choose(np.array([samples.pixels.shape[2:0:-1]]))
     rows = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != TEST))

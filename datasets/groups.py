@@ -33,7 +33,7 @@ def with_groups(samples: Samples, option: str | None) -> Samples:
 
 
 def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names, str]:
-    """Return the folder below the class; if that is the same for all, the one above; and in words which it is.
+    """Return the folder below the class, or else above it, and in words which it is.
 
     Of paths without their class the first folder that differs. `rows`: of these images only.
     """
@@ -59,7 +59,7 @@ def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names,
 
 
 def _folders_of(samples: Samples, row: int) -> list[str]:
-    """Return the names of the folders that an image lies in, without those of a split and without the shard."""
+    """Return the folders that an image lies in, without those of splits and without the shard."""
     above = [normal(name) for name in samples.paths[row].split("/")[:-1]]
     if samples.members is not None:
         above = above[next((at + 1 for at, name in enumerate(above) if name.endswith(".tar")), 0) :]
@@ -119,12 +119,12 @@ def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
 
 
 def _named(samples: Samples) -> np.ndarray:
-    """bool (groups,): which groups a person named; the others are copies of one picture."""
+    """Return which groups a person named, not copies of one picture: bool (groups,)."""
     return np.array([not are_copies(name) for name in samples.group_names], bool)
 
 
 def _sizes(samples: Samples) -> np.ndarray:
-    """int64: the images in use of each group that a person named and that has some."""
+    """Count the images in use of each group that a person named, without empty ones: int64."""
     assert samples.groups is not None
     used = samples.groups[samples.splits != LEFT_OUT]
     sizes = np.bincount(used[used >= 0], minlength=len(samples.group_names))[_named(samples)]
@@ -132,7 +132,9 @@ def _sizes(samples: Samples) -> np.ndarray:
 
 
 def torn(samples: Samples) -> list[Problem]:
-    """Return the groups that lie in several parts of the split: an image of the second part, and one of the first."""
+    """Return the groups that lie in several parts of the split.
+
+    Each by an image of the second part, and one of the first."""
     if samples.groups is None:
         return []
     splits, groups = samples.splits, samples.groups

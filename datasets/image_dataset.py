@@ -123,7 +123,7 @@ class ImageDataset(ImageSet):
             return picture_of(self.samples, int(self.indices[row]), channels=self.pipeline.channels, least=least)
 
     def _pixels_as_stored(self) -> np.ndarray | None:
-        """Copy a set held in memory at the very size that is stored, which needs no preparation: (n, C, h, w)."""
+        """Copy a set in memory that has the size to be stored already: (n, C, h, w)."""
         pixels = self.samples.pixels
         if pixels is None or pixels.shape[3] > self.pipeline.channels:  # colour to grey is the decoder's work
             return None

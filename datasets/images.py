@@ -104,7 +104,7 @@ def read_image(
 
 
 def scale_down(image: Image.Image, least: Callable[[int, int], Size]) -> None:
-    """Set the smallest scale, of 1, 1/2, 1/4 and 1/8, for decoding a JPEG that leaves RESERVE times the pixels needed.
+    """Let a JPEG be decoded at 1/2, 1/4 or 1/8, with RESERVE times the pixels needed.
 
     libjpeg then computes only the low frequencies of each block."""
     if isinstance(image, ImageFile.ImageFile) and image.format in ("JPEG", "MPO"):

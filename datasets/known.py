@@ -198,7 +198,9 @@ def known_of(samples: Samples) -> Known:
 
 
 def file_stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """Return size and times of the last change of each file and of its entry, in nanoseconds; -1 of what is gone.
+    """Return the size of each file, and when it and its entry changed, in nanoseconds.
+
+    -1 of what is gone.
 
     int64 (n, 3). Of images in shards those of the shards, int64 (shards, 3)."""
     stats, root = array("q"), str(samples.root or "")
@@ -217,7 +219,7 @@ def file_stats(samples: Samples, rows: np.ndarray) -> np.ndarray:
 
 
 def _stamp(samples: Samples, rows: np.ndarray, stats: np.ndarray) -> bytes:
-    """Hash paths, sizes and times of files, which stay as long as no file changes, and the versions that read them."""
+    """Hash paths, sizes and times of files, and the versions that read them."""
     found = hashlib.blake2b(json.dumps(versions_of("pillow")).encode())
     columns: list[Any] = [stats, rows, samples.paths.characters, samples.paths.ends]
     if samples.members is not None:

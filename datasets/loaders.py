@@ -157,7 +157,7 @@ def dataloaders_of(
 
 
 def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
-    """Build the loaders of a bundle with another table, in which some images of val and test are left out."""
+    """Build the loaders of a bundle with a table that leaves out more of val and test."""
     loaders: dict[str, DataLoader] = {}
     for split, loader in bundle.dataloaders.items():
         images, sampler = copy(image_set(loader)), loader.batch_sampler
@@ -253,7 +253,9 @@ def how_to_start() -> str | None:
 
 
 def _workers(dataset: ImageSet, device: torch.device) -> int:
-    """Return 0 for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
+    """Choose the number of processes: 0 for pixels that are in memory, or soon will be.
+
+    A copy is quicker than a message between processes."""
     if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):
         return 0
     if device.type != "cuda":
@@ -275,5 +277,5 @@ def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
 
 
 def as_is(batch: object) -> object:
-    """The collate function: `__getitems__` has made the whole batch already."""
+    """Hand on a batch, which `__getitems__` has made as a whole."""
     return batch

@@ -151,7 +151,9 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
 
 
 def require_known_classes(samples: Samples, config: DataConfig, class_names: Sequence[str]) -> None:
-    """Raise DataError where an image in use has a class that a model does not have; both lists are named."""
+    """Raise DataError where an image in use has a class that a model lacks.
+
+    Both lists are named."""
     known = set(class_names)
     unknown = [name for name in compress(samples.class_names, samples.classes_in_use()) if name not in known]
     if unknown:

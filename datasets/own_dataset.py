@@ -187,7 +187,7 @@ def own_name(dataset: Any) -> str:
 
 
 def class_names_of(names: Mapping[str, list[str] | None], last: int) -> tuple[str, ...]:
-    """Return the names of all classes, from those that each split gives; numbers up to `last` where train gives none.
+    """Return the names of all classes; numbers up to `last` where train gives none.
 
     Raises DataError: too few, or splits that differ."""
     of_train = names.get("train")
@@ -256,7 +256,7 @@ def wanting_labels(split: str, dataset: Any) -> Iterator[None]:
 
 
 def label_of(item: Any) -> Any:
-    """Return the label of an item as Python has it: a number where it is an array or a tensor of one."""
+    """Return the label of an item; of an array or a tensor of one number the number."""
     label = item[1]
     if not hasattr(label, "reshape"):
         return label

@@ -39,7 +39,7 @@ def cpu_quota() -> int:
 
 
 def available_memory() -> int:
-    """Return this process's share of the bytes that can still be used, of the machine or within a container's limit."""
+    """Return this process's share of the memory of the machine or container that is free."""
     return int(min(_available(), cgroups.free_memory())) // processes_here()
 
 
@@ -58,7 +58,9 @@ def begin_loader(worker: int = 0) -> None:
 
 
 def hand_over_error(queue: Any, error: Exception, lost: Any) -> None:
-    """Send an error in place of a batch that could not be sent, for which the main process would wait for ever.
+    """Send an error in place of a batch that could not be sent.
+
+    The main process would wait for it for ever.
 
     Where /dev/shm is full, a thread of multiprocessing prints the error and continues."""
     from torch._utils import ExceptionWrapper

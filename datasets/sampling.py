@@ -52,7 +52,7 @@ class BatchSampler(Sampler[BatchKey]):
 
     @property
     def indices(self) -> np.ndarray:
-        """Rows that this process takes in the whole of the coming epoch, in their order: int64."""
+        """Return the rows that this process takes in the coming epoch, in their order: int64."""
         return np.concatenate([key.draws for key in self._batches(self._next[0], 0)]) % self.length
 
     def __len__(self) -> int:

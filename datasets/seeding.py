@@ -24,7 +24,9 @@ def mix(*values: int) -> int:
 
 
 def uniforms(key: int, index: np.ndarray, draws: int) -> np.ndarray:
-    """Draw float64 (B, draws) in [0, 1): draw d of sample i is a function of (key, i, d) alone."""
+    """Draw float64 (B, draws) in [0, 1).
+
+    Draw d of sample i is a function of (key, i, d) alone."""
     counter = index.astype(np.uint64)[:, None] * draws + np.arange(draws, dtype=np.uint64)
     state = _finalise(counter * _GOLDEN + (key & _MASK))
     state = _finalise(state ^ (key & _MASK))  # twice: one pass leaves neighbouring keys correlated

@@ -93,7 +93,7 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
 
 
 def require_complete(samples: Samples) -> Samples:
-    """Check that there is something to train on and to validate, and say which classes are too small to do both."""
+    """Check that each class can be learnt and validated, and note which are too small."""
     if len(samples.class_names) < 2:
         raise DataError(f"{samples.name} has one class, {samples.class_names[0]!r}; to tell classes apart takes two")
     sizes = np.bincount(samples.labels[samples.splits >= 0], minlength=len(samples.class_names))
@@ -166,7 +166,7 @@ def _even_out(samples: Samples, parts: list[int], drawn: dict[int, int], seed: i
 
 
 def _shares_note(has: np.ndarray, targets: np.ndarray, class_names: tuple[str, ...]) -> str:
-    """Return a line on the class that is farthest from its share, if by more than five points; else nothing."""
+    """Describe the class that is farthest from its share, if by over five points."""
     totals = targets.sum(axis=0)
     off = np.abs(has - targets) / np.maximum(totals, 1)
     part, label = np.unravel_index(int(off.argmax()), off.shape)

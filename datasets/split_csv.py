@@ -104,7 +104,7 @@ def fingerprint(data: DataBundle | Samples, split: str | None = None) -> str:
 
 
 def read_split(path: Path) -> list[SplitRow]:
-    """Read the images in use of a split.csv, each once; those that a run left out are not among them.
+    """Read the images in use of a split.csv, each once, without those left out.
 
     Raises FileNotFoundError: no such file. DataError: a column is missing, a split is unknown, or an image comes twice.
     """
@@ -124,7 +124,7 @@ def read_split(path: Path) -> list[SplitRow]:
 
 
 def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
-    """Number images, int64 (n,): those of one group share a number, each that stands alone has one of its own."""
+    """Number images, int64 (n,); those of one group share a number."""
     numbers: dict[tuple[bool, str], int] = {}
     keys = ((path in groups, groups.get(path, path)) for path in paths)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
@@ -147,7 +147,9 @@ def changes_since(path: Path, samples: Samples) -> list[str]:
 
 
 def _is_written_as(path: Path, samples: Samples) -> bool:
-    """Return whether a file is what `write_split` makes of these images: of a million in 2 s instead of 13."""
+    """Return whether a file is what `write_split` makes of these images.
+
+    Of a million this takes 2 s; to read the table 13."""
     lines = (line.encode("utf-8", "surrogateescape") for line in _lines(samples))
     with path.open("rb") as file:  # bytes: a locale without UTF-8 has other names for them
         return all(there == made for there, made in zip_longest(file, lines))
@@ -165,7 +167,7 @@ class Reused(NamedTuple):
 
 
 def reuse_split(samples: Samples, path: Path) -> Reused:
-    """Lay the split of a table with the columns path, label, split (and a hash, a group) over these samples.
+    """Lay a split.csv, or a table with its first three columns, over these samples.
 
     An image is found by its path or, where that is gone, by its contents: a renamed one keeps its split. Raises
     DataError: labels differ, contents changed, or the set has none of the images.
@@ -191,7 +193,7 @@ def reuse_split(samples: Samples, path: Path) -> Reused:
 
 
 def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
-    """Return the image of each row of the table, int64, -1 where there is none; each image at most once."""
+    """Return the image of each row of the table, each at most once; -1: none."""
     position = {name: place for place, name in enumerate(samples.paths)}
     found = np.array([position.get(row.path, -1) for row in table], np.int64)
     lost = np.flatnonzero(found < 0).tolist()

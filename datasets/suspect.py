@@ -97,7 +97,9 @@ def _recur(keys: Sequence[str | None]) -> bool:
 
 
 def _are_numbered(keys: Sequence[str | None], paths: Sequence[str]) -> bool:
-    """Return whether most keys have a number that is no date; a short one, such as an age, only where rests recur."""
+    """Return whether most keys have a number that is no date.
+
+    A short number, such as an age, counts only where the rests of the names recur."""
     rests = {normal(path).rpartition(key)[2] for key, path in zip(keys, paths, strict=True) if key}
     least = 1 if len(rests) < len(keys) / 2 else 3
     distinct = {key for key in keys if key}
@@ -123,7 +125,9 @@ def _sentence(samples: Samples, option: str, rows: Sequence[int], keys: Sequence
 
 
 def suspect_column(cells: Mapping[str, Sequence[str]], split: str) -> str | None:
-    """Return a sentence on a column of a table that names groups; None: there is none, or `split` keeps them whole."""
+    """Return a sentence on a column of a table that names groups.
+
+    None: there is none, or `split` keeps them whole."""
     for name, values in cells.items():
         words = {word for word in re.split(r"[\W_\d]+", name.lower()) if word}
         if not words <= COLUMNS | IDS or not words & COLUMNS or not _recur(values):

@@ -41,7 +41,9 @@ class Pipeline:
         """Import what the first batch needs, in the process whose loader processes are forked next."""
 
     def stored_side(self, width: int, height: int) -> int | None:
-        """Return the side to which an image is resized and then stored whole; None: it is stored as S x S."""
+        """Return the side to which an image is resized and then stored whole.
+
+        None: it is stored as S x S."""
         return None
 
     def resized_size(self, width: int, height: int) -> Size:
@@ -55,7 +57,9 @@ class Pipeline:
 
     @property
     def least(self) -> Callable[[int, int], Size] | None:
-        """Size to which a picture must be decoded at least, from its own; None where all are decoded in full."""
+        """Return the least size to decode a picture of some size at.
+
+        None where all are decoded in full."""
         return self.resized_size if self.spec.decoding == "scaled" else None
 
     def store(self, image: Image.Image) -> np.ndarray:
@@ -302,7 +306,7 @@ def _blend(images: torch.Tensor, kept: float) -> torch.Tensor:
 
 
 def _cut(images: torch.Tensor, kept: float, random: np.random.Generator) -> tuple[torch.Tensor, float]:
-    """Paste a box of the neighbour over each image; return the share of its own pixels that an image keeps, too."""
+    """Paste a box of the neighbour over each image; also return the share that is kept."""
     height, width = images.shape[-2:]
     x, y = int(random.integers(width)), int(random.integers(height))
     half = 0.5 * np.sqrt(1 - kept)

@@ -63,7 +63,9 @@ def uncompiled(model: nn.Module) -> nn.Module:
 
 
 def grid_positions(model: nn.Module) -> str | None:
-    """Find positions of a class token and a square grid by their shape, where a library gives them many names."""
+    """Find positions of a class token and a square grid, by their shape.
+
+    A library may give them many names."""
     shapes = ((name, parameter.shape) for name, parameter in model.named_parameters() if "pos" in name)
     return next((name for name, shape in shapes if len(shape) == 3 and shape[0] == 1 and grid_side(shape[1])), None)
 
@@ -91,7 +93,7 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
 def recording(
     ends: Iterable[tuple[nn.Module, Literal["in", "out"]]], *, take: Callable[[Tensor], Tensor] = lambda value: value
 ) -> Iterator[list[Tensor]]:
-    """Record what modules are given or hand on while entered: `take` of the tensor, or of the first of several.
+    """Record what modules are given or hand on while entered: `take` of the first tensor.
 
     What goes into a head are the features."""
     record: list[Tensor] = []

@@ -193,7 +193,9 @@ def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: Wei
 
 
 def resize_positions(positions: Tensor, side: int, *, rule: PositionRule) -> Tensor:
-    """Interpolate the grid of positions (1, 1 + g*g, D) to (1, 1 + n*n, D), n = `side`; the class token's stays."""
+    """Interpolate positions (1, 1 + g*g, D) to (1, 1 + n*n, D), n = `side`.
+
+    That of the class token stays."""
     old = grid_side(positions.size(1))
     class_position, grid = positions[:, :1], positions[:, 1:]
     grid = grid.float().unflatten(1, (old, old)).permute(0, 3, 1, 2)  # (1, g*g, D) -> (1, D, g, g)

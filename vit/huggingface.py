@@ -81,7 +81,7 @@ class HuggingFaceClassifier(nn.Module):
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
-    """Take the largest outermost list, of layers or stages, as blocks, and all layers that follow it as norms.
+    """Take the largest outermost list as blocks, and all layers that follow it as norms.
 
     What lists of the same length next to it hold belongs to the stage of its number, such as a stage's patches."""
     if not isinstance(model, HuggingFaceClassifier):

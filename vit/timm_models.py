@@ -121,7 +121,7 @@ def weights_path(config: ModelConfig) -> Path | None:
 
 
 def anatomy(model: Any) -> Anatomy | None:
-    """Take stem, blocks and head as timm names them; the layers that are left over after the blocks are norms.
+    """Take stem, blocks and head as timm names them; layers between the last two are norms.
 
     Where timm does not say, there are no blocks: such a model trains as a whole, or its head does.
     """

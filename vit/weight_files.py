@@ -81,7 +81,9 @@ class WeightFile:
 
     @property
     def ours(self) -> bool:
-        """Return whether a run or an export of ours wrote it: others' may have class_names and a config, too."""
+        """Return whether a run or an export of ours wrote it.
+
+        Others' files may have class_names and a config, too."""
         return "image_spec" in self.extras
 
     @property
@@ -90,7 +92,7 @@ class WeightFile:
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Return the preprocessing that our own runs or a Hugging Face folder record, else the usual one of its family.
+        """Return the preprocessing that is recorded with it, else the usual one of its family.
 
         Raises WeightsError: it is damaged."""
         if "preprocessor_config" not in self.extras:

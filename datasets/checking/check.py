@@ -55,12 +55,12 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """3 when training would be wrong, else 0."""
+        """Return 3 when training would be wrong, else 0."""
         return 3 if self.errors else 0
 
     @property
     def groups(self) -> str:
-        """Line that says how many groups there are; empty where there are none."""
+        """Return a line on the number of groups; empty where there are none."""
         return group_line(self.reading.samples)
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -124,7 +124,9 @@ def check_source(
 
 
 def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int) -> Known:
-    """Look at the whole of these images, in so many processes; `with_facts`: facts of so many, spread over the rows."""
+    """Look at the whole of these images, in so many processes.
+
+    `with_facts`: facts of so many, spread over the rows."""
     known, wanted = Known(samples.splits), np.isin(np.arange(len(rows)), evenly(len(rows), with_facts)).tolist()
     found = _in_processes(samples, rows.tolist(), wanted, workers)
     for row, one in zip(rows.tolist(), tqdm(found, "check", len(rows), unit="image", **BAR), strict=True):
@@ -133,7 +135,9 @@ def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: i
 
 
 def _in_processes(samples: Samples, rows: list[int], with_facts: list[bool], workers: int) -> Iterator[Looked]:
-    """Yield what a look at each image finds, in order, from so many processes; from this one for 0, or few files."""
+    """Yield what a look at each image finds, in order, from so many processes.
+
+    From this one for 0, or for few files."""
     if samples.pixels is not None:
         for row, facts in zip(rows, with_facts, strict=True):
             yield look_at_pixels(samples.pixels[row], with_facts=facts)
@@ -156,7 +160,9 @@ def _whole(file: Any, with_facts: bool) -> Looked:
 
 
 def _contents(rows: np.ndarray, known: Known) -> np.ndarray:
-    """Return for each place in `rows` the first one of equal content; itself where it cannot be read: int64 (n,)."""
+    """Return for each place in `rows` the first one of equal content: int64 (n,).
+
+    Itself where it cannot be read."""
     contents, readable = np.arange(len(rows)), np.flatnonzero(known.readable(rows))
     _, first, number = np.unique(keys_of(known.digests[rows[readable]]), return_index=True, return_inverse=True)
     contents[readable] = readable[first[number]]
@@ -225,7 +231,7 @@ def _exact_findings(samples: Samples, rows: np.ndarray, contents: np.ndarray) ->
 
 
 def _near_findings(samples: Samples, pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray) -> list[Problem]:
-    """One finding per picture and kind, with the most similar earlier picture as the other one."""
+    """Return one finding per picture and kind; the other picture is the most similar earlier one."""
     left, right = pairs
     best: dict[tuple[str, int], Problem] = {}
     for k in np.argsort(-correlation, kind="stable"):

@@ -145,7 +145,9 @@ def _ranges(name: str, numbers: ArrayLike, words: Callable[[float], str]) -> Fac
 
 
 def _origins(samples: Samples, rows: Sequence[int]) -> list[str]:
-    """Return the folder below the class or above it; empty where folders only name the classes, or a few images."""
+    """Return the folder below the class or above it; empty where that tells no origin.
+
+    Folders that only name the classes, or hold a few images, tell none."""
     try:
         names = [name or "" for name in folders(samples, rows)[0]] if samples.root is not None else []
     except DataError:
@@ -158,7 +160,7 @@ def _origins(samples: Samples, rows: Sequence[int]) -> list[str]:
 
 
 def _counts(codes: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(values, classes): images of each value and class."""
+    """Count the images of each value and class: (values, classes)."""
     shape = int(codes.max()) + 1, int(labels.max()) + 1
     return np.bincount(codes * shape[1] + labels, minlength=shape[0] * shape[1]).reshape(shape)
 

@@ -97,7 +97,7 @@ def name_inside(name: str) -> str:
 
 
 def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, str, int, bool]]:
-    """Yield each member that is no folder: its name, the bytes it claims, and whether it is a plain file."""
+    """Yield each member that is no folder: name, claimed bytes, whether it is a plain file."""
     if isinstance(opened, zipfile.ZipFile):
         for entry in opened.infolist():
             if not entry.is_dir():
@@ -112,7 +112,9 @@ def _members(opened: zipfile.ZipFile | tarfile.TarFile) -> Iterator[tuple[Any, s
 
 
 def mark_of(*files: Path) -> str:
-    """Return a mark that tells files of one name apart: by size, time, start and end, where a zip lists its members."""
+    """Return a mark that tells files of one name apart.
+
+    By size, time, start and end, where a zip lists its members."""
     digest = hashlib.blake2b(digest_size=4)
     for path in files:
         with open(path, "rb") as file:

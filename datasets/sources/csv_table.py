@@ -96,7 +96,9 @@ def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> boo
 
 
 def read_columns(table: Path) -> tuple[Cells, list[int], str]:
-    """Return the columns that have a name, the line of each row that is not blank, and the encoding if not UTF-8.
+    """Return the named columns, the line of each row, and the encoding if not UTF-8.
+
+    Rows that are blank are left out.
 
     Raises FileNotFoundError: no such table. DataError: it is no table.
     """
@@ -167,7 +169,9 @@ def split_column(cells: Mapping[str, Collection[str]], roles: Collection[str], t
 
 
 def _says_splits(name: str, values: Collection[str]) -> bool:
-    """Return whether a column may say the split: by yes and no under a name like is_train, or by its words."""
+    """Return whether a column may say the split.
+
+    By yes and no under a name like is_train, or by its words."""
     if not 0 < len(values) <= MOST_SPLITS:
         return False
     if {value.lower().removesuffix(".0") for value in values} <= YES_OR_NO:

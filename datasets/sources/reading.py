@@ -40,7 +40,9 @@ ONLY_SCORED = ("one_class", "one_image_each")
 
 
 def split_word(name: str) -> tuple[str, str] | None:
-    """Return the split that a word of a folder's name means, and the rest of the name; None: it has no such word."""
+    """Return the split that a word of a name means, and the rest of the name.
+
+    None: it has no such word."""
     joined = re.sub("h[eo]ld[ _-]?out", "holdout", name, flags=re.IGNORECASE)
     words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+|[0-9]+", joined)]
     for place, word in enumerate(re.sub("(?<=.)(set|data|images)$", "", word) for word in words):

@@ -79,14 +79,16 @@ class Members(Sequence[TarMember]):
 
 
 def shards_at(path: Path) -> list[Path]:
-    """Return the files that a pattern means, or a tar that is a shard; none where it is some other data."""
+    """Return the files that a pattern means, or the one shard; none of other data."""
     if path.is_file():
         return [path] if path.suffix in TABLES or (path.suffix == ".tar" and _is_shard(path)) else []
     return [Path(file) for file in matching(str(path))] if glob.has_magic(str(path)) else []
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Return the tar, parquet or Arrow files of a folder, or of its folders train, val and test if it has no other."""
+    """Return the tar, parquet or Arrow files of a folder.
+
+    Of its folders train, val and test, if it has no other folder."""
     folders, files = list_folder(folder)
     if folders and all(name.lower() in SPLIT_FOLDERS for name in folders):
         return [shard for name in folders for shard in shards_in(folder / name)]
@@ -95,7 +97,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def _is_shard(tar: Path) -> bool:
-    """Return whether one of the first pictures has a label next to it; else it is an archive of a folder."""
+    """Return whether a picture has a label next to it, unlike in an archive of a folder."""
     first = [member for member, _ in islice(_members(tar), 8)]
     labelled = {_key(member) for member in first if member.name.endswith((".cls", ".json"))}
     return any(_key(member) in labelled for member in first if is_image_name(member.name))
@@ -224,7 +226,7 @@ class _Pictures(Rows):
             self.sizes.append(picture.size)
 
     def _label(self, shard: Path, key: str, parts: dict[str, bytes]) -> str:
-        """Return the name of a sample's class; empty where it has none, or may have another one in a .json."""
+        """Return a sample's class; empty where it has none, or perhaps one in a .json."""
         if "cls" not in parts:
             return "" if "json" in parts else key.rpartition("/")[0].rpartition("/")[2]
         try:
