@@ -152,7 +152,9 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
 
 
 def matching(pattern: str) -> list[str]:
-    """List the files that match a pattern, sorted; a [ is literal if a name with it exists."""
+    """List the files that match a pattern, sorted.
+
+    A [ is literal if a name with it exists."""
     return sorted(glob.glob(pattern.replace("[", "[[]"), recursive=True) or glob.glob(pattern, recursive=True))
 
 

@@ -92,7 +92,9 @@ class Option:
 
 
 def is_option(field: dataclasses.Field) -> bool:
-    """Return whether a field of a class of options is one; other fields describe options, and are not compared."""
+    """Return whether a field of a class of options is one.
+
+    Other fields describe options, and are not compared."""
     return field.compare
 
 
@@ -155,7 +157,9 @@ def hints_of(config_class: Any) -> dict[str, Any]:
 
 
 def as_type(value: Any, hint: Any, label: str, *, base: Any = None) -> Any:
-    """Convert a value to type `hint`: an int may be a float, a str a Path (`~` is home), a list a tuple.
+    """Convert a value to type `hint`.
+
+    An int may be a float, a str a Path (`~` is home), a list a tuple.
 
     Numbers of NumPy and torch become Python's.
     """

@@ -21,7 +21,7 @@ _STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
-    """Decode the text of a file that a person saved; return it and its encoding if not UTF-8.
+    """Decode the text of a person's file; return it and its encoding if not UTF-8.
 
     Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor certainly Windows-1252.
     """

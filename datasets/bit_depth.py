@@ -66,7 +66,7 @@ def largest_of(image: Any) -> int:
 
 
 def narrow_range(largest: int) -> str:
-    """Explain what is wrong with 16-bit pictures of no larger value, and what helps; empty where nothing is."""
+    """Explain what is wrong with 16-bit pictures of no larger value; empty if nothing."""
     if not 0 < largest < LEAST_MAXIMUM:
         return ""
     factor = 65_536 >> largest.bit_length()

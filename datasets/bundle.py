@@ -197,7 +197,7 @@ class Samples:
         return len(self.labels)
 
     def file(self, index: int) -> Any:
-        """Return the Path of an image; inside a shard a member, which is read as a Path is."""
+        """Return the Path of an image, or the member of a shard, read likewise."""
         if self.root is None:
             raise ValueError(f"{self.name} is held in memory; {self.paths[index]} is not a file")
         return self.root / self.paths[index] if self.members is None else self.members[index]

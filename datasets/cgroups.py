@@ -12,7 +12,7 @@ SELF, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def processors() -> float:
-    """Return the processors that the groups of this process may use at a time; infinity without a quota."""
+    """Return the processors that this process's groups may use at a time; else infinity."""
     quotas = [math.inf]
     for folder in _groups("cpu"):
         quota, period = [*_words(folder / "cpu.max"), "", ""][:2]

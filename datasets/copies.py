@@ -62,7 +62,9 @@ def are_copies(group: str) -> bool:
 
 
 def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """Number the units of these rows, int64 (len(rows),); an image that stands alone is a unit by itself."""
+    """Number the units of these rows: int64 (len(rows),).
+
+    An image that stands alone is a unit by itself."""
     if samples.groups is None:
         return rows.astype(np.int64)
     groups = samples.groups[rows].astype(np.int64)
@@ -70,7 +72,9 @@ def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
 
 
 def components(count: int, links: np.ndarray) -> Places:
-    """Return for each place the smallest that links (2, m) lead to, int64 (count,); itself where none do.
+    """Return for each place the smallest that links (2, m) lead to: int64 (count,).
+
+    Itself where none do.
 
     scipy's `connected_components` needs 0.2 s to be imported, as long as a start with 1,400 photographs.
     """
@@ -85,9 +89,9 @@ def components(count: int, links: np.ndarray) -> Places:
 
 
 def merged(first: np.ndarray, *others: np.ndarray, pairs: np.ndarray | None = None) -> Places:
-    """Number the units of n images, int64 (n,): those that share a number, or are a pair (2, m).
+    """Number the units of n images that share a number or are a pair: int64 (n,).
 
-    Numbers are int64 (n,) each; -1 stands alone."""
+    Numbers are int64 (n,) each, pairs (2, m); -1 stands alone."""
     links = [_links(codes) for codes in (first, *others)]
     return components(len(first), np.concatenate(links if pairs is None else [*links, pairs], axis=1))
 
@@ -151,7 +155,9 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
 
 
 def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool = False) -> Places | None:
-    """Number each picture that is there more than once, int64 (N,), -1 for others; None: contents are not read.
+    """Number each picture that is there more than once, int64 (N,), -1 for others.
+
+    None: contents are not read.
 
     Copies have equal contents or, up to SEARCHED_UP_TO images, are near duplicates. `any_size`: larger sets
     are read, and near duplicates are looked for in them, too.
@@ -176,7 +182,7 @@ def copies_of(samples: Samples, data_root: Path | None = None, *, any_size: bool
 
 
 def _near_links(samples: Samples, digests: np.ndarray, distinct: np.ndarray, data_root: Path | None) -> Places:
-    """Return pairs of near duplicates (2, m) among images of distinct contents, in the order of their hashes."""
+    """Return pairs of near duplicates (2, m) among images that lie in hash order."""
     if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
         return np.empty((2, 0), np.int64)
 
@@ -280,7 +286,9 @@ def candidates(hashes: Words) -> tuple[Places, Places, Mask]:
 
 
 def _blocks(words: Words, earlier: Words, part: int) -> Iterator[tuple[Places, Places]]:
-    """Yield places in `words`, and earlier ones in `earlier` that this part of their bits lets be within 11 of them.
+    """Yield places in `words`, and earlier ones in `earlier` that may be within 11 of them.
+
+    They may by this part of their bits.
 
     Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared (Norouzi et al.,
     "Fast search in Hamming space", 2012)."""

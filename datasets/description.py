@@ -12,7 +12,7 @@ SIZES_LOOKED_AT = 200
 
 
 def describe(bundle: DataBundle) -> list[str]:
-    """Describe the set and its classes, images per split and class, their sizes, and its notes: one line each."""
+    """Describe the set, its classes, splits, sizes and notes in a line each."""
     samples, names = bundle.samples, bundle.class_names
     splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
     counts = samples.counts("train")
@@ -28,7 +28,7 @@ def describe(bundle: DataBundle) -> list[str]:
 
 
 def data_report(bundle: DataBundle) -> str:
-    """Return all of `describe`, then images per class and split as a table, then every image that was skipped."""
+    """Return all of `describe`, a table of images per class, and every skipped image."""
     samples = bundle.samples
     columns = [["class", *map(printable, bundle.class_names), "all"]]
     for split, size in bundle.dataset_sizes.items():
@@ -44,7 +44,7 @@ def native_sizes(images: ImageSet) -> np.ndarray:
 
 
 def _sizes(bundle: DataBundle) -> str:
-    """Describe the sizes of the images; and, unless all are square, what their fit makes of the average one."""
+    """Describe the sizes of the images and, unless all are square, their fit."""
     images = image_set(next(iter(bundle.dataloaders.values())))
     sizes = native_sizes(images)
     width, height = np.median(sizes, axis=0).astype(int)

@@ -72,7 +72,9 @@ def evened_out(counts: ClassCounts, parts: np.ndarray, targets: np.ndarray) -> n
 def _best_moves(
     counts: ClassCounts, parts: np.ndarray, surplus: np.ndarray, totals: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the part where each unit helps most, and half of how its move changes the squared deviations: twice (U,)."""
+    """Find the part where each unit helps most, and how much: twice (U,).
+
+    Half of how its move changes the squared deviations."""
     every = np.arange(len(parts))
     towards = counts.of_units(np.add, counts.images[:, None] * surplus.T[counts.classes])  # (U, P)
     squares = counts.of_units(np.add, (counts.images / np.maximum(totals, 1)[counts.classes]) ** 2)

@@ -13,7 +13,9 @@ from datasets.sources.reading import Reading
 
 
 def without_listed(reading: Reading, source: str, exclude: Path, *, check: str, only_scored: bool = False) -> Samples:
-    """Return the usable images without those in the table `exclude`; if it has a column severity, without its errors.
+    """Return the usable images without those in the table `exclude`.
+
+    If it has a column severity, without its errors.
 
     `check`: the command that lists what is wrong with the images; `only_scored`: none need train. Raises DataError: as
     `Reading.usable`; or the table was written for another set, or names no image of this one.

@@ -53,7 +53,9 @@ def _day(exif: dict[int, Any]) -> int:
 
 
 def jpeg_quality(image: JpegImagePlugin.JpegImageFile) -> str:
-    """Return the quality, by the mean of the luminance table over that of libjpeg, and the sampling of colours."""
+    """Return the quality as libjpeg counts it, and the sampling of colours.
+
+    By the mean of the luminance table over that of libjpeg."""
     if not image.quantization:
         return ""
     percent = 100 * sum(image.quantization[min(image.quantization)]) / _QUALITY_50

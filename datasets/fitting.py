@@ -72,7 +72,9 @@ def border(spec: ImageSpec) -> list[int]:
 
 
 def offset(length: int, spec: ImageSpec) -> int:
-    """Return the pixels of a resized side that lie before the input; below 0 where the input begins earlier."""
+    """Return the pixels of a resized side that lie before the input.
+
+    Below 0 where the input begins earlier."""
     if spec.fit == "pad":
         return -((spec.image_size - length) // 2)
     return round((length - spec.image_size) / 2)
@@ -112,13 +114,13 @@ def choose(sizes: np.ndarray) -> Fit:
 
 
 def seen_by_crop(sizes: np.ndarray) -> np.ndarray:
-    """Return the share of each picture that a model sees with `crop`, outside of random crops: float64 (n,)."""
+    """Return the share of each picture that `crop` keeps, outside of random crops: float64 (n,)."""
     side = ImageSpec().image_size
     return side / (side * sizes.max(axis=1) // sizes.min(axis=1))  # as `resized_size` rounds
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:
-    """Describe what a fit does to pictures of these sizes (n, 2), in one line; empty for square ones."""
+    """Describe what a fit does to pictures of these sizes (n, 2); empty if square."""
     cut = 1 - seen_by_crop(sizes).mean()
     if cut < 0.01:
         return ""
@@ -128,7 +130,7 @@ def in_words(fit: str, sizes: np.ndarray) -> str:
 
 
 def never_seen(sizes: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> str:
-    """Describe what `crop` cuts off pictures of these sizes (n, 2) and classes, in one line; empty if little."""
+    """Describe what `crop` cuts off pictures of these sizes (n, 2); empty if little."""
     cropped = seen_by_crop(sizes)
     if not len(sizes) or cropped.mean() > 0.95:
         return ""

@@ -111,7 +111,7 @@ def about_groups(samples: Samples, parts: Sequence[str]) -> Samples:
 
 
 def parts_drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
-    """Return the parts that are still to be drawn, train among them; none where the split is given."""
+    """Return the parts still to be drawn, with train; none where the split is given."""
     brings = {SPLITS[code] for code in np.unique(samples.splits[samples.splits >= 0])}
     if config.split is not None or (config.folds is None and "val" in brings):
         return ()
@@ -154,7 +154,7 @@ def torn(samples: Samples) -> list[Problem]:
 
 
 def group_line(samples: Samples) -> str:
-    """Return the number of groups, how they were made and how large they are; empty where there are none."""
+    """Describe the number of groups, their origin and sizes; empty where there are none."""
     sizes = _sizes(samples) if samples.groups is not None else ()
     if not len(sizes):
         return ""

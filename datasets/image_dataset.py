@@ -95,7 +95,7 @@ class ImageDataset(ImageSet):
         return to_array(self._picture(index)).copy()
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """Return rows decoded and prepared for the pipeline, from the cache where possible: uint8 (C, h, w) each."""
+        """Return rows prepared for the pipeline, perhaps from the cache: uint8 (C, h, w) each."""
         if self._kept is not None:
             return [self._kept[row] for row in rows]
         if self.cache is None:

@@ -150,7 +150,9 @@ def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
 def picture_of(
     samples: Samples, index: int, *, channels: int | None = None, least: Callable[[int, int], Size] | None = None
 ) -> Image.Image:
-    """Read a picture of a set with so many channels; by default RGB, or grey where a set held in memory is.
+    """Read a picture of a set with so many channels.
+
+    By default RGB, or grey where a set held in memory is.
 
     `least` as for `read_image`."""
     if samples.pixels is not None:

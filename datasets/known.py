@@ -230,7 +230,7 @@ def _stamp(samples: Samples, rows: np.ndarray, stats: np.ndarray) -> bytes:
 
 
 def look_ahead(samples: Samples, data_root: Path | None = None, *, judge_all: bool = False) -> Samples:
-    """Read each file in use once for all that a start asks, unless it is kept; return the samples with what is known.
+    """Read each file in use once for all that a start asks, unless it is kept.
 
     `judge_all`: faults of every image will be asked for."""
     samples = with_known(samples, data_root)
@@ -338,7 +338,7 @@ def as_rows(digests: Iterator[bytes], count: int) -> np.ndarray:
 
 
 def path_digest(path: str, size: int) -> bytes:
-    """Hash the path, NFC and with forward slashes, and the file's size in bytes to 8 bytes (BLAKE2b)."""
+    """Hash a path, NFC and with forward slashes, and a size to 8 bytes (BLAKE2b)."""
     if not path.isascii():
         path = unicodedata.normalize("NFC", path)
     return digest_of(f"{path.replace(os.sep, '/')}\0{size}".encode("utf-8", "surrogateescape"))

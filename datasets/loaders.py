@@ -175,7 +175,9 @@ def _bundle(loaders: dict[str, DataLoader], class_names: tuple[str, ...]) -> Dat
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:
-    """Weigh each class by 1 / its training images, float32 (classes,), with a mean over the images of 1.
+    """Weigh each class by 1 / its training images: float32 (classes,).
+
+    The mean over the images is 1.
 
     No weight is more than IMBALANCE times another: docs/results.md."""
     counts = bundle.samples.counts("train")
@@ -205,13 +207,15 @@ def loader_of(
 def evaluation_loader(
     samples: Samples, split: str, spec: ImageSpec, config: DataConfig, *, device: torch.device = CPU
 ) -> DataLoader:
-    """Build the loader of all images of a split, for this process, as evaluation sees them, in one pass."""
+    """Build the loader of one evaluation of all images of a split, by this process."""
     loader = loader_of(ImageDataset(samples, split, Pipeline(spec)), config, device=device)
     return loader_like(loader, loader.dataset, loader.batch_sampler)
 
 
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:
-    """Build the loader of about `sample` images, spread over a split; of a split no larger return its own."""
+    """Build the loader of about `sample` images, spread over a split.
+
+    Of a split no larger return its own."""
     whole = loader.batch_sampler
     if not isinstance(whole, OrderedBatchSampler) or whole.length <= sample:
         return loader

@@ -102,7 +102,9 @@ class OpenedImages:
         """Lines about them and about loaded weights that were printed, which the next run does not repeat."""
 
     def split(self, config: DataConfig) -> Samples:
-        """Return the sample table with a split for every image, before any is taken out to train on fewer.
+        """Return the sample table with a split for every image.
+
+        None is taken out yet to train on fewer.
 
         Keeps nothing where that raises an error.
         """
@@ -125,7 +127,7 @@ def images_in_use(samples: Samples, config: DataConfig) -> Samples:
 
 
 def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:
-    """Return all images of `config.source`, or those of its own split, as validation images of a model's classes.
+    """Return all images, or those of a set's own split, as validation images of a model.
 
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.

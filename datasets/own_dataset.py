@@ -71,7 +71,7 @@ class OwnDataset(ImageSet):
         return torch.as_tensor(item[0], dtype=torch.float32)
 
     def repeats(self) -> bool:
-        """Return whether images that are drawn twice with one seed are the same, of a few that are tried."""
+        """Return whether a few images that are drawn twice with one seed are the same."""
         return all(torch.equal(self._image(row), self._image(row)) for row in evenly(len(self), 4).tolist())
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
@@ -95,7 +95,7 @@ def own_dataloaders(
     share: Share = ALL,
     device: torch.device = CPU,
 ) -> DataBundle:
-    """Build loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
+    """Build loaders over `given`: a Dataset for `train`, for `val`, perhaps for `test`.
 
     Of a DataLoader its Dataset is taken: order, batches and processes are the run's (`config.batch_size`, `workers`).
     Raises DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
@@ -133,7 +133,7 @@ def own_dataloaders(
 
 
 def splits_of(given: Any) -> dict[str, Any]:
-    """Return the Dataset of each split that a program gave, out of its DataLoader where it is in one.
+    """Return the Dataset of each split that a program gave, without its DataLoader.
 
     Raises DataError: no mapping, no train or val, a split of another name."""
     if not isinstance(given, Mapping) or not {"train", "val"} <= set(given) <= set(SPLITS):
@@ -171,7 +171,9 @@ def not_taken(split: str, loader: DataLoader, batch_size: int) -> Iterator[str]:
 
 
 def takers_of_seeds(owner: Any, depth: int = 4) -> Iterator[Any]:
-    """Yield the transforms in a Dataset's attributes that take a seed for their own generator, as albumentations do."""
+    """Yield the transforms of a Dataset that take a seed for their own generator.
+
+    As albumentations do."""
     if callable(getattr(owner, "set_random_seed", None)) and not isinstance(owner, type):
         yield owner
         return
@@ -218,7 +220,7 @@ def first_image(split: str, dataset: Any) -> Any:
 
 
 def labels_of(split: str, dataset: Any) -> tuple[np.ndarray, list[str] | None]:
-    """Return all labels of a Dataset, int64 (n,), and the class names that go with them, or None.
+    """Return all labels of a Dataset, int64 (n,), and their class names, or None.
 
     The labels are those that it holds if its items agree, else those of its items."""
     first_image(split, dataset)

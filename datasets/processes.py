@@ -23,12 +23,12 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def processes_here() -> int:
-    """Return how many processes of one command share this machine, as torchrun and runs side by side say."""
+    """Count the processes of one command here, as torchrun and runs side by side say."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def cpu_count() -> int:
-    """Return this process's share of the processors that it may use, in a container fewer than the machine has."""
+    """Return this process's share of the processors of the machine or container."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(count, cpu_quota()) // processes_here())
 

@@ -126,7 +126,9 @@ class OrderedBatchSampler(BatchSampler):
 
 
 def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:
-    """Return n draws in which class counts differ by at most one, and sample counts within a class too."""
+    """Return n draws in which counts of classes, and of a class's samples, are even.
+
+    They differ by at most one."""
     n = len(labels)
     present = np.unique(labels)
     turn = torch.randperm(len(present), generator=generator).numpy()  # who gets the n % classes extra draws

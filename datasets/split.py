@@ -27,7 +27,7 @@ from datasets.split_csv import Reused, reuse_split
 
 
 def split_set(samples: Samples, config: DataConfig) -> Samples:
-    """Give every image a split that its copies and its group share, and note what keeps the parts from being fair.
+    """Give every image a split that its copies and its group share; note what is unfair.
 
     Raises DataError: there are fewer units than folds, or groups so large or so few that a part has no image.
     """
@@ -118,7 +118,9 @@ def require_complete(samples: Samples) -> Samples:
 
 
 def _take(samples: Samples, pool: np.ndarray, count: int, seed: int, *, spare: int = 1) -> np.ndarray:
-    """Choose about `count` images of the pool, each class in proportion (largest remainders), never all of a class."""
+    """Choose about `count` images of the pool, each class in proportion (largest remainders).
+
+    Never all of a class."""
     units = _Units(samples, np.flatnonzero(pool), seed)
     sizes = np.bincount(samples.labels[pool], minlength=len(samples.class_names))
     exact = sizes * (count / max(1, int(pool.sum())))
@@ -148,7 +150,7 @@ def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
 
 
 def _even_out(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int) -> Samples:
-    """Even out what was drawn where whole groups keep classes from their shares, and say where they still do.
+    """Even out a draw where whole groups keep classes from their shares; note the rest.
 
     `drawn`: how many images val and test should have.
     """
@@ -194,7 +196,7 @@ def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Sampl
 
 
 def _grown(reused: Reused, seed: int) -> Samples:
-    """Put new images into the split of their unit, or where their class has too few; the others stay."""
+    """Put new images into the split of their unit, or where their class lacks images."""
     samples, new = reused.samples, reused.new
     old = samples.splits >= 0
     if samples.groups is not None:
@@ -249,7 +251,7 @@ class _Units:
         return self.rows[chosen[self.unit_of_row]]
 
     def first_of_each_class(self, quota: np.ndarray, *, spare: int) -> np.ndarray:
-        """Choose the images of the first units of each class, up to the one in whose middle its quota is reached.
+        """Choose the first units of each class, up to that in whose middle lies its quota.
 
         Never all units of a class, and one at least where it has `spare` more.
         """

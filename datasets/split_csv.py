@@ -87,7 +87,9 @@ def _left_out(samples: Samples) -> Iterator[tuple[str, ...]]:
 
 
 def fingerprint(data: DataBundle | Samples, split: str | None = None) -> str:
-    """Return 16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data.
+    """Return 16 hex digits, equal exactly when two runs have the same data.
+
+    Over paths, labels, splits and hashes.
 
     With `split`, over the images of that split alone."""
     samples = identified(_samples_of(data))
@@ -131,7 +133,9 @@ def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
 
 
 def changes_since(path: Path, samples: Samples) -> list[str]:
-    """Name how images, labels and splits differ from those of a split.csv, one phrase each; raises as `read_split`."""
+    """Name how images, labels and splits differ from those of a split.csv.
+
+    One phrase each. Raises as `read_split`."""
     if _is_written_as(path, samples):
         return []
     then, now = ({row.path: row for row in rows} for rows in (read_split(path), split_table(samples)))
@@ -216,7 +220,7 @@ def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
 
 
 def _require_same(table: Sequence[SplitRow], samples: Samples, rows: np.ndarray, path: Path) -> None:
-    """Raise DataError where an image has another label than in the table, or other contents than when it was made."""
+    """Raise DataError where an image has another label, or other contents, than in the table."""
     names = [plain_path(name) for name in samples.class_names]
     for row, label in zip(table, samples.labels[rows].tolist(), strict=True):
         if plain_path(row.label) != names[label]:

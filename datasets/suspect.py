@@ -76,7 +76,7 @@ def suspect_groups(samples: Samples, *, drawn: bool) -> GroupsInNames | None:
 
 
 def _keys(samples: Samples, option: str, rows: Iterable[int]) -> list[str | None]:
-    """Return the group of each image: the folder below its class, or what a pattern finds in its path."""
+    """Return each image's group: the folder below its class, or what a pattern finds."""
     if option != FOLDER:
         return [
             found and found[1] for found in map(re.compile(option).search, (normal(samples.paths[row]) for row in rows))

@@ -71,7 +71,7 @@ def grid_positions(model: nn.Module) -> str | None:
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:
-    """Return the learnt positions (T, D) of a class token and a square grid of patches, if any."""
+    """Return the learnt positions (T, D) of a class token and a square grid, if any."""
     model = uncompiled(model)
     own = known_anatomy(model)
     return model.get_parameter(own.positions).detach()[0] if own and own.positions else None

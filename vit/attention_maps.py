@@ -119,7 +119,9 @@ def rollout(attention: list[Tensor]) -> Tensor:
 
 
 def relevance(model: nn.Module, images: Tensor, *, classes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return logits (B, classes) and the relevance of tokens for a class, (B, T, T) (Chefer et al. 2021, eq. 5-6).
+    """Return logits (B, classes) and the relevance of tokens for a class, (B, T, T).
+
+    After Chefer et al. 2021, eq. 5-6.
 
     Each head is weighted by the gradient of the logit of `classes` (B,), by default the predicted ones; what raised the
     logit counts: `R = R + mean over heads of (gradient * A)+ R`, from `R = I`.
@@ -142,7 +144,7 @@ def _identity(weights: Tensor) -> Tensor:
 
 
 def head_map(model: nn.Module, weights: Tensor) -> Tensor:
-    """Map the attention of the head's tokens to each patch: (B, T, T) -> (B, G, G), sums to 1 (or all 0).
+    """Map what the head's tokens attend to: (B, T, T) -> (B, G, G), sums to 1 (or 0).
 
     These are the class token, or the mean of all patches for a model that `pools_patches`.
     """

@@ -94,7 +94,7 @@ def _layout(model: nn.Module) -> _Layout:
 
 
 def classes_in(file: WeightFile, model: nn.Module) -> int | None:
-    """Return the number of classes of the head that a file has for a model; None without one.
+    """Count the classes of the head that a file has for a model; None without one.
 
     `model` may be on the meta device. Raises WeightsError: the file is of another model."""
     layout = _layout(model)

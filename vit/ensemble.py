@@ -178,7 +178,7 @@ class SideBySide(nn.Module):
 
     @property
     def levels(self) -> tuple[slice, ...]:
-        """List the columns of each level: the last features of a network, or of one of its stages."""
+        """List the columns of each level: a network's last features, or one of its stages."""
         return one_after_the_other([width for view in self.views for width in view.levels])  # type: ignore[union-attr]
 
 

@@ -16,7 +16,7 @@ from vit.config import HUB_OFFLINE
 
 @contextmanager
 def hub_access(*, online: bool) -> Iterator[None]:
-    """Let the hub's library use only its cache if `online` is false or the hub does not answer."""
+    """Let the hub's library use only its cache unless `online`, and the hub answers."""
     from huggingface_hub import constants as hub
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt without a network

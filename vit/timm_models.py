@@ -154,7 +154,7 @@ def anatomy(model: Any) -> Anatomy | None:
 
 
 def _blocks(model: nn.Module, matcher: dict[str, Any]) -> list[nn.Module]:
-    """Take the blocks that timm names, and the layers that it counts between them, from input to output.
+    """Take timm's blocks and the layers that it counts between them, in their order.
 
     Where lists run side by side, as in Twins, the layers of one number are one block.
     """

@@ -130,6 +130,6 @@ def fetch(url: str, *, megabytes: float) -> Path:
 
 
 def _members(config: ModelConfig) -> dict[str, Any]:
-    """Return torchvision's weights by name; `imagenet` is its usual word for the first ones, as for other models."""
+    """Return torchvision's weights by name; `imagenet` means the first ones."""
     members = dict(models.get_model_weights(config.name).__members__)
     return {"imagenet": members["IMAGENET1K_V1"], **members}

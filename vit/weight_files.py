@@ -183,7 +183,7 @@ def _may_hold_network(value: Any) -> bool:
 
 
 def find_weights(path: Path) -> Path:
-    """Return a file of weights, the best of a run, or the one of a Hugging Face folder.
+    """Find a file of weights, the best of a run, or that of a Hugging Face folder.
 
     Raises FileNotFoundError."""
     if path.is_dir():

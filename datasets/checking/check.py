@@ -79,7 +79,9 @@ def check_source(
     sample: int | None = None,
     near: bool = True,
 ) -> CheckReport:
-    """Read images as training does, and inspect those in use, or `sample` of them; look for copies, `near` ones too."""
+    """Read images as training does, and inspect those in use, or `sample` of them.
+
+    `near`: look for near duplicates, too."""
     reading = read(source, data_root, columns=columns)
     reading = replace(reading, samples=with_groups(reading.samples, columns.group))
     samples = reading.samples
@@ -243,7 +245,9 @@ def _near_findings(samples: Samples, pairs: np.ndarray, correlation: np.ndarray,
 
 
 def _copies(picture: Problem, other: Problem, near: str = "") -> Iterator[Problem]:
-    """Report one picture that is there twice; `near` says how alike they are, if they are not the same."""
+    """Report one picture that is there twice.
+
+    `near` says how alike they are, if they are not the same."""
     pairs = {
         "duplicate_across_splits": (picture.split, other.split),
         "duplicate_with_two_labels": (picture.label, other.label),

@@ -91,7 +91,9 @@ def _judged(opened: zipfile.ZipFile | tarfile.TarFile, archive: Path, target: Pa
 
 
 def name_inside(name: str) -> str:
-    """Return a member's name with forward slashes; empty where it is absolute, or leaves its folder, on any system."""
+    """Return a member's name with forward slashes; empty where it leaves its folder.
+
+    On any system: it is absolute, or has a part `..`."""
     path = PureWindowsPath(name)  # which knows both slashes, and drives
     return "" if path.anchor or ".." in path.parts else "/".join(path.parts)
 

@@ -129,7 +129,9 @@ def _read_photographs(
 
 
 def _read_mnist(name: str, kind: str, root: Path, *, class_names: Sequence[str] = ()) -> Samples:
-    """Read the four files of a set of torchvision's, unpacked or not: its own class would unpack them first."""
+    """Read the four files of a set of torchvision's, unpacked or not.
+
+    Its own class would unpack them first."""
     import torchvision.datasets  # takes a second
 
     listed = getattr(torchvision.datasets, kind)
@@ -144,7 +146,9 @@ def _read_mnist(name: str, kind: str, root: Path, *, class_names: Sequence[str] 
 
 
 def _read_idx(file: Path) -> np.ndarray:
-    """Read an array in MNIST's idx format, gzipped or not: 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
+    """Read an array in MNIST's idx format, gzipped or not.
+
+    That is 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         if data[:3] != b"\0\0\x08":

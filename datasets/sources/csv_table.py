@@ -51,7 +51,7 @@ def read_table(
     confined: bool = False,
     needs_labels: bool = True,
 ) -> Reading:
-    """Read a table with the columns path, label and perhaps split (train, val, test), and report its faulty rows.
+    """Read a table of paths, labels and perhaps splits, and report its faulty rows.
 
     `confined`: the table came out of an archive, so its paths may not lead out of its folder. Without `needs_labels` a
     row, or the table, may lack a label. Raises FileNotFoundError: no such table. DataError: it is not text, a column is
@@ -183,7 +183,9 @@ def _says_splits(name: str, values: Collection[str]) -> bool:
 
 
 def _group_column(cells: Cells, columns: Columns, table: Path) -> str:
-    """Return the column that --group names; empty where it says something else, such as a pattern for the path."""
+    """Return the column that --group names; empty where it names none.
+
+    It may say something else, such as a pattern for the path."""
     name = (columns.group or "").strip().lower()
     if name not in cells and column_of(columns.group):
         raise DataError(f"{table} has no column {name!r}: found {_listed(cells)}")
@@ -233,7 +235,9 @@ class FilesOfTable:
         self._folders = ["", *(f"{plain_path(name)}/" for name in training)]
 
     def find(self, cell: str) -> list[str]:
-        """Return the files that a cell may mean, relative to the table; several: it is not clear which.
+        """Return the files that a cell may mean, relative to the table.
+
+        Several: it is not clear which.
 
         A cell is a path as it is written, or with Windows' \\, without its extension, in another spelling of Unicode,
         or in a folder next to the table.
@@ -246,7 +250,7 @@ class FilesOfTable:
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        """Return the files below the folder by their names in NFC, and images by those without an extension."""
+        """Return the files below the folder by name in NFC, images also without extension."""
         names = defaultdict(list)
         for folder in walk(self._root):
             others = [path for kind, path, _ in folder.odd if kind in ("unread_picture", "unsupported_file")]

@@ -36,7 +36,9 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
 
 
 def read_pictures(root: Path, name: str) -> Reading:
-    """List all pictures in a folder and below it, whatever its folders are called: none has a label.
+    """List all pictures in a folder and below it, without labels.
+
+    What its folders are called means nothing.
 
     Raises DataError: it cannot be listed, or has no picture.
     """
@@ -74,7 +76,9 @@ def innermost(root: Path) -> Path:
 
 
 def _split_folders(folders: dict[str, Folder]) -> dict[str, str]:
-    """Return the folders that are splits, and which, "" where that is not sure; none where all are classes.
+    """Return the folders that are splits, and which, "" where that is not sure.
+
+    None where all are classes.
 
     One of an exact name is a split, unless it holds pictures next to folders of pictures: then it is a class. One with
     such a word in its name is, if another one, and one of them train, has the rest of its name or its folders.
@@ -131,7 +135,7 @@ class _Tree(Rows):
                 self._add_split(top.folders[names[split]], split)
 
     def _add_split(self, folder: Folder, split: str) -> None:
-        """Add the class folders in a split folder, or in the root (split ""); report all else in there."""
+        """Add the class folders of a split, or of the root (""); report all else in there."""
         if not folder.folders and split:
             kind = "empty_split" if split == "train" else "split_without_classes"
             self.problem(kind, folder.path, split, detail=f"{len(folder.images):,} images")

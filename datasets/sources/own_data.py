@@ -28,7 +28,9 @@ OTHER_DATA = (*TABLE_SUFFIXES, *TABLES, ".tar", ".zip")
 
 
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, needs_labels: bool = True) -> Reading:
-    """Read a folder, a table, shards, an archive or a set of the hub; archives are unpacked below `root`/unpacked."""
+    """Read a folder, a table, shards, an archive or a set of the hub.
+
+    Archives are unpacked below `root`/unpacked."""
     path = obtain_from_hub(source, root) if source.startswith(HUB_PREFIX) else Path(os.path.expanduser(source))
     if path.is_dir():
         name = path.resolve().name
@@ -65,7 +67,7 @@ def _read_pictures(folder: Path, name: str, columns: Columns) -> Reading:
 
 
 def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confined: bool = False) -> Reading:
-    """Read the one table in a folder that names paths and labels, else its shards or its class folders.
+    """Read the one table of paths and labels in a folder, its shards or its class folders.
 
     `confined`: a table may not name files outside the folder.
     """

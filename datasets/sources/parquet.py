@@ -37,7 +37,7 @@ def read_parquet(files: Sequence[Path], name: str, root: Path, columns: Columns)
 
 
 def _unpack(files: Sequence[Path], folder: Path, columns: Columns) -> None:
-    """Write each table as a tar shard of a new folder; rows without a label, -1, are left out.
+    """Write each table as a tar shard of a new folder, without rows of label -1.
 
     Raises MissingPackage: no pyarrow. DataError: a file is no such table, or the folder cannot be written.
     """
@@ -83,7 +83,7 @@ def _opened(file: Path) -> Iterator[tuple[Any, Read]]:
 
 
 def _write(tar: tarfile.TarFile, file: Path, schema: Any, read: Read, columns: Columns) -> list[str]:
-    """Write the rows of a table that have a label; return the names of the classes, if the labels are numbers.
+    """Write the rows that have a label; return the class names, if labels are numbers.
 
     Raises DataError: a column is missing, the rows hold no pictures, or a column says the split.
     """

@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 
 def class_problems(counts: Counts, unread: Mapping[str, int], *, of_table: bool) -> Iterator[Problem]:
-    """Yield the faults of classes: empty, tiny or unequal, in one split only, or with a name that means no class.
+    """Yield the faults of classes: their sizes, their splits and their names.
 
     `unread`: number of files of each class that are of a kind that is not read. `of_table`: a spreadsheet may have
     written the names; folders a person has made.
@@ -85,7 +85,9 @@ def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, 
 
 
 def _sizes(counts: Mapping[str, int], home: str, *, alone: bool) -> Iterator[Problem]:
-    """Yield what is wrong with the number of classes, or with their sizes; `alone`: there is no other split."""
+    """Yield what is wrong with the number of classes, or with their sizes.
+
+    `alone`: there is no other split."""
     if len(counts) == 1:
         (label,) = counts
         yield Problem("one_class", label, home, label, detail="nothing to tell it from")

@@ -132,7 +132,9 @@ def read_tar_shards(files: Sequence[Path], name: str, data_root: Path, *, groupe
 
 
 def _listed(root: Path, split_of: dict[Path, str]) -> dict[str, np.ndarray]:
-    """Return the columns of the sample table of shards, where their pictures lie, and the rest as JSON."""
+    """Return the sample table of shards, and where their pictures lie, in columns.
+
+    The rest is JSON."""
     rows = _Pictures(root)
     for number, (file, split) in enumerate(split_of.items()):
         if not split and any(split_of.values()):

@@ -32,16 +32,16 @@ class Folder(NamedTuple):
     """Paths of pictures with hidden names, and of those in hidden folders: left out."""
 
     def filled(self) -> dict[str, int]:
-        """Return the number of images in this folder and in those below it, of each that has some."""
+        """Count the images of this folder and those below it, without empty ones."""
         own = {self.path: len(self.images)} if self.images else {}
         return own | {path: count for folder in self.folders.values() for path, count in folder.filled().items()}
 
 
 def walk(root: str) -> Iterator[Folder]:
-    """Yield a folder, then each one below it, sorted, links followed; the `folders` of each are filled when it ends.
+    """Yield a folder, then each one below it, sorted, links followed.
 
-    A folder that is open above by its inode is a link in a circle, and so is each further link to a folder of that
-    circle. Raises OSError: the root cannot be listed.
+    The `folders` of each are filled when the walk ends. A folder that is open above by its inode is a link in a circle,
+    and so is each further link to a folder of that circle. Raises OSError: the root cannot be listed.
     """
     real = Path(os.path.realpath(root))
     waiting = [(Folder("", [], {}, [], []), [_identity(path) for path in (*reversed(real.parents), real)])]
@@ -122,5 +122,7 @@ def _identity(folder: str | Path) -> Identity:
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a folder, or a link to one; of a link to itself `entry.is_dir()` raises an error."""
+    """Return whether it is a folder, or a link to one.
+
+    Of a link to itself `entry.is_dir()` raises an error."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
