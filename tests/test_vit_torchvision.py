@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import socket
+from http.client import BadStatusLine
 from typing import Any
 
 import pytest
@@ -91,14 +93,17 @@ def test_a_grey_model_sees_what_a_coloured_one_does(file_of_weights):
     torch.testing.assert_close(*patches, atol=1e-5, rtol=1e-5)
 
 
-def test_without_network_file_and_place_are_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("no network"), BadStatusLine("no HTTP")])
+def test_without_network_file_and_place_are_named(tmp_path, monkeypatch, error):
     def offline(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no network")
+        assert 0 < socket.getdefaulttimeout() <= 60  # seconds until a server that says nothing is given up
+        raise error
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(WeightsError, match=r"fetch https://\S+/vit_b_16-c867db91.pth \(330 MB\) and put it at .*hub"):
         build_model("vit_b_16", num_classes=2)
+    assert socket.getdefaulttimeout() is None
 
 
 @pytest.mark.parametrize("weights", list(ViT_B_16_Weights), ids=lambda weights: weights.name)

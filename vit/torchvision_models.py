@@ -2,9 +2,9 @@
 
 import logging
 import os
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torchvision import models
 
 from common.errors import OptionError, WeightsError
 from common.image_spec import ImageSpec
+from common.network import impatient
 from vit.anatomy import Anatomy, set_layer_norm_eps, zero_
 from vit.config import ModelConfig, nearest_sizes, refuse_options
 from vit.weight_files import require_digest
@@ -119,8 +120,9 @@ def fetch(url: str, *, megabytes: float) -> Path:
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(path), digits)
-        except (URLError, OSError, RuntimeError) as error:
+            with impatient():
+                torch.hub.download_url_to_file(url, str(path), digits)
+        except (OSError, RuntimeError, HTTPException) as error:
             raise WeightsError(
                 f"cannot download {name} ({getattr(error, 'reason', error)}); "
                 f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"

@@ -2,7 +2,6 @@
 
 import gzip
 import http.client
-import socket
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,11 @@ import numpy as np
 
 from common.errors import DataError
 from common.files import NO_DOWNLOADS, replacing, require_writable_data_root
+from common.network import impatient
 from datasets.built_in import BUILT_IN
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.sources.reading import Reading
 
-PATIENCE = 20.0
-"""Seconds without a byte after which a download is given up."""
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
 _Part = tuple[np.ndarray, np.ndarray]
 
@@ -212,10 +210,9 @@ def _unpacked(name: str, folder: Path) -> Path:
 @contextmanager
 def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[bool]:
     """Yield whether torchvision may download. Raises FileNotFoundError: it cannot; one line says what to put where."""
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)
     try:
-        yield not NO_DOWNLOADS.get()
+        with impatient():
+            yield not NO_DOWNLOADS.get()
     except (RuntimeError, OSError, ValueError, http.client.HTTPException) as error:
         require_writable_data_root(folder)
         reason = (str(error) or type(error).__name__).splitlines()[-1]  # of several mirrors that of the last
@@ -223,5 +220,3 @@ def _downloading(name: str, folder: Path, addresses: Sequence[str]) -> Iterator[
             f"{name} is not in {folder}/ and cannot be downloaded ({reason}); "
             f"fetch and put into {folder}/: {', '.join(addresses)}"
         ) from error
-    finally:
-        socket.setdefaulttimeout(patience)
