@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
-from commands.arguments import ModelOptions, output_file
+from commands.arguments import ModelOptions, output_file, writing
 from commands.parser import UsageError
 from common.options import Arg, Output, Positional, require_counts
 from common.shell import command
@@ -18,6 +18,7 @@ from common.text import pluralise, printable, wrapped
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
+    from inference.images import ImageFile
     from inference.predict import ExampleSheet, Tally
 
 
@@ -65,29 +66,54 @@ def main(options: Options) -> int:
     from inference.prediction_table import columns_of_predict, write_rows
 
     classifier = options.open()
-    results = predict(
-        classifier,
-        find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
-        top=options.top,
-        batch_size=options.batch_size,
-        temperature=temperature_of(classifier) if options.calibrated else 1.0,
-        keep_pixels=options.grid is not None,
-        cover=float(options.cover),
-        false_alarms=float(options.false_alarms),
-    )
     say_what_is_not_promised(classifier, options)
+    judged, temperature = classifier.answers is not None, temperature_of(classifier) if options.calibrated else 1.0
     tally, spread = Tally(classifier), ExampleSheet(options.grid_images or 25)
-    images = tally.readable(results)
-    if options.grid is not None:
-        images = spread.seeing(images)
-    with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-        judged = classifier.answers is not None
-        write_rows(images, file, columns_of_predict(top=options.top, judged=judged, printed=options.output is None))
+    found = find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None)
+    with table_of(options, tally, found) as (file, files, begun):
+        results = predict(
+            classifier,
+            files,
+            top=options.top,
+            batch_size=options.batch_size,
+            temperature=temperature,
+            keep_pixels=options.grid is not None,
+            cover=float(options.cover),
+            false_alarms=float(options.false_alarms),
+        )
+        images = tally.readable(results)
+        if options.grid is not None:
+            images = spread.seeing(images)
+        columns = columns_of_predict(top=options.top, judged=judged, printed=options.output is None)
+        write_rows(images, file, columns, header=not begun)
         file.flush()
     if options.grid is not None and spread.pool:
         draw_grid(spread, options.grid, of=tally.images)
     say(tally, [*filter(None, (options.output, options.grid if spread.pool else None))])
     return 3 if tally.unreadable else 0
+
+
+@contextlib.contextmanager
+def table_of(
+    options: Options, tally: Tally, files: Iterator[ImageFile]
+) -> Iterator[tuple[TextIO, Iterator[ImageFile], bool]]:
+    """Open the table; yield it, the files whose rows it lacks, and whether it was begun by a command that was stopped.
+
+    A picture needs all images, a pipe all rows."""
+    from inference.continued import continued_table, key_of
+
+    if options.output is None:
+        yield sys.stdout, files, False
+    elif options.grid is not None or (options.output.exists() and not options.output.is_file()):
+        with output_file(options.output) as file:
+            yield file, files, False
+    else:
+        key = key_of(tally.classifier, options)
+        with (
+            writing(options.output),
+            continued_table(options.output, key, files, tally, batch_size=options.batch_size) as opened,
+        ):
+            yield opened
 
 
 def temperature_of(classifier: Classifier) -> float:

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import hashlib
 import os
 import re
 import secrets
@@ -24,14 +25,15 @@ NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, key: str | None = None) -> Iterator[Path]:
     """Yield a temporary path, which replaces `path` when the block ends without an error.
 
     A link is kept, and the file that it points to is replaced. A pipe or a device is written to directly. Temporary
-    files of killed processes are removed once they are a day old.
+    files of killed processes are removed once they are a day old. `key`: the next block with this key gets the same
+    path, at which the file of a process that a signal stopped is still there.
     """
     place, special = path.resolve(), path.exists() and not path.is_file()
-    temporary = path if special else temporary_path(place)
+    temporary = path if special else temporary_path(place, key)
     try:
         if not special:
             remove_leftovers(place.parent.glob(f".*.{MARK}*"))
@@ -39,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
         if not special:
             commit_file(temporary, place)
     except BaseException as error:
-        if not special:
+        if not special and (key is None or isinstance(error, Exception)):
             with suppress(OSError):
                 temporary.unlink()
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
@@ -112,9 +114,10 @@ def settle(temporary: Path, folder: Path) -> None:
             raise
 
 
-def temporary_path(place: Path) -> Path:
-    """Return a hidden path next to `place` that no other process uses, on any machine."""
-    return hidden(place, f".{secrets.token_hex(8)}.{MARK}{place.suffix[-16:]}")
+def temporary_path(place: Path, key: str | None = None) -> Path:
+    """Return a hidden path next to `place` that no other process uses, on any machine, but one with the same key."""
+    own = secrets.token_hex(8) if key is None else hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
+    return hidden(place, f".{own}.{MARK}{place.suffix[-16:]}")
 
 
 def hidden(place: Path, ending: str) -> Path:

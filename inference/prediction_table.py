@@ -1,6 +1,7 @@
 """Table of images that a model classified, a row per image: what each column says, for `predict` and `evaluate`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import TextIO
 
 from common.tables import csv_lines
@@ -51,6 +52,9 @@ def columns_of_evaluation() -> dict[str, Column]:
     return IMAGE | {"predicted": columns_of_place(1)["predicted"]} | JUDGED
 
 
-def write_rows(images: Iterable[ImagePrediction], file: TextIO, columns: Mapping[str, Column]) -> None:
+def write_rows(
+    images: Iterable[ImagePrediction], file: TextIO, columns: Mapping[str, Column], *, header: bool = True
+) -> None:
     """Write images as CSV as they come."""
-    file.writelines(csv_lines(columns, ([column(image) for column in columns.values()] for image in images)))
+    lines = csv_lines(columns, ([column(image) for column in columns.values()] for image in images))
+    file.writelines(lines if header else islice(lines, 1, None))
