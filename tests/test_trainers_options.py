@@ -239,6 +239,21 @@ def test_a_run_may_end_and_go_on_within_an_epoch(tmp_path):
     assert [row["step"] for row in resume(result.run_dir, epochs=2.25).epochs] == [0, 7, 10, 14, 16]
 
 
+def test_the_better_of_two_rows_of_an_epoch_keeps_its_weights(tmp_path):
+    def spoil(trainer):
+        for parameter in trainer.state.run.network.parameters():
+            parameter.data.mul_(-30)
+
+    run_dir = train(run_config(tmp_path, epochs=0.5, select="loss")).run_dir
+    spoils = [lambda trainer: trainer.add_event_handler(Events.ITERATION_COMPLETED(once=7), spoil)]
+    result = resume(run_dir, epochs=1, handlers=spoils)
+    assert [(row["epoch"], row["step"]) for row in result.epochs] == [(0, 0), (1, 4), (1, 7)]
+    assert result.val["loss"] == result.epochs[1]["val_loss"] < result.epochs[2]["val_loss"]
+    evaluation = evaluate_run(result.folder, split="val")
+    assert evaluation.metrics == {name: result.val[name] for name in evaluation.metrics}
+    assert resume(run_dir).val == result.val
+
+
 @pytest.mark.parametrize(
     ("shape", "last"),
     [("cosine", 0.5 * (1 + math.cos(math.pi * 69 / 70))), ("constant", 1.0), ("cooldown", 1 / 21)],

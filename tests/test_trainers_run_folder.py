@@ -73,6 +73,13 @@ def test_what_a_file_has_to_say_is_judged_where_it_is_opened(run, name, changes)
     assert (run.progress["status"] == "running") is (name == "summary")
 
 
+def test_of_two_rows_of_the_best_epoch_the_one_of_the_summary_counts(run):
+    worse = SCORES | {"accuracy": 0.4}
+    rows = [{f"val_{name}": value for name, value in scores.items()} for scores in (worse, SCORES, worse)]
+    run.write_history([{"epoch": 1, "step": step, **row} for step, row in enumerate(rows, 1)])
+    assert run.validated(1) == SCORES
+
+
 def test_a_run_that_is_not_finished_has_no_results_yet(run):
     write_json(run.path / "summary.json", {"status": "interrupted", "epochs": 2, "seconds": 1.0, "best": None})
     assert run.progress["epochs"] == 2

@@ -226,7 +226,7 @@ def conclude(run: Run) -> RunResult:
         raise TrainingError(
             f"no epoch has a finite validation {metric_of(setup.config.train.select)}: nothing to choose"
         )
-    load_best_weights(run, best["epoch"])
+    load_best_weights(run, best)
     splits = [split for split in SPLITS[1:] if split in setup.data.dataloaders]
     scores = {split: score_best(run, split, best["epoch"]) for split in splits}
     if distributed.is_main_process():
@@ -248,12 +248,15 @@ def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[
             yield split, design
 
 
-def load_best_weights(run: Run, epoch: int) -> None:
-    """Load the weights of the best epoch into the setup's model, in every process."""
+def load_best_weights(run: Run, best: dict[str, Any]) -> None:
+    """Load the weights of the best epoch into the setup's model, in every process.
+
+    The model has those of the last row of the history, which may be the second one of its epoch: a run that ended
+    within an epoch may go on."""
     from vit.low_rank import load_merged_state, merged_state
 
     def best_weights() -> dict[str, Any]:
-        if epoch != run.trainer.state.history[-1]["epoch"]:
+        if best is not run.trainer.state.history[-1]:
             return dict(read_checkpoint(run.folder.best)["model"])
         return merged_state(run.network)
 

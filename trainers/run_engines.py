@@ -190,9 +190,9 @@ class RunCheckpoints:
 
     def save_result(self) -> None:
         """Save the weights of the last epoch, once no other follows, if they beat those that the run began with."""
-        last = int(self.run.trainer.state.history[-1]["epoch"])
-        if self.last_against_first and last and self.best_epoch() == last:
-            self.keep_weights(last)
+        last = self.run.trainer.state.history[-1]
+        if self.last_against_first and last["epoch"] and self.best_row() is last:
+            self.keep_weights(last["epoch"])
             if distributed.is_main_process():
                 self.write_best()
 
@@ -226,10 +226,9 @@ class RunCheckpoints:
             "torch_version": str(torch.__version__),
         }
 
-    def best_epoch(self) -> int | None:
+    def best_row(self) -> dict[str, Any] | None:
         train = self.run.setup.config.train
-        best = handlers.best_row(self.run.trainer.state.history, train.select, train.start_head)
-        return None if best is None else int(best["epoch"])
+        return handlers.best_row(self.run.trainer.state.history, train.select, train.start_head)
 
     @property
     def last_against_first(self) -> bool:
@@ -243,7 +242,7 @@ class RunCheckpoints:
         no ties, and keeps a NaN for ever.
         """
         epoch = self.run.trainer.state.epoch
-        if self.best_epoch() != epoch:
+        if self.best_row() is not self.run.trainer.state.history[-1]:
             return
         self.best_scores = {epoch: scores_of(self.run.evaluator.state)}
         if not epoch or not self.last_against_first:

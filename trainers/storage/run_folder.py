@@ -262,18 +262,18 @@ class RunFolder:
             raise CheckpointError(f"{path} is damaged: {error}") from None
 
     def validated(self, epoch: int) -> dict[str, float]:
-        """Return the validation scores of an epoch. Raises CheckpointError: metrics.csv has lost them."""
-        row: dict[str, Any] = next((row for row in self.history if row["epoch"] == epoch), {})
-        named = ((name.removeprefix("val_"), value) for name, value in row.items() if name.startswith("val_"))
-        val = {name: value for name, value in named if value is not None}
-        if not are_scores(val):
+        """Return the validation scores of the best epoch. Raises CheckpointError: metrics.csv has lost them."""
+        rows = (scores_in(row) for row in self.history if row["epoch"] == epoch)
+        found = [scores for scores in rows if are_scores(scores)]
+        if not found:
             raise CheckpointError(
                 f"{self}/metrics.csv has no row of scores for epoch {epoch}, which is the best: it was cut short"
             )
         best = self.progress.get("best") or {}
-        if any(best.get(name, val[name]) != val[name] for name in ("accuracy", "loss")):
-            raise CheckpointError(f"{self}/metrics.csv is of another run: its best epoch is none of summary.json's")
-        return val
+        for scores in found:  # an epoch has two where the run once ended within it
+            if all(best.get(name, scores[name]) == scores[name] for name in ("accuracy", "loss")):
+                return scores
+        raise CheckpointError(f"{self}/metrics.csv is of another run: its best epoch is none of summary.json's")
 
     @cached_property
     def heads(self) -> dict[str, Any]:
@@ -385,6 +385,13 @@ def refuse_damage(path: Path, values: dict[str, Any], wrong: list[str]) -> None:
 def require_file(path: Path) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
+
+
+def scores_in(row: dict[str, Any]) -> dict[str, float]:
+    """Return the validation scores of a row of metrics.csv."""
+    return {
+        name.removeprefix("val_"): value for name, value in row.items() if name.startswith("val_") and value is not None
+    }
 
 
 def are_scores(values: Any) -> bool:
