@@ -194,6 +194,12 @@ def test_a_device_that_is_asked_for_is_there_or_refused(capsys, of_a_gpu):
         assert (code, "'cuda'" in err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["cpu:", "cpu:0", "mps:0", "cuda:", "cuda:01", "cuda:\N{ARABIC-INDIC DIGIT ONE}"])
+def test_a_device_that_torch_does_not_name_so_or_that_would_pass_for_another_kind_is_unknown(name):
+    with pytest.raises(OptionError, match="unknown device"):
+        defaults.resolve_device(name)
+
+
 @pytest.mark.parametrize(("device", "name"), [("cpu", "g++"), ("cuda", "gcc")])
 def test_a_model_is_compiled_only_where_there_is_a_compiler(monkeypatch, device, name):
     for variable in ("CC", "CXX"):

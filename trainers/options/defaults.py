@@ -171,7 +171,7 @@ def resolve_device(name: str, *, fall_back: bool = False) -> str:
         return next(kind for kind, count in counts.items() if count)
     require_known_device(name)
     kind, _, number = name.partition(":")
-    if int(f"0{number}") >= counts[kind]:
+    if int(number or 0) >= counts[kind]:
         if fall_back:
             return resolve_device("auto")
         raise OptionError(f"device {name!r} is not there: torch sees {counts[kind]} of its kind; try --device cpu")
@@ -179,8 +179,8 @@ def resolve_device(name: str, *, fall_back: bool = False) -> str:
 
 
 def require_known_device(name: str) -> None:
-    """Raises OptionError: there is no such device anywhere."""
-    if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d*)?", name):
+    """Raise OptionError for a device that is nowhere."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:(0|[1-9][0-9]*))?", name):
         raise OptionError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps")
 
 
