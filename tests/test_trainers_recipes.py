@@ -13,12 +13,13 @@ from torch import nn
 import main
 from commands import parser
 from commands.arguments import TrainOptions
+from common.errors import OptionError
 from comparison.planning import LARGE_GRID, SMALL_GRID
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.optim import set_learning_rate
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, filled_in
-from trainers.rehearsal import dry_run
+from trainers.rehearsal import dry_run, find_lr
 from trainers.reporting.figures import results
 from trainers.setup import optimizer_of
 from vit.config import VIT_SHAPES, ModelConfig
@@ -198,6 +199,12 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
+
+
+def test_the_finder_says_so_where_not_even_the_first_loss_is_finite(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainers.setup.training_loss", lambda _: lambda logits, _labels: logits.sum() * math.nan)
+    with pytest.raises(OptionError, match="at no learning rate tried"):
+        find_lr(small_run(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def find_lr(config: RunConfig) -> Path:
     rates = [rate[0] if isinstance(rate, list) else rate for rate in history["lr"]]  # a list: one per group
     try:
         suggestion = finder.lr_suggestion()
-    except RuntimeError:
+    except (RuntimeError, IndexError):  # IndexError: not even the first loss was finite
         raise OptionError("the loss fell at no learning rate tried: look at the data, or at --weights") from None
     suggestion = suggestion[0] if isinstance(suggestion, list) else suggestion
     path = claimed_folder(config.output, config.data.source) / "lr_finder.png"
