@@ -86,6 +86,14 @@ def test_best_weights_that_are_gone_or_damaged_are_one_line_before_a_step_is_tak
         resume(crashed, handlers=[crash_after(3)])
 
 
+def test_weights_under_the_name_of_a_state_give_way_to_the_state_before(crashed, capsys):
+    newest, *_ = RunFolder(crashed).checkpoints("step")
+    weights = newest.with_name("step_99.safetensors")
+    shutil.copy(best_of(crashed), weights)
+    assert resume(crashed).epochs[-1]["epoch"] == 2
+    assert str(weights) in capsys.readouterr().out
+
+
 def test_a_damaged_meta_json_blocks_no_other_run_and_is_named(crashed, tmp_path, capsys):
     (crashed / "meta.json").write_text("")
     train_or_resume(tiny_run(tmp_path, auto_resume=True, run_name="new"))

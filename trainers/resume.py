@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common.errors import CheckpointError, OptionError
+from common.errors import CheckpointError, OptionError, report_damage
 from common.files import MARK, remove_leftovers
 from datasets.open import OpenedImages
 from trainers.config import RunConfig
@@ -137,8 +137,10 @@ def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
     for path in run.checkpoints("step"):
         try:
             checkpoint = read_checkpoint(path)
-            train = checkpoint["config"]["train"]
-            if best_row(checkpoint["trainer"]["history"], train["select"], train["start_head"]) is not None:
+            with report_damage(path):
+                train = checkpoint["config"]["train"]
+                best = best_row(checkpoint["trainer"]["history"], train["select"], train["start_head"])
+            if best is not None:
                 read_best(run)  # without the weights of its best epoch it would end without a result
             return checkpoint
         except CheckpointError as error:
