@@ -16,6 +16,7 @@ from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
+from trainers.seen import Start, starts_of
 from trainers.storage.run_folder import RunFolder
 from vit.config import ModelConfig, Network
 
@@ -92,6 +93,12 @@ def test_a_set_that_has_a_name_has_no_new_place(crashed, tmp_path, capsys, sourc
     code, _, error = call(capsys, "resume", crashed, "--data", place)
     assert code == 2
     assert "--data-root" in error
+
+
+def test_a_place_below_the_home_of_nobody_is_one_line(crashed, capsys):
+    code, _, error = call(capsys, "resume", crashed, "--data", "~nobody-here/photos")
+    assert (code, error.count("\n")) == (3, 1), error
+    assert starts_of(ModelConfig(weights="~nobody-here/w.pt")) == [Start("~nobody-here/w.pt", None)]
 
 
 def change_split(path: Path, change) -> None:

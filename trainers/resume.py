@@ -1,5 +1,6 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -194,4 +195,4 @@ def new_place(config: RunConfig, place: str) -> str:
     for source in (config.data.source, place):
         if is_a_set(source):
             raise OptionError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
-    return str(Path(place).expanduser().absolute())
+    return str(Path(os.path.expanduser(place)).absolute())

@@ -6,6 +6,7 @@ split.csv, too, so that a run that starts from this one leaves it out again.
 """
 
 import csv
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ class Start(NamedTuple):
 
 def start_of(name: str) -> Start:
     """Find the run that a name refers to, or that contains a file of weights."""
-    path = Path(name).expanduser().absolute()
+    path = Path(os.path.expanduser(name)).absolute()
     run = RunFolder(path if path.is_dir() else path.parent.parent)
     is_run = path.exists() and run.is_run and run.split_file.is_file()
     return Start(name, run.split_file if is_run else None)

@@ -201,7 +201,7 @@ class RunFolder:
                 f"{self} was trained on Datasets of a program, which no command finds again: in Python give them to"
                 f" resume({str(self)!r}, dataloaders=..., model=...); evaluate --data scores other images"
             )
-        if is_a_set(source) or is_there(Path(source).expanduser()):
+        if is_a_set(source) or is_there(Path(os.path.expanduser(source))):
             return
         place = ((self.started_in or Path()) / source).absolute()
         again = command("resume", self.path, "--data", "NEW_PLACE")
