@@ -10,7 +10,7 @@ from small_run import digits_run
 
 from common.errors import OptionError
 from trainers.config import RunConfig
-from trainers.features import compute_features
+from trainers.features import compute_features, features_before
 from trainers.heads import fit
 from trainers.heads.fit import begin_as_probe, not_augmented
 from trainers.heads.linear import Images, fit_head
@@ -18,6 +18,7 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.data_folder import features_folder
 from trainers.storage.run_folder import read_json
 from vit.factory import build_model
 
@@ -126,6 +127,17 @@ def test_of_very_many_images_a_part_is_fitted(tmp_path, monkeypatch):
     setup = prepare(run_config(tmp_path))
     monkeypatch.setattr(fit, "MOST_TO_BEGIN_WITH", 30)
     assert sorted(not_augmented(setup).dataset.labels.tolist()) == sorted([*range(10)] * 3)
+
+
+def test_each_part_of_very_many_images_has_features_of_its_own(tmp_path, monkeypatch):
+    setup = prepare(run_config(tmp_path))
+    features_folder(setup.config.output, "digits").mkdir(parents=True)
+    monkeypatch.setattr(fit, "MOST_TO_BEGIN_WITH", 30)
+    for seed in (0, 1):
+        setup.config = setup.config.changed(data={"split_seed": seed})
+        loader, end = not_augmented(setup), setup.network.head
+        own = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=end)
+        assert torch.equal(features_before(setup, loader, end), own)
 
 
 @pytest.mark.parametrize(("options", "stays"), [({}, True), ({"start_head": "plain"}, False)])

@@ -121,7 +121,7 @@ def place_of(setup: RunSetup, loader: DataLoader, split: str, *, keep: bool = Fa
     if not (keep or folder.is_dir()):
         return None, []
     images: Any = loader.dataset
-    about = [fingerprint(setup.data, split), split, len(images), batch_sampler(loader).batch_size]
+    about = [fingerprint(images.samples, split), split, len(images), batch_sampler(loader).batch_size]
     # tf32 and off have the same dtype, but different bits
     return folder, [*about, to_dict(setup.spec), setup.config.train.amp]
 
