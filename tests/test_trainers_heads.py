@@ -240,6 +240,14 @@ def gained_on_fresh_images(second):
         yield first - mixed
 
 
+def test_heads_that_are_all_wrong_have_no_share():
+    images, heads = two_heads("more", seed=0, n=300)
+    wrong = [Linear(-10 * head.weight, head.bias) for head in heads]
+    mixed, _, shares = mixed_head(images, wrong)
+    assert shares == [0.0, 0.0]
+    assert not mixed(images.features).any()
+
+
 def test_an_ensemble_gains_or_loses_nothing():
     assert min(gained_on_fresh_images("more")) > 0.1
     assert np.mean([*gained_on_fresh_images("noise")]) > -0.01

@@ -134,7 +134,7 @@ def mixed_head(images: Images, heads: Sequence[Linear]) -> tuple[Linear, list[fl
     weights = weights_of(scaled, images.labels, start=np.eye(len(heads))[0])
     pairs = list(zip(heads, weights * np.array(factors), strict=True))
     head = Linear(sum(share * each.weight for each, share in pairs), sum(share * each.bias for each, share in pairs))
-    return head, factors, [float(share) for share in weights / weights.sum()]
+    return head, factors, [float(share) for share in weights / (weights.sum() or 1.0)]  # 0: all heads mislead
 
 
 @torch.no_grad()
