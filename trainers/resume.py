@@ -162,7 +162,7 @@ def refuse_an_edited_config(run: RunFolder, config: RunConfig, checkpoint: dict[
 
 def refuse_another_number_of_processes(run: RunFolder) -> None:
     """Raise OptionError for another number of processes: each draws its own dropout, so the run would be another."""
-    then, now = run.meta.get("processes", 1), distributed.world_size()
+    then, now = run.meta.get("processes") or 1, distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
         raise OptionError(f"{run} was started with {then} processes, not {now}: resume it {how}")

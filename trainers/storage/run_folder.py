@@ -29,11 +29,10 @@ SNAPSHOTS = "snapshots"
 """Folder of a run with its weights on the way."""
 META: dict[str, Any] = {
     "started": str, "argv": list, "requested": dict, "data_fingerprint": str, "class_names": list, "threads": int,
-    "versions": dict,
+    "versions": dict, "directory": (str, NoneType), "git": (dict, NoneType), "processes": (int, NoneType),
+    "kept": (str, NoneType),
 }  # fmt: skip
-"""Entries of meta.json."""
-PERHAPS: dict[str, Any] = {"kept": str, "processes": int, "git": (dict, NoneType), "directory": (str, NoneType)}
-"""Entries of meta.json that it may lack."""
+"""Entries of meta.json; it may lack those that may be None."""
 SUMMARY: dict[str, Any] = {"status": str, "epochs": int, "seconds": (int, float)}
 """Entries of summary.json."""
 FINISHED: dict[str, Any] = {"best": dict, "parameters": int, "images_seen": (int, float), "images": dict}
@@ -138,7 +137,6 @@ class RunFolder:
         """Table that meta.json holds, about the start of the run."""
         path = self.path / "meta.json"
         values = read_json(path, **META)
-        require_kinds(path, values, {name: kind for name, kind in PERHAPS.items() if name in values})
         names = values["class_names"]
         refuse_damage(path, values, ["class_names"] * (not names or not all(isinstance(name, str) for name in names)))
         return values
@@ -176,7 +174,7 @@ class RunFolder:
     @property
     def kept(self) -> str:
         """When a command of several kept this run; empty: none did."""
-        return str(self.about.get("kept", ""))
+        return str(self.about.get("kept") or "")
 
     @property
     def is_of_this_command(self) -> bool:
