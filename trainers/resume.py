@@ -15,7 +15,13 @@ from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.resolve import UserObjects
 from trainers.run import Handler, execute, refuse_other_handlers
-from trainers.run_record import changes_of_machine, open_images, require_same_images, write_inputs
+from trainers.run_record import (
+    changes_of_machine,
+    open_images,
+    require_images,
+    require_same_images,
+    write_inputs,
+)
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import read_best, read_checkpoint
 from trainers.storage.data_folder import is_a_set
@@ -105,7 +111,7 @@ def open_run(
         config = config.changed(train={"epochs": epochs})
     refuse_another_number_of_processes(run)
     if given.dataloaders is None:
-        run.require_images(config)
+        require_images(run, config)
     setup = prepare(config, checkpoint=checkpoint, run=run, given=given, opened=opened)
     distributed.broadcast(lambda: require_same_images(run, setup.data.samples, config.data.source))
     if changes := changes_of_machine(run.meta, setup.device):

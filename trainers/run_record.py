@@ -4,6 +4,7 @@ config.json, meta.json and split.csv are written before the first step; summary.
 ends the run.
 """
 
+import os
 import platform
 import subprocess
 import time
@@ -30,7 +31,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.seen import as_begun
 from trainers.setup import RunSetup
-from trainers.storage.data_folder import claimed_folder, plan_run_directory
+from trainers.storage.data_folder import claimed_folder, is_a_set, is_there, plan_run_directory
 from trainers.storage.run_folder import RunFolder, command_line, now, untrusted_run, working_directory
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
@@ -108,10 +109,28 @@ def open_images(run: RunFolder, config: RunConfig, *, opened: OpenedImages | Non
     """Open the table of a run's images again, in its own splits. `opened`: those that the command has opened already.
 
     Raises DataError: there are none where its options look for them, or not those that it started with."""
-    run.require_images(config)
+    require_images(run, config)
     samples = images_in_use(as_begun((opened or OpenedImages()).split(config.data), run), config.data)
     require_same_images(run, samples, config.data.source)
     return samples
+
+
+def require_images(run: RunFolder, config: RunConfig) -> None:
+    """Raise DataError where the images of a run are gone, with the command that says where they are now."""
+    source = config.data.source
+    if run.about.get("own_images"):
+        raise DataError(
+            f"{run} was trained on Datasets of a program, which no command finds again: in Python give them to"
+            f" resume({str(run)!r}, dataloaders=..., model=...); evaluate --data scores other images"
+        )
+    if is_a_set(source) or is_there(Path(os.path.expanduser(source))):
+        return
+    place = ((run.started_in or Path()) / source).absolute()
+    again = command("resume", run.path, "--data", "NEW_PLACE")
+    raise DataError(
+        f"{run} was trained on the images at {place}, and there are none now; if they moved: {again}, which makes"
+        " sure that they are the same"
+    )
 
 
 def open_validation_images(run: RunFolder, spec: ImageSpec) -> ImageDataset:

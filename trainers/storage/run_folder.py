@@ -14,14 +14,14 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
-from common.errors import CheckpointError, DataError, OptionError
+from common.errors import CheckpointError, OptionError
 from common.files import NO_DOWNLOADS, write_text
 from common.options import Movable
 from common.shell import command
 from common.tables import csv_text, read_rows
 from common.text import shorten_list
 from trainers.config import RunConfig, from_dict, run_options, to_dict
-from trainers.storage.data_folder import TUNING, from_directory, is_a_set, is_there
+from trainers.storage.data_folder import TUNING, from_directory
 from trainers.system import folder_lock
 from vit.config import HUB_OFFLINE
 
@@ -190,23 +190,6 @@ class RunFolder:
     def keep(self) -> None:
         """Let `latest` mean this run, the one that a command kept of several."""
         self.write_meta(self.meta | {"kept": now()})
-
-    def require_images(self, config: RunConfig) -> None:
-        """Raise DataError where the images of the run are gone, with the command that says where they are now."""
-        source = config.data.source
-        if self.about.get("own_images"):
-            raise DataError(
-                f"{self} was trained on Datasets of a program, which no command finds again: in Python give them to"
-                f" resume({str(self)!r}, dataloaders=..., model=...); evaluate --data scores other images"
-            )
-        if is_a_set(source) or is_there(Path(os.path.expanduser(source))):
-            return
-        place = ((self.started_in or Path()) / source).absolute()
-        again = command("resume", self.path, "--data", "NEW_PLACE")
-        raise DataError(
-            f"{self} was trained on the images at {place}, and there are none now; if they moved: {again}, which makes"
-            " sure that they are the same"
-        )
 
     @cached_property
     def summary(self) -> dict[str, Any]:
