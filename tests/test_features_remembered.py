@@ -23,7 +23,8 @@ from trainers.budget import planned_run
 from trainers.config import OutputConfig, RunConfig, TrainConfig, run_options, to_dict
 from trainers.features import features_of
 from trainers.setup import prepare
-from trainers.storage.run_folder import command_line, write_json
+from trainers.storage.run_folder import write_json
+from trainers.system.process import command_line
 from vit.config import ModelConfig, Network
 
 NETWORK = Network("vit_nano_8", 24)

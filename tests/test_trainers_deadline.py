@@ -25,7 +25,8 @@ from trainers.reporting.explanations import faithfulness
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import read_checkpoint
-from trainers.storage.run_folder import RunFolder, command_line, read_json
+from trainers.storage.run_folder import RunFolder, read_json
+from trainers.system.process import command_line
 from vit.config import ModelConfig
 
 

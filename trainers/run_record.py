@@ -32,9 +32,10 @@ from trainers.engine import handlers
 from trainers.seen import as_begun
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, is_a_set, is_there, plan_run_directory
-from trainers.storage.run_folder import RunFolder, command_line, now, untrusted_run, working_directory
+from trainers.storage.run_folder import RunFolder, now, untrusted_run
 from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
+from trainers.system.process import command_line, working_directory
 from vit import ImageSpec
 from vit.anatomy import count_parameters
 

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from common.text import shorten_list
 from trainers.config import RunConfig, from_dict, run_options, to_dict
 from trainers.storage.data_folder import TUNING, from_directory
 from trainers.system import folder_lock
+from trainers.system.process import command_line, working_directory
 from vit.config import HUB_OFFLINE
 
 SNAPSHOTS = "snapshots"
@@ -387,10 +387,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def command_line() -> list[str]:
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
-
-
 def telling(words: Iterable[Any]) -> Iterator[Any]:
     """Yield the words of a command line without `--auto-resume` and `--jobs N`."""
     rest = iter(words)
@@ -399,11 +395,3 @@ def telling(words: Iterable[Any]) -> Iterator[Any]:
             next(rest, None)
         elif word != "--auto-resume" and not str(word).startswith("--jobs="):
             yield word
-
-
-def working_directory() -> str | None:
-    """Return the working directory of this process; None where it has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None

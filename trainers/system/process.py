@@ -1,4 +1,4 @@
-"""This process: its rank, memory, output streams, waiting threads and exit. Imports nothing heavy."""
+"""This process: its rank, words, memory, output streams, waiting threads and exit. Imports nothing heavy."""
 
 import ctypes
 import gc
@@ -33,6 +33,18 @@ def launched() -> int:
 def is_main_process() -> bool:
     """Return whether this is rank 0, also after the process group is destroyed."""
     return launched() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def command_line() -> list[str]:
+    return [os.path.basename(sys.argv[0]), *sys.argv[1:]]
+
+
+def working_directory() -> str | None:
+    """Return the working directory of this process; None where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def require_whole() -> None:
