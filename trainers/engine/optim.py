@@ -28,15 +28,11 @@ class Kind(NamedTuple):
     """The matrices below the head have groups of their own."""
 
 
-def _muon(groups: list[dict[str, Any]], lr: float, _fused: bool) -> Optimizer:
-
-    return Muon(groups, lr=lr)
-
-
 OPTIMIZERS = {
     "adamw": Kind(lambda groups, lr, fused: AdamW(groups, lr=lr, fused=fused)),
     "sgd": Kind(lambda groups, lr, fused: SGD(groups, lr=lr, momentum=0.9, fused=fused)),
-    "muon": Kind(_muon, lr=0.02, matrices=True),  # a step turns a matrix equally far, whatever its gradient
+    # A step turns a matrix equally far, whatever its gradient.
+    "muon": Kind(lambda groups, lr, _fused: Muon(groups, lr=lr), lr=0.02, matrices=True),
 }
 """The values of `--optimizer`; a new one is a row here and a word in the type of the option."""
 

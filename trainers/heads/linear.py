@@ -221,13 +221,13 @@ def sample(labels: Ints, units: Ints, most: int) -> Ints:
     return np.flatnonzero(np.isin(unit, by_class[np.arange(count) * len(by_class) // count]))
 
 
-def folds_of(labels: Ints, units: Ints, *, folds: int = FOLDS) -> list[Ints]:
+def folds_of(labels: Ints, units: Ints) -> list[Ints]:
     """Return the rows of each fold; images of a unit share one, and classes are spread evenly.
 
     Empty if there are fewer than `LEAST` units per class, or no class has two.
     """
     _, first = np.unique(units, return_index=True)
-    folds = min(folds, int(np.bincount(labels[first]).max()))
+    folds = min(FOLDS, int(np.bincount(labels[first]).max()))
     if folds < 2 or len(first) < LEAST * len(np.unique(labels)):
         return []
     alone = len(first) == len(units)

@@ -45,14 +45,14 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(file: Path, *, longest: float = 3600.0) -> Iterator[None]:
-    """Wait until no other process of this program works on a file, up to `longest` seconds, then enter the block."""
+def in_turn(file: Path) -> Iterator[None]:
+    """Wait until no other process of this program works on a file, at most an hour."""
     from filelock import FileLock, Timeout
 
     lock, path = None, hidden(file, ".lock")
     with suppress(Timeout, OSError), warnings.catch_warnings(action="ignore"):  # a disk that takes no locks
         lock = FileLock(path, thread_local=False)
-        lock.acquire(timeout=longest, poll_interval=0.1)
+        lock.acquire(timeout=3600, poll_interval=0.1)
     try:
         yield
     finally:
