@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from common.errors import OptionError
@@ -164,25 +164,15 @@ def usable_streams() -> Iterator[None]:
             if stream is None or getattr(stream, "closed", False):
                 stand_in: Any = held.enter_context(open(os.devnull, "w"))
             elif not (hasattr(stream, "isatty") and hasattr(stream, "flush")):
-                stand_in = Plain(stream)
+                flush = getattr(stream, "flush", lambda: None)
+                stand_in = SimpleNamespace(
+                    write=stream.write, flush=flush, isatty=lambda: False, encoding="utf-8", closed=False
+                )
             else:
                 continue
             setattr(sys, name, stand_in)
             held.callback(setattr, sys, name, stream)
         yield
-
-
-class Plain:
-    """Output stream that forwards text and is not a terminal."""
-
-    encoding, closed = "utf-8", False
-
-    def __init__(self, stream: Any) -> None:
-        self.write = stream.write
-        self.flush = getattr(stream, "flush", lambda: None)
-
-    def isatty(self) -> bool:
-        return False
 
 
 def leave(code: int) -> NoReturn:
