@@ -77,7 +77,14 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
     assert write_predictions(folder / "eval", "test", scores, images, names).suffix == ".npz"
     large = read_run(folder)
     pd.testing.assert_frame_equal(large.predictions, small.predictions, atol=1e-6)
-    (folder / "eval" / "test_predictions.npz").write_bytes(b"no zip")
+    path = folder / "eval" / "test_predictions.npz"
+    with np.load(path) as file:
+        columns = dict(file)
+    for name, values in {"labels": columns["labels"] + 99, "paths": columns["paths"][1:], "classes": labels}.items():
+        np.savez(path, **columns | {name: values})
+        with pytest.raises(DataError, match="is damaged"):
+            read_run(folder)
+    path.write_bytes(b"no zip")
     with pytest.raises(DataError, match="is damaged"):
         read_run(folder)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from common.errors import CheckpointError, DataError, report_damage
+from common.errors import CheckpointError, DataError, first_line, report_damage
 from common.tables import read_table
 from common.text import shorten_list
 from trainers.config import RunConfig, rank_key
@@ -174,10 +174,15 @@ def _of_file(path: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray, n
         with np.load(path, allow_pickle=False) as file:
             outputs = Predictions(*(torch.from_numpy(file[column]) for column in Predictions._fields))
             paths, own = file["paths"].tolist(), file["class_names"].tolist()
-    except (EOFError, OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is damaged ({error}); evaluate the run again") from None
+        probabilities = dense_probabilities(outputs, len(own)).numpy()
+        labels, predicted = outputs.labels.numpy(), outputs.predicted.numpy()
+        known = all(((classes >= 0) & (classes < len(own))).all() for classes in (labels, predicted))
+        if not known or not len(paths) == len(labels) == len(predicted) == len(probabilities):
+            raise ValueError("its columns do not fit together")
+    except (EOFError, OSError, RuntimeError, ValueError, LookupError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is damaged ({first_line(error)}); evaluate the run again") from None
     if own != list(names):
         raise DataError(
             f"{path}: the classes {shorten_list(own)} are not the run's: {shorten_list(names)}; evaluate the run again"
         )
-    return paths, outputs.labels.numpy(), outputs.predicted.numpy(), dense_probabilities(outputs, len(names)).numpy()
+    return paths, labels, predicted, probabilities
