@@ -83,7 +83,7 @@ def begun_runs(config: RunConfig) -> list[RunFolder]:
 
 
 def was_asked_for(config: RunConfig, run: RunFolder, *, planned: bool = False) -> bool:
-    """Return whether a run was started with these options, but for those that change nothing about it."""
+    """Return whether a run was started with these options, neutral ones aside."""
     then = run.requested
     if then is None or (planned and not run.is_of_this_command):
         return False
@@ -93,6 +93,6 @@ def was_asked_for(config: RunConfig, run: RunFolder, *, planned: bool = False) -
 
 
 def is_same_source(source: str, run: RunFolder) -> bool:
-    """Return whether a path means the images here that it meant where a run was started."""
+    """Return whether a path means the same images here as where a run was started."""
     then = (run.started_in or Path()) / source
     return is_a_set(source) or not is_there(then) or os.path.realpath(then) == os.path.realpath(source)

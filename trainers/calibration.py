@@ -44,9 +44,10 @@ def sharpness(logits: Floats, labels: Ints) -> float:
 
 
 def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.float64]:
-    """Return the accuracy (N,) on the k most confident images, for each k; `confidence` and `correct` are (N,).
+    """Return the accuracy (N,) on the k most confident images, for each k.
 
-    Images of equal confidence are answered together: each has the accuracy of all of them and those above.
+    `confidence` and `correct` are (N,). Images of equal confidence are answered together: each has the accuracy of all
+    of them and those above.
     """
     order = np.argsort(-confidence, kind="stable")
     shares = np.cumsum(correct[order]) / np.arange(1, len(order) + 1)
@@ -56,6 +57,6 @@ def accuracy_by_coverage(confidence: NDArray, correct: NDArray) -> NDArray[np.fl
 
 
 def answered(confidence: NDArray, correct: NDArray, right: float = WANTED) -> float:
-    """Return the largest share of the most confident images of which `right` are right; 0 if there is none."""
+    """Return the largest share of most confident images, `right` of them right, or 0."""
     enough = np.flatnonzero(accuracy_by_coverage(confidence, correct) >= right)
     return (int(enough[-1]) + 1) / len(correct) if len(enough) else 0.0

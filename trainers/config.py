@@ -175,12 +175,12 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
     def is_given(self, option: Option) -> bool:
-        """Return whether an option was given, though it be with its default, or has another value than that."""
+        """Return whether an option was given, even with its default, or differs from that."""
         return option.flag in self.given or option.of(self) != option.default
 
 
 def require_run_config(config: object) -> None:
-    """Raises OptionError: a program gave something else than the options of a run."""
+    """Raise OptionError where a program gave something else than a run's options."""
     if not isinstance(config, RunConfig):
         raise OptionError(f"{config!r:.100} is no RunConfig; such as RunConfig(data=DataConfig('path/to/images'))")
 
@@ -191,7 +191,7 @@ def metric_of(select: str) -> str:
 
 
 def rank_key(select: str) -> Callable[[Mapping[str, float]], tuple[float, float]]:
-    """Return the key that ranks scores by `select`, the best highest; ties go to the lower loss."""
+    """Return the key that ranks scores by `select`; ties go to the lower loss."""
     metric = metric_of(select)
     sign = -1.0 if metric == "loss" else 1.0
     return lambda scores: (sign * scores[metric], -scores["loss"])
@@ -202,7 +202,7 @@ SECTIONS: dict[str, type] = {"model": ModelConfig, "data": DataConfig, "train": 
 
 @cache
 def run_options(mark: str | None = None) -> tuple[Option, ...]:
-    """List all options of a run, or those with a mark of `common.options` in their type."""
+    """List a run's options, or those with a mark of `common.options` in their type."""
     return tuple(option for option in options_of(RunConfig) if mark is None or mark in option.marks)
 
 
@@ -216,7 +216,9 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Read a JSON or TOML file of options, by section. Raises OptionError: it is neither, or cannot be read."""
+    """Read a JSON or TOML file of options, by section.
+
+    Raises OptionError: it is neither, or cannot be read."""
     if path.suffix in (".yaml", ".yml"):
         raise OptionError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
@@ -236,7 +238,9 @@ def read_options(path: Path) -> dict[str, Any]:
 
 
 def by_section(values: dict[str, Any]) -> dict[str, Any]:
-    """Put options into their sections; they may have names of the command line, such as `labels-per-class = 10`."""
+    """Put options into their sections.
+
+    They may have names of the command line, such as `labels-per-class = 10`."""
     named = {option.flag.removeprefix("--"): option for option in run_options()}
     placed: dict[str, Any] = {}
     for key, value in values.items():
@@ -268,6 +272,6 @@ def load_config(path: Path, line: Mapping[str, Mapping[str, Any]] | None = None)
 
 
 def given_in(values: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """List the options that have a value in a file or a recipe, by section; None leaves one open."""
+    """List the options that a file or a recipe gives; None leaves one open."""
     given = (option.flag for option in run_options() if values.get(option.section, {}).get(option.name) is not None)
     return frozenset(given)

@@ -42,7 +42,7 @@ OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}
 
 
 class FeatureDataset(Dataset):
-    """One split as features (N, D) instead of images; everything else as in the image data set."""
+    """One split as features (N, D) instead of images, all else alike."""
 
     def __init__(self, images: Any, features: Tensor) -> None:
         self.images, self.features = images, features
@@ -60,7 +60,7 @@ class FeatureDataset(Dataset):
 
 
 def cache_features(setup: RunSetup) -> str:
-    """Replace the images of a setup by their features, and its model by the head; return a line about it.
+    """Replace a setup's images by features, its model by the head; return a line.
 
     Order, batches and labels stay the same. Raises OptionError: the features do not fit into memory.
     """
@@ -82,7 +82,7 @@ def cache_features(setup: RunSetup) -> str:
 def features_of(
     setup: RunSetup, split: str, *, keep: bool = False, networks: Collection[Network] | None = None
 ) -> Tensor:
-    """Return the inputs of the model's head for each image of a split, in table order.
+    """Return the inputs of the model's head for a split, in table order.
 
     (N, D), or (N, ...) for some models. They are read from the folder of features of these images if it has them, and
     saved there if it exists or `keep` is set. An ensemble has the features of its networks, or of some `networks`, next
@@ -107,7 +107,7 @@ def features_of(
 
 
 def features_before(setup: RunSetup, loader: DataLoader, end: nn.Module) -> Tensor:
-    """Return what reaches a module of the network, of training images in the order of a loader: (N, D).
+    """Return what reaches a module, of training images in a loader's order: (N, D).
 
     Kept like those of `features_of`, and the same where the network is frozen."""
     kept_in, about = place_of(setup, loader, "train")
@@ -116,7 +116,7 @@ def features_before(setup: RunSetup, loader: DataLoader, end: nn.Module) -> Tens
 
 
 def place_of(setup: RunSetup, loader: DataLoader, split: str, *, keep: bool = False) -> tuple[Path | None, list[Any]]:
-    """Return where features of images are kept, if they are, and what they depend on besides the network."""
+    """Return the folder of kept features, if any, and what but the network decides them."""
     folder = features_folder(setup.config.output, setup.config.data.source)
     if not (keep or folder.is_dir()):
         return None, []
@@ -141,10 +141,10 @@ def kept_features(
     amp_dtype: torch.dtype | None = None,
     end: nn.Module | None = None,
 ) -> Tensor:
-    """Compute features once: later calls read the file saved in `folder`; without a folder they are computed each time.
+    """Compute features once, where `folder` keeps them.
 
-    `about`: what the features depend on besides the parameters before the head (or before `end`): the images, and the
-    precision.
+    Later calls read the file; without a folder they are computed each time. `about`: what the features depend on
+    besides the parameters before the head (or before `end`): the images, and the precision.
     """
 
     def compute() -> dict[str, Tensor]:
@@ -164,9 +164,9 @@ def kept_features(
 
 
 def kept_tensors(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
-    """Read the tensors of these names from a file; if it is missing or damaged, compute and write them.
+    """Read the tensors of these names from a file, or compute and write them.
 
-    Where another process computes them, its file is awaited."""
+    They are computed where the file is missing or damaged. Where another process computes them, its file is awaited."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with in_turn(path):
         with suppress(FileNotFoundError, WeightsError, KeyError):
@@ -187,7 +187,9 @@ def compute_features(
     amp_dtype: torch.dtype | None = None,
     end: nn.Module | None = None,
 ) -> Tensor:
-    """Return (N, D) on the CPU: the inputs of the head, or of another `end`, for every image of a loader's data set."""
+    """Return the inputs of the head for every image: (N, D) on the CPU.
+
+    `end`: another module whose inputs are returned."""
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]

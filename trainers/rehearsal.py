@@ -98,7 +98,7 @@ STEPS = 100
 
 
 def find_lr(config: RunConfig) -> Path:
-    """Raise the rate step by step until the loss diverges; return the path of the figure.
+    """Raise the rate until the loss diverges; return the path of the figure.
 
     Raises OptionError: the run takes no steps, or the loss falls at no rate.
     """

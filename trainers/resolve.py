@@ -64,7 +64,7 @@ class UserObjects:
         return self.dataloaders is not None and not isinstance(self.dataloaders, DataBundle)
 
     def spec_of_module(self, config: RunConfig) -> ImageSpec:
-        """Return the preprocessing for a module: as its Dataset gives the images, else by the application's values."""
+        """Return a module's preprocessing: its Dataset's, else the application's."""
         size = config.model.image_size
         if not self.own_images:
             return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
@@ -105,7 +105,7 @@ def resolve(
     given: UserObjects,
     opened: OpenedImages,
 ) -> Resolved:
-    """Turn each open option into a value, and open the weights and the images that it depends on.
+    """Set each open option, and open the weights and images it depends on.
 
     Arguments and errors are those of `trainers.setup.prepare`."""
     if asked.train.deterministic:
@@ -131,7 +131,7 @@ def resolve(
 
 
 def compute_on(config: RunConfig) -> torch.device:
-    """Return the device of this process, and let it compute as the options say: precision and threads."""
+    """Return this process's device, and set its precision and threads."""
     device = distributed.own_device(config.train.device)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # else pinned memory is that of the first GPU
@@ -148,7 +148,9 @@ def preprocessing(
     given: UserObjects,
     opened: OpenedImages,
 ) -> ImageSpec:
-    """Return how images are prepared: as a checkpoint has it, as a program says, or as model and images need it."""
+    """Return how images are prepared.
+
+    That is as a checkpoint has it, as a program says, or as model and images need it."""
     if checkpoint is not None and blueprint is not None:
         spec: ImageSpec = from_dict(ImageSpec, checkpoint["image_spec"])
         return spec
@@ -163,7 +165,7 @@ def preprocessing(
 
 
 def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
-    """Raise OptionError where images prepared by `spec` have another shape than those that the model takes."""
+    """Raise OptionError where images prepared by `spec` do not fit the model."""
     for name in ("image_size", "in_channels"):
         said, fits = getattr(spec, name), getattr(taken, name)
         if said != fits:
@@ -171,7 +173,7 @@ def require_shape(spec: ImageSpec, taken: ImageSpec) -> None:
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, opened: OpenedImages) -> ImageSpec:
-    """Return the preprocessing of a new run: `auto` is resolved by its images, or as its own loaders have it."""
+    """Return a new run's preprocessing; its images or loaders decide `auto`."""
     if given.dataloaders is not None:
         loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
         sets = [loader.dataset for loader in loaders.values() if isinstance(loader.dataset, ImageDataset)]
@@ -190,7 +192,7 @@ def read_data(
     begun: RunFolder | None,
     device: torch.device,
 ) -> tuple[DataBundle, tuple[str, ...]]:
-    """Build the loaders of this process for its device, with its share of every batch and split.
+    """Build the loaders of this process: its device, its share of every batch.
 
     Also return lines about images that are not scored, because the model started from weights that were trained on
     them. `begun`: a run that is taken up, which leaves out what it left out at first."""
@@ -221,7 +223,9 @@ def read_data(
 
 
 def scored(samples: Samples, config: RunConfig, begun: RunFolder | None) -> tuple[Samples, tuple[str, ...]]:
-    """Leave out what the starts of a new run were trained on, or what a run that has `begun` left out then."""
+    """Leave out what starts were trained on, or what a run left out.
+
+    A run that has `begun` leaves out again what it left out then."""
     if begun is None:
         return without_seen(samples, starts_of(config.model), allow=config.data.allow_seen)
     said = tuple(begun.seen)

@@ -44,7 +44,9 @@ def resume(
     opened: OpenedImages | None = None,
     **given: Any,
 ) -> RunResult:
-    """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
+    """Train a stopped run to its end, as if it had never stopped.
+
+    A finished run is left as it is.
 
     Args:
         epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
@@ -86,7 +88,9 @@ def resume(
 
 
 def remove_begun(run: RunFolder) -> None:
-    """Remove what a killed run had begun to write; in eval/ another command may be writing at this moment."""
+    """Remove what a killed run had begun to write.
+
+    In eval/ another command may be writing at this moment."""
     begun = [path for path in run.path.rglob(f".*.{MARK}*") if path.parent.name != "eval"]
     remove_leftovers(begun, age=0)
 
@@ -94,7 +98,9 @@ def remove_begun(run: RunFolder) -> None:
 def open_run(
     run: RunFolder, config: RunConfig, epochs: int | float | None, given: UserObjects, opened: OpenedImages | None
 ) -> tuple[RunSetup, dict[str, Any] | None]:
-    """Build the setup of a run that continues, and read its checkpoint; None: it has none and starts over."""
+    """Build the setup of a run that continues, and read its checkpoint.
+
+    None: it has none and starts over."""
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run))
     if checkpoint is not None:
         refuse_an_edited_config(run, config, checkpoint)
@@ -127,7 +133,9 @@ def open_run(
 
 
 def refuse_more_of_what_was_chosen(run: RunFolder, config: RunConfig, epochs: int | float) -> None:
-    """Raises OptionError: the last epoch has replaced the head that the run began with, and would meet it again."""
+    """Raise OptionError where the last epoch has replaced the run's first head.
+
+    More epochs would meet that head again."""
     if has_to_beat_its_head(config.train.select, config.train.start_head) and read_checkpoint(run.best)["epoch"]:
         raise OptionError(
             f"--epochs {epochs:g}: {run} has ended with its last epoch in place of the head that it began with;"
@@ -136,9 +144,9 @@ def refuse_more_of_what_was_chosen(run: RunFolder, config: RunConfig, epochs: in
 
 
 def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
-    """Read the newest whole checkpoint of a run, and name each damaged one on the way; None: there is none at all.
+    """Read a run's newest whole checkpoint, and name damaged ones on the way.
 
-    Raises CheckpointError: there are files, and all are damaged.
+    None: there is none at all. Raises CheckpointError: there are files, and all are damaged.
     """
     fault = ""
     for path in run.checkpoints("step"):
@@ -161,13 +169,15 @@ def newest_checkpoint(run: RunFolder) -> dict[str, Any] | None:
 
 
 def refuse_an_edited_config(run: RunFolder, config: RunConfig, checkpoint: dict[str, Any]) -> None:
-    """Raise OptionError where an option on which the run's bits depend is another one than in a checkpoint."""
+    """Raise OptionError where an option that decides bits differs from a checkpoint's."""
     if changes := run.changed_since(config, checkpoint["config"]):
         raise OptionError(f"{run}/config.json was changed since the run started: {changes}; undo it or train anew")
 
 
 def refuse_another_number_of_processes(run: RunFolder) -> None:
-    """Raise OptionError for another number of processes: each draws its own dropout, so the run would be another."""
+    """Raise OptionError for another number of processes.
+
+    Each draws its own dropout, so the run would be another."""
     then, now = run.meta.get("processes") or 1, distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"

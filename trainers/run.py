@@ -78,7 +78,9 @@ def train(
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
-    """Refuse handlers that are not functions of the trainer, such as Ignite's, which such a function attaches."""
+    """Refuse handlers that are not functions of the trainer.
+
+    Ignite's are not; such a function attaches them."""
     for handler in handlers:
         kind = handler if isinstance(handler, type) else type(handler)
         if not callable(handler) or kind.__module__.startswith("ignite."):
@@ -128,7 +130,9 @@ def execute(
 
 @contextmanager
 def opened_loggers(setup: RunSetup, folder: RunFolder, *, start_step: int) -> Iterator[tensorboard.RunLoggers | None]:
-    """Open TensorBoard's writers, and the tracker if asked for, in the main process; yield None in the others."""
+    """Open TensorBoard's writers, and the tracker if asked for.
+
+    Yield None but in the main process."""
     if not distributed.is_main_process():
         yield None
         return
@@ -174,7 +178,7 @@ def log_run_start(setup: RunSetup, folder: RunFolder, loggers: tensorboard.RunLo
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
-    """Take all remaining steps, and save the run at a signal or after the last step."""
+    """Take all remaining steps, and save the run at its end or a signal."""
     try:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
@@ -192,7 +196,9 @@ def fit(run: Run, *, validate_first: bool) -> None:
 
 
 def take_steps(run: Run, *, validate_first: bool) -> None:
-    """Take all remaining steps; none if the run is done, as Ignite would start it over (its issue #3622)."""
+    """Take all remaining steps; none if the run is done.
+
+    Ignite would start it over (its issue #3622)."""
     setup, trainer = run.setup, run.trainer
     trainer.should_terminate = bool(run.over)
     if validate_first:
@@ -268,7 +274,7 @@ def load_best_weights(run: Run, best: dict[str, Any]) -> None:
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:
-    """Score the best weights, or return the scores of their validation if the run still has them."""
+    """Score the best weights, or return their validation's scores if still known."""
     setup = run.setup
     if split == "val" and epoch in run.saver.best_scores:
         return run.saver.best_scores[epoch]

@@ -31,12 +31,12 @@ minute's work for a large model on a small machine."""
 
 
 class Run:
-    """A setup with its engines, and the objects that watch, save and end it; handlers find it as `trainer.state.run`.
+    """A setup with its engines, and the objects that watch, save and end it.
 
-    `network` is the whole model that is saved and selected: the trained one, or the average of its weights. `evaluated`
-    is the part of it that is validated: its head if features are cached. `stopped` says why the plan of `--minutes`
-    ended it early. `states` is everything with a state, by its name in a checkpoint; `loggers` is None except in the
-    main process.
+    Handlers find it as `trainer.state.run`. `network` is the whole model that is saved and selected: the trained one,
+    or the average of its weights. `evaluated` is the part of it that is validated: its head if features are cached.
+    `stopped` says why the plan of `--minutes` ended it early. `states` is everything with a state, by its name in a
+    checkpoint; `loggers` is None except in the main process.
     """
 
     def __init__(self, setup: RunSetup, folder: RunFolder, *, loggers: Any, record: RunStatus) -> None:
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row per epoch, as in metrics.csv; the first is from before the first step."""
+        """Return a row per epoch, as in metrics.csv; the first is untrained."""
         rows: list[dict[str, Any]] = self.trainer.state.history
         return rows
 
@@ -159,8 +159,9 @@ class RunCheckpoints:
     """
 
     def __init__(self, run: Run) -> None:
-        """Attach to the trainer of `run`, after everything that a checkpoint must contain; only the main process
-        writes."""
+        """Attach to the trainer of `run`, after everything that a checkpoint must contain.
+
+        Only the main process writes."""
         self.run, self.folder = run, run.run_dir / "checkpoints"
         self.saved_step = 0
         self.best: dict[str, Any] = {}  # not written yet
@@ -184,12 +185,14 @@ class RunCheckpoints:
             self.save()
 
     def save_last(self) -> None:
-        """Save the state at the end or interruption of training, if that is not saved yet."""
+        """Save the state when training ends, if that is not saved yet."""
         if distributed.is_main_process() and self.saved_step != self.run.trainer.state.iteration:
             self.save()
 
     def save_result(self) -> None:
-        """Save the weights of the last epoch, once no other follows, if they beat those that the run began with."""
+        """Save the last epoch's weights if they beat the run's first ones.
+
+        No epoch follows."""
         last = self.run.trainer.state.history[-1]
         if self.last_against_first and last["epoch"] and self.best_row() is last:
             self.keep_weights(last["epoch"])
@@ -258,7 +261,9 @@ class RunCheckpoints:
         self.best = {"model": weights, "epoch": epoch}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Load all states but the model's, which `prepare` has loaded, since features are cached with it."""
+        """Load all states but the model's, which `prepare` has loaded.
+
+        Features are cached with that."""
         # JSON has turned these numbers into strings, in the file and again between processes.
         slots = {int(place): slot for place, slot in checkpoint["optimizer"]["state"].items()}
         states = {**checkpoint, "optimizer": checkpoint["optimizer"] | {"state": slots}}

@@ -44,9 +44,9 @@ VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "
 
 @contextmanager
 def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[RunFolder]:
-    """Make the folder of a new run, with config.json, meta.json and split.csv, and hold it while the block runs.
+    """Make the folder of a new run, and hold it while the block runs.
 
-    Raises OptionError: `--run-name` is taken."""
+    config.json, meta.json and split.csv are in it. Raises OptionError: `--run-name` is taken."""
     with ExitStack() as holding:
         yield RunFolder(Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding)))))
 
@@ -81,7 +81,7 @@ def describe_start(setup: RunSetup, requested: RunConfig) -> dict[str, Any]:
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Describe what the results of a run depend on in their last bits, besides the libraries."""
+    """Describe what a run's last bits depend on, besides the libraries."""
     of_gpu = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()} if device.type == "cuda" else {}
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -93,7 +93,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
-    """List what has changed since a run with this meta.json started: the machine, the threads, the version of torch."""
+    """List what changed since a run started: machine, threads, version of torch."""
     was, now = meta | meta["versions"], describe_machine(device) | {"torch": versions_of("torch")["torch"]}
     changed = [name for name, value in now.items() if was.get(name, value) != value]
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
@@ -107,9 +107,10 @@ def write_inputs(run: RunFolder, setup: RunSetup, requested: RunConfig) -> None:
 
 
 def open_images(run: RunFolder, config: RunConfig, *, opened: OpenedImages | None = None) -> Samples:
-    """Open the table of a run's images again, in its own splits. `opened`: those that the command has opened already.
+    """Open the table of a run's images again, in its own splits.
 
-    Raises DataError: there are none where its options look for them, or not those that it started with."""
+    `opened`: those that the command has opened already. Raises DataError: there are none where its options look for
+    them, or not those that it started with."""
     require_images(run, config)
     samples = images_in_use(as_begun((opened or OpenedImages()).split(config.data), run), config.data)
     require_same_images(run, samples, config.data.source)
@@ -117,7 +118,7 @@ def open_images(run: RunFolder, config: RunConfig, *, opened: OpenedImages | Non
 
 
 def require_images(run: RunFolder, config: RunConfig) -> None:
-    """Raise DataError where the images of a run are gone, with the command that says where they are now."""
+    """Raise DataError where a run's images are gone, with the way out."""
     source = config.data.source
     if run.about.get("own_images"):
         raise DataError(
@@ -135,15 +136,17 @@ def require_images(run: RunFolder, config: RunConfig) -> None:
 
 
 def open_validation_images(run: RunFolder, spec: ImageSpec) -> ImageDataset:
-    """Open the validation images of a run that may be a stranger's, as evaluation prepares them.
+    """Open a run's validation images, as evaluation prepares them.
 
-    Raises as `open_images`."""
+    The run may be a stranger's. Raises as `open_images`."""
     with untrusted_run():
         return ImageDataset(open_images(run, run.config), "val", Pipeline(spec))
 
 
 def require_same_images(run: RunFolder, samples: Samples, source: str) -> None:
-    """Raise DataError where images, labels or splits are not those a run started with; one line says what differs."""
+    """Raise DataError where images, labels or splits are others than a run's.
+
+    One line says what differs."""
     table = run.split_file
     try:
         changes = changes_since(table, samples)
@@ -172,7 +175,9 @@ def processor_name() -> str:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return commit and cleanliness of the code that runs; None outside a git checkout of it."""
+    """Return commit and cleanliness of the running code.
+
+    None outside a git checkout of it."""
     here = Path(__file__).resolve().parents[1]
     if not (here / ".git").exists():  # installed, perhaps below another project's checkout
         return None
@@ -237,11 +242,13 @@ class RunStatus:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds so far, those of earlier lives of the run with them."""
+        """Return the wall-clock seconds so far, those of earlier lives included."""
         return round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3)
 
     def images_seen(self, history: Sequence[Mapping[str, Any]]) -> int:
-        """Count the training images of all steps; the last epoch may have a part of them, a fitted head has all."""
+        """Count the training images of all steps.
+
+        The last epoch may have a part of them, a fitted head has all."""
         if not self.setup.total_steps:
             return self.setup.data.dataset_sizes["train"]
         epochs, steps = divmod(history[-1]["step"] if history else 0, self.setup.steps_per_epoch)
@@ -250,10 +257,10 @@ class RunStatus:
 
 @contextmanager
 def track_status(setup: RunSetup, run: RunFolder, *, created: bool) -> Iterator[RunStatus]:
-    """Record how a run ends. One that was `created` just now leaves no directory where it has no checkpoint yet.
+    """Record how a run ends.
 
-    Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
-    Interrupted: with that command as its hint.
+    One that was `created` just now leaves no directory where it has no checkpoint yet. Raises TrainingError: a fault of
+    the machine, named, with the command that resumes the run where one can. Interrupted: with that command as its hint.
     """
     record = RunStatus(setup, run)
     record.write("running")
@@ -284,7 +291,7 @@ def track_status(setup: RunSetup, run: RunFolder, *, created: bool) -> Iterator[
 
 
 def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
-    """Return a TrainingError that says what `error` means for a run, in its own words; None for a bug."""
+    """Return a TrainingError that says what `error` means; None for a bug."""
     if isinstance(error, TrainingError):
         return error
     text, broken = str(error), broken_between_processes(error)

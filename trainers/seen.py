@@ -43,7 +43,9 @@ def start_of(name: str) -> Start:
 
 
 def starts_of(config: ModelConfig) -> list[Start]:
-    """Find the runs and files that a model starts from; the weights of a library are neither."""
+    """Find the runs and files that a model starts from.
+
+    The weights of a library are neither."""
     names = [network.weights for network in config.networks] or [config.weights]
     starts = [start_of(str(name)) for name in dict.fromkeys(names) if name is not None]
     return [start for start in starts if start.table is not None or not is_a_name(start.name)]
@@ -52,9 +54,10 @@ def starts_of(config: ModelConfig) -> list[Start]:
 def without_seen(
     samples: Samples, starts: Collection[Start], *, allow: bool = False, remedy: str = ""
 ) -> tuple[Samples, tuple[str, ...]]:
-    """Leave out the validation and test images that a start was trained on, unless `allow`; return lines about them.
+    """Leave out validation and test images that a start was trained on.
 
-    The lines are also notes of the samples. Raises DataError, with the `remedy`: less than half of a split is left.
+    With `allow` they stay. Also return lines about them. The lines are also notes of the samples. Raises DataError,
+    with the `remedy`: less than half of a split is left.
     """
     reasons: dict[int, str] = {}
     counts, unknown = [], []
@@ -86,7 +89,7 @@ def without_seen(
 
 
 def as_begun(samples: Samples, run: RunFolder) -> Samples:
-    """Leave out again the images that a run left out at its start, by its split.csv."""
+    """Leave out again what a run left out, by its split.csv."""
     reasons = left_out_of(run)
     rows = {row: reasons[path] for row, path in enumerate(samples.paths) if path in reasons} if reasons else {}
     return leave_out(identified(samples), rows) if rows else samples
@@ -105,7 +108,9 @@ def opened(table: Path) -> Iterator["csv.DictReader[str]"]:
 
 
 def hashes_in(table: Path) -> tuple[str, dict[str, set[str]]]:
-    """Read the kind of hashes of a split.csv (empty: none), and the hashes of each split."""
+    """Read a split.csv's kind of hashes, and the hashes of each split.
+
+    An empty kind: it has none."""
     found: dict[str, set[str]] = {}
     with opened(table) as rows:
         kind = next((kind for kind in KINDS if kind in (rows.fieldnames or ())), "")
@@ -115,7 +120,7 @@ def hashes_in(table: Path) -> tuple[str, dict[str, set[str]]]:
 
 
 def left_out_of(run: RunFolder) -> dict[str, str]:
-    """Read from the split.csv of a run which images it does not score: path -> reason."""
+    """Read which images a run does not score: path -> reason."""
     table = run.split_file
     if not table.is_file():
         return {}

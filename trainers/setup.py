@@ -34,9 +34,10 @@ from vit.param_groups import param_groups
 
 @dataclass
 class RunSetup:
-    """Resolved options of one run, and everything built from them: one object from its start to its end.
+    """Resolved options of one run, and everything built from them.
 
-    Two things may change it: cached features take the place of images, and `--minutes` moves the last epoch."""
+    It is one object from the run's start to its end. Two things may change it: cached features take the place of
+    images, and `--minutes` moves the last epoch."""
 
     config: RunConfig
     spec: ImageSpec
@@ -51,12 +52,12 @@ class RunSetup:
 
     @property
     def on_features(self) -> bool:
-        """True if the loaders give cached features, not images."""
+        """Return whether the loaders give cached features, not images."""
         return self.whole is not None
 
     @property
     def network(self) -> nn.Module:
-        """Module that turns images into logits."""
+        """Return the module that turns images into logits."""
         return self.model if self.whole is None else self.whole
 
     @property
@@ -73,12 +74,12 @@ class RunSetup:
 
     @property
     def last_epoch(self) -> int:
-        """The number of the last epoch, of which the run may take a part only."""
+        """Return the last epoch, of which the run may take a part."""
         return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def warmup_steps(self) -> int:
-        """Steps in which the learning rate climbs; at least one step of the run follows them."""
+        """Return the steps in which the rate climbs; at least one follows."""
         assert self.config.train.warmup_epochs is not None
         return min(round(self.config.train.warmup_epochs * self.steps_per_epoch), max(self.total_steps - 1, 0))
 
@@ -120,7 +121,9 @@ def prepare(
 
 
 def build(known: Resolved, given: UserObjects) -> nn.Module:
-    """Build the model from the seed, or take a program's own; images and model that are not of one kind are tried."""
+    """Build the model from the seed, or take a program's own.
+
+    Images and model that are not of one kind are tried."""
     names, name = known.data.class_names, known.config.model.name
     if given.model is not None:
         require_outputs(given.model.to(known.device), known.data, known.device, name)
@@ -150,7 +153,9 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], float]:
-    """Return the learning rate as a function of the step, of the run's own shape or of another `shape`."""
+    """Return the learning rate as a function of the step.
+
+    `shape`: another one than the run's own."""
     config = setup.config.train
     assert config.lr is not None
     return learning_rate(
@@ -162,7 +167,9 @@ def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], fl
 
 
 def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
-    """Build the cross-entropy of training, smoothed and weighted by class if asked. Validation uses the plain one."""
+    """Build the cross-entropy of training, smoothed and weighted by class if asked.
+
+    Validation uses the plain one."""
     smoothing = setup.config.train.label_smoothing or 0.0
     if setup.config.data.balance != "loss":
         return nn.CrossEntropyLoss(label_smoothing=smoothing)
@@ -177,14 +184,16 @@ def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def images_of_step(setup: RunSetup, iteration: int) -> int:
-    """Count the images of all processes in a step, from 1 on; the last step of an epoch may have fewer."""
+    """Count the images of all processes in a step, from 1 on.
+
+    The last step of an epoch may have fewer."""
     sampler = batch_sampler(setup.data.dataloaders["train"])
     earlier = (iteration - 1) % setup.steps_per_epoch * sampler.batch_size
     return min(sampler.batch_size, sampler.length - earlier)
 
 
 def training_forward(setup: RunSetup) -> nn.Module:
-    """Return the model as the training step calls it: itself, or wrapped for several processes, or compiled."""
+    """Return the model as steps call it: itself, wrapped for processes, or compiled."""
     if setup.on_features:
         return setup.model
     # A Hugging Face model may bring a part that its classifier does not use.

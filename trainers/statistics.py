@@ -41,7 +41,9 @@ Clusters = NDArray[np.int64]
 
 
 def wilson(share: float, images: float) -> tuple[float, float]:
-    """Return the 95 % interval of a share of independent images (Wilson 1927); another seed may lie outside."""
+    """Return the 95 % interval of a share of independent images (Wilson 1927).
+
+    Another seed may lie outside."""
     squared = NORMAL**2 / images
     middle, half = share + squared / 2, (squared * (share * (1 - share) + squared / 4)) ** 0.5
     return max(0.0, (middle - half) / (1 + squared)), min(1.0, (middle + half) / (1 + squared))
@@ -65,11 +67,13 @@ class Design:
 
     @property
     def effective(self) -> float:
-        """Effective number of images."""
+        """Return the effective number of images."""
         return self.images / self.effect
 
     def __str__(self) -> str:
-        """Text such as `in 60 groups, effectively about 75`; empty if every image is a group of its own."""
+        """Return text such as `in 60 groups, effectively about 75`.
+
+        It is empty if every image is a group of its own."""
         return "" if self.alone else f"in {self.groups:,} groups, effectively about {max(1, round(self.effective)):,}"
 
     def interval(self, share: float) -> tuple[float, float]:
@@ -85,7 +89,9 @@ class Design:
 
 
 def design_of(values: ArrayLike, clusters: Clusters | None, *, prior: float = PRIOR) -> Design:
-    """Compute the design effect for values (N,), or (K, N) of K runs, between 0 and 1; on any scale if `prior` is 0."""
+    """Compute the design effect for values (N,), or (K, N) of K runs.
+
+    They lie between 0 and 1; on any scale if `prior` is 0."""
     values = np.atleast_2d(np.asarray(values, np.float64))
     images = values.shape[1]
     numbers, sizes = numbered(clusters, images)
@@ -102,7 +108,9 @@ def design_of(values: ArrayLike, clusters: Clusters | None, *, prior: float = PR
 
 
 def numbered(clusters: Clusters | None, images: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Return the group of each image (N,), counted from 0, and the sizes (G,); without clusters, N groups of one."""
+    """Return each image's group (N,), counted from 0, and the sizes (G,).
+
+    Without clusters there are N groups of one."""
     if clusters is None:
         return np.arange(images), np.ones(images, np.int64)
     _, numbers, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
@@ -116,7 +124,9 @@ def summed(values: NDArray, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Variances of the difference between two runs: of an image over all seeds, of an image in one run, of a seed."""
+    """Variances of the difference between two runs.
+
+    They are those of an image over all seeds, of an image in one run, of a seed."""
 
     images: float
     runs: float
@@ -133,7 +143,9 @@ class Spread:
         return min(1.0, (self.runs / images + self.seeds) / seeds / self.error(seeds, images) ** 2)
 
     def half_width(self, seeds: int, images: int, *, claims: int = 1) -> float:
-        """Return the half-width of the interval at Bonferroni's share of the level, which Holm's is never below."""
+        """Return the interval's half-width at Bonferroni's share of the level.
+
+        Holm's is never below."""
         level = float(quantile(LEVEL / claims, self.share(seeds, images), seeds, self.groups * images))
         return level * self.error(seeds, images)
 
@@ -163,7 +175,9 @@ class Estimate:
         return self.error * float(quantile(level, self.share, self.seeds, self.groups))
 
     def p_value(self) -> float:
-        """Return the level at which the interval ends at 0, by interpolation on a fine logarithmic grid."""
+        """Return the level at which the interval ends at 0, by interpolation.
+
+        The grid is a fine logarithmic one."""
         grid = np.append(np.logspace(-12, 0, 2401), 1.0)
         quantiles = quantile(grid, self.share, self.seeds, self.groups)
         return float(np.interp(-abs(self.centre) / self.error, -quantiles, grid))
@@ -220,7 +234,9 @@ def estimate(differences: NDArray[np.int8], clusters: Clusters | None = None) ->
 
 
 def quantile(level: ArrayLike, share: ArrayLike, seeds: int, groups: float) -> NDArray[np.float64]:
-    """Return the two-sided quantile: Student's of seeds and of groups, weighted by the seeds' share of the variance."""
+    """Return the two-sided quantile: Student's of seeds and of groups.
+
+    They are weighted by the seeds' share of the variance."""
     from scipy.stats import t
 
     of_images = t.isf(np.asarray(level) / 2, groups + 1)
@@ -275,7 +291,9 @@ def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> b
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values, in the given order: the smallest of m times m, the next times m - 1 ... (Holm 1979)."""
+    """Adjust p values, in the given order (Holm 1979).
+
+    The smallest of m is taken times m, the next times m - 1 ..."""
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)
     steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))

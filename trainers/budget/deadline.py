@@ -24,7 +24,7 @@ def ending_at(until: float, *, most: float = math.inf) -> Handler:
 
 
 class DeadlineHandler:
-    """Moves the end of a run to its deadline, before the learning rate depends on where the end is.
+    """Moves a run's end to its deadline, before the learning rate depends on it.
 
     That is, with a cooldown, until its fall begins; with the other schedules, while it warms up. The end is then
     written into config.json, so the run repeats with these epochs. A run that is resumed later than that is ended
@@ -54,7 +54,7 @@ class DeadlineHandler:
         run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.check)
 
     def start(self, engine: Engine) -> None:
-        """Find out whether the rate depends on the end already, in a run that is resumed."""
+        """Find out whether the rate of a resumed run depends on its end already."""
         done = engine.state.iteration
         self.fixed = done >= ((1 - COOLDOWN) * self.planned if self.cooldown else self.warm)
         engine.state.end_moves = not self.fixed
@@ -68,9 +68,10 @@ class DeadlineHandler:
         self.batch = (time.monotonic() - self.validating) / (evaluator.state.epoch_length or 1)
 
     def begin_epoch(self, engine: Engine) -> None:
-        """Measure what follows the steps of an epoch; before the first, the validation of the untrained model.
+        """Measure what follows the steps of an epoch.
 
-        Steps are counted anew from the second epoch on, when images have been read."""
+        Before the first epoch that is the validation of the untrained model. Steps are counted anew from the second
+        epoch on, when images have been read."""
         now = time.monotonic()
         batches = len(self.run.setup.data.dataloaders["val"])
         self.validation = now - self.marked if self.taken else self.batch * batches
@@ -100,14 +101,14 @@ class DeadlineHandler:
 
     @property
     def ending(self) -> float:
-        """Seconds after the last validation: the scores of the test images, pictures, and files."""
+        """Return the seconds after the last validation: test scores, pictures, and files."""
         setup = self.run.setup
         images, a_pass = setup.data.dataset_sizes["val"], self.validation / setup.data.dataset_sizes["val"]
         pictures = drawing(self.exact * a_pass, images) if self.drawn else 0.0
         return a_pass * setup.data.dataset_sizes.get("test", 0) + pictures + ENDING
 
     def steps_in_time(self, step: int, now: float) -> int:
-        """Estimate the steps of the whole run at the pace so far, if it is to end in time.
+        """Estimate the steps of a run that ends in time at the pace so far.
 
         A part of an epoch has a whole validation."""
         pace, validated = self.stepping / self.steps, (step - 1) // self.per_epoch

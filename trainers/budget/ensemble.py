@@ -49,7 +49,7 @@ FIRST = 0.4
 
 @dataclass
 class Plan:
-    """A plan of an ensemble: what it has to work with, what is done, and the pace that this showed."""
+    """A plan of an ensemble: what it works with, what is done, and its pace."""
 
     config: RunConfig
     start: Start
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def left(self) -> float:
-        """Seconds that are left for more than the last fit."""
+        """Return the seconds that are left for more than the last fit."""
         return self.budget.left - self.end()
 
     def end(self, more: Sequence[Network] = ()) -> float:
@@ -83,7 +83,7 @@ class Plan:
         return self.fitting(together) + self.slower * self.networks.pictures(together)
 
     def fitting(self, networks: Collection[Network]) -> float:
-        """Estimate the seconds of a run that fits a head: those of the latest one, and of what more it fits."""
+        """Estimate the seconds of a run that fits a head, from the latest one."""
         priced = RUN + self.networks.fitting(networks)
         if self.fit is None:
             return self.slower * priced
@@ -95,7 +95,7 @@ class Plan:
         return self.fixed + self.slower * self.networks.cost([network])
 
     def compute(self, network: Network) -> None:
-        """Compute a network's features, and take the pace of it from the smallest and the largest split.
+        """Compute a network's features, and measure the pace on the smallest and largest split.
 
         Where the smallest shows that there is no time for the others, they are left out, and so is the network."""
         times, sizes = list[tuple[int, float]](), self.networks.sizes
@@ -114,7 +114,7 @@ class Plan:
         self.used.append(network)
 
     def compute_some(self, order: Iterable[Network], *, share: float) -> None:
-        """Compute the features of those networks of an order, the first ones first, that there is time for.
+        """Compute the features of the first networks of an order that there is time for.
 
         With their heat maps they may take a share of what is left, as long as they take alone: a busy processor makes
         fewer passes of training, not other networks."""
@@ -151,7 +151,7 @@ class Step(Protocol):
 
 
 class Quick:
-    """Computes features with the quick networks; where nothing can follow, with all that there is time for."""
+    """Computes features with the quick networks, or with all where nothing can follow."""
 
     def seconds(self, plan: Plan) -> float:
         return 0.0
@@ -174,7 +174,9 @@ class Quick:
 
 
 class Answer:
-    """Fits a head without pictures where there is time to train after it, which its scores then decide."""
+    """Fits a head without pictures where there is time to train after it.
+
+    Its scores decide what is trained."""
 
     def seconds(self, plan: Plan) -> float:
         return plan.fitting(plan.used) + TRAINING
@@ -233,7 +235,9 @@ SECOND_LOOK: Sequence[Step] = STEPS[2:]
 def ensemble(
     config: RunConfig, start: Start, budget: Budget, opened: OpenedImages, more: Sequence[Network]
 ) -> RunResult:
-    """Train the ensemble of the networks on this machine; where time is short, their frozen features alone."""
+    """Train the ensemble of the networks on this machine.
+
+    Where time is short, it is one of their frozen features alone."""
     networks = priced(config, [*local_networks(), *more], opened, rehearsed=budget.rehearsed)
     plan = Plan(config, start, budget, replace(networks, drawn=config.output.tb != "scalars"))
     for step in (*STEPS, *SECOND_LOOK):
@@ -251,7 +255,9 @@ def ensemble(
 
 
 def train_each(config: RunConfig, start: Start, found: Sequence[Way], budget: Budget) -> list[RunResult]:
-    """Train all of some networks, one after the other; return their runs. The budget is that of their mixing, too."""
+    """Train all of some networks, one after the other; return their runs.
+
+    The budget is that of their mixing, too."""
     turns, results = list(shares(found, budget.left)), []
     for place, (way, _) in enumerate(turns):
         own = budget.less(sum(seconds for _, seconds in turns[place + 1 :]))

@@ -23,7 +23,7 @@ BY_STEPS = {"lr", "optimizer", "augment", "mixup", "cutmix", "start_head", "cach
 
 
 def suited(config: RunConfig, *, heads: bool = True) -> RunConfig:
-    """Return the options with which a model learns in little time, but for those that were given.
+    """Return the options with which a model learns in little time; given ones stay.
 
     A frozen network gets a fitted head, a pretrained one begins with such a head, which the last pass has to beat
     (LP-FT: Kumar et al. 2022, arXiv:2202.10054), and the learning rate falls when the end is near. `heads`: whether
@@ -40,7 +40,7 @@ def suited(config: RunConfig, *, heads: bool = True) -> RunConfig:
 
 
 def require_time(budget: Budget, model: ModelConfig, *, held_out: float, features: float, a_pass: float) -> None:
-    """Raises OptionError: the scores of the validation and test images, or a frozen network's features, take longer."""
+    """Raise OptionError where scores, or a frozen network's features, take longer than there is time."""
     frozen = model.trainable == "head"
     least = features if frozen else held_out
     if least > max(budget.left, TRAINING):
@@ -54,10 +54,10 @@ def require_time(budget: Budget, model: ModelConfig, *, held_out: float, feature
 
 
 def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedImages) -> RunResult:
-    """Train a model for the time; a pretrained one without time for a pass over the images stays frozen.
+    """Train a model for the time.
 
-    One without weights has part of a pass. Pictures are drawn where they take little of the time. Raises OptionError:
-    nothing can be trained in it."""
+    A pretrained one without time for a pass over the images stays frozen. One without weights has part of a pass.
+    Pictures are drawn where they take little of the time. Raises OptionError: nothing can be trained in it."""
     with console.quiet():
         setup = prepare(config.changed(train={"epochs": 1}), opened=opened)
     sizes, model = setup.data.dataset_sizes, setup.config.model

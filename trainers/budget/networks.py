@@ -124,7 +124,9 @@ class Priced:
         return A_HEAD * len(networks) + A_FEATURE * few * features
 
     def maps(self, networks: Collection[Network], *, larger: float = 1.0) -> float:
-        """Estimate the seconds of heat maps and their faithfulness, if they are drawn, on so much larger inputs."""
+        """Estimate the seconds of heat maps and their faithfulness, if they are drawn.
+
+        `larger`: how many times as many pixels the inputs have."""
         return PASSES * larger * sum(self.prices[network].exact for network in networks) * self.drawn
 
     def pictures(self, networks: Collection[Network]) -> float:
@@ -132,7 +134,7 @@ class Priced:
         return PICTURES * self.drawn + self.maps(networks)
 
     def compute(self, network: Network, split: str) -> None:
-        """Compute the features of a split with one of the networks; they stay on disk for the runs that follow."""
+        """Compute the features of a split with one network; they stay on disk."""
         if self.setup is not None:
             features_of(self.setup, split, keep=True, networks=[network])
 
@@ -163,7 +165,7 @@ def asked_for(words: Sequence[str]) -> list[Network]:
 
 
 def priced(config: RunConfig, networks: Sequence[Network], opened: OpenedImages, *, rehearsed: bool = False) -> Priced:
-    """Measure what an image costs with each of the networks that suit the size of the images."""
+    """Measure the cost of an image with each network that suits the images' size."""
     samples = opened.split(config.data)
     shown = native_sizes(ImageDataset(samples, "train", Pipeline(ImageSpec())))
     side = float(np.median(shown.min(axis=1)))
@@ -219,14 +221,15 @@ def seconds_each(view: View, batch: Tensor) -> float:
 
 
 def frozen(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
-    """Return the options of these networks frozen, under a fitted head, on pictures of `canvas` pixels."""
+    """Return the options of frozen networks under a fitted head, on pictures of `canvas` pixels."""
     model: dict[str, Any] = {"name": ENSEMBLE, "networks": tuple(networks), "image_size": canvas, "weights": None}
     return config.changed(model=model | {"trainable": "head"}, **ON_FEATURES)
 
 
 def all_local(config: RunConfig, opened: OpenedImages) -> RunConfig:
-    """Return the options of `--weights auto`: all networks on this machine, frozen. Raises OptionError: a model is
-    named, too."""
+    """Return the options of `--weights auto`: all networks on this machine, frozen.
+
+    Raises OptionError: a model is named, too."""
     if config.model.name != "auto":
         raise OptionError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
     networks = priced(config, local_networks(), opened)
@@ -273,7 +276,7 @@ class Way:
 
 
 def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> list[Way]:
-    """List the ways to train for so many seconds, the one that gains most in little time first.
+    """List the ways to train for so many seconds, the quickest to gain first.
 
     `accuracy`: that of each frozen network, by its name; empty if unknown. A network is left out if it would have to
     cut its errors to less than `CUT` to reach the best."""
@@ -294,7 +297,9 @@ def ways(accuracy: Mapping[str, float], networks: Priced, *, seconds: float) -> 
 
 
 def vit(name: str, networks: Priced, *, seconds: float) -> Way:
-    """All of an embedded ViT: many images are mixed where they pass often, few large ones are shown larger."""
+    """Train all of an embedded ViT.
+
+    Many images are mixed where they pass often, few large ones are shown larger."""
     recipe = RECIPES["finetune-small"].options
     model = {"name": name, "weights": default_weights(name), "trainable": "all"}
     train = recipe["train"] | {"schedule": "cooldown", "start_head": "probe"}
@@ -309,7 +314,9 @@ def vit(name: str, networks: Priced, *, seconds: float) -> Way:
 
 
 def efficientnet(networks: Priced) -> Way:
-    """The last stages of EfficientNet-Lite0, on pictures of 96 pixels of small images, else of 128."""
+    """Train the last stages of EfficientNet-Lite0.
+
+    Pictures have 96 pixels where images are small, else 128."""
     size = 96 if networks.side <= 48 else 128
     model = {"name": LITE0, "weights": "imagenet", "trainable": "last:3", "image_size": size}
     train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3, "start_head": "probe"}
@@ -318,7 +325,7 @@ def efficientnet(networks: Priced) -> Way:
 
 
 def way(options: dict[str, dict[str, Any]], networks: Priced, *, pays: float, most: float, step: float = STEP) -> Way:
-    """Price a way by the forward pass of its network, at the nearest size of which that is known."""
+    """Price a way by its network's forward pass at the nearest known size."""
     name, size = options["model"]["name"], options["model"].get("image_size")
     known = [network for network in networks.prices if network.name == name]
     nearest = min(known, key=lambda network: abs(network.image_size - (size or network.image_size)))
@@ -342,7 +349,7 @@ def shares(found: Sequence[Way], seconds: float) -> Iterator[tuple[Way, float]]:
 
 
 def frozen_accuracy(parts: PartScores, networks: Sequence[Network]) -> dict[str, float]:
-    """Return the best cross-validated accuracy of each frozen network, by its name, from the parts of a head."""
+    """Return the best cross-validated accuracy of each frozen network of a head, by name."""
     found: dict[str, float] = {}
     for network in networks:
         scores = parts.get(str(network), {}).get("cross-validation")

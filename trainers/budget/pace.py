@@ -100,7 +100,7 @@ class Pace(NamedTuple):
 
     @property
     def fixed(self) -> float:
-        """Return the seconds for any number of epochs: first reading, scores before and after training, files."""
+        """Return the seconds for any number of epochs: first reading, first and last scores, files."""
         return self.starting + self.first_reading + self.scored("val") + self.scored("test")
 
     def seconds(self, epochs: float) -> float:
@@ -109,14 +109,16 @@ class Pace(NamedTuple):
 
 
 def drawing(a_pass: float, images: int) -> float:
-    """Estimate the seconds of a run's pictures, by those of a pass in float32 with one of its validation images."""
+    """Estimate the seconds of a run's pictures by those of a float32 pass.
+
+    `a_pass`: seconds of a pass with one of its validation images."""
     from trainers.reporting.explanations.faithfulness import IMAGES, WAITED_FOR  # and pandas with it
 
     return PICTURES + EXPLAINED * a_pass + min(MAPS * min(images, IMAGES) * a_pass, WAITED_FOR)
 
 
 def times_in_float32(setup: RunSetup) -> float:
-    """Measure how many times as long a pass takes without mixed precision, as for heat maps."""
+    """Measure how many times as long a float32 pass takes, as for heat maps."""
     if setup.amp_dtype is None:
         return 1.0
     side, count = setup.spec.image_size, BATCHES
@@ -128,7 +130,9 @@ def times_in_float32(setup: RunSetup) -> float:
 
 
 def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
-    """Read a few batches and take steps with a copy of the model for about `seconds`; the setup stays as it is."""
+    """Read a few batches and train a copy of the model for about `seconds`.
+
+    The setup stays as it is."""
     few = few_batches(setup.data.dataloaders["train"])
     first, _ = read(few)
     again, batches = read(few)
@@ -162,7 +166,7 @@ def few_batches(loader: DataLoader) -> DataLoader:
 
 
 def read(loader: DataLoader) -> tuple[float, list[Any]]:
-    """Return the batches of the first epoch, and how long they took, without what is imported and started once."""
+    """Return the first epoch's batches, and the seconds without what starts only once."""
     batch_sampler(loader).set_position(0)
     ready = iter(loader)
     started = time.perf_counter()
@@ -171,7 +175,9 @@ def read(loader: DataLoader) -> tuple[float, list[Any]]:
 
 
 def on_features(setup: RunSetup, batches: Sequence[Any]) -> tuple[RunSetup, list[Any]]:
-    """Return a setup of the head alone, and batches of features: those of one image in the place of all."""
+    """Return a setup of the head alone, and batches of features.
+
+    Each feature is that of one image, in the place of all."""
     with torch.no_grad(), recording([(anatomy_of(setup.model).head[0], "in")]) as seen:
         setup.model(batches[0][0][:1].to(setup.device))
     features = seen[0].cpu()  # (1, D)
@@ -196,7 +202,9 @@ def cost_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> 
 
 
 def step_times(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tuple[float, float]:
-    """Return how much longer the first step takes, as with `--compile`, and the median of three others or more."""
+    """Return how much longer the first step takes, and the others' median.
+
+    The first one is longer with `--compile`. There are three others or more."""
     trainer, ends = trainer_of(setup), [time.perf_counter()]
 
     @trainer.on(Events.ITERATION_COMPLETED)
@@ -211,7 +219,9 @@ def step_times(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> tu
 
 
 def images_timed(setup: RunSetup) -> int:
-    """Return the images of a batch that is timed: on a GPU those of a step, as a few take as long there."""
+    """Return the images of a timed batch: on a GPU those of a step.
+
+    Fewer would take as long there."""
     return 8 if setup.device.type == "cpu" else setup.config.data.batch_size or 64
 
 
@@ -243,7 +253,9 @@ def cost_of_forward(setup: RunSetup, batch: Tensor | None = None) -> Cost:
 
 
 def say_forecast(setup: RunSetup) -> None:
-    """Measure the pace of a run before its first step and say how long it takes; nothing where that is a moment."""
+    """Measure a run's pace before its first step, and say how long it takes.
+
+    Nothing is said where that is a moment."""
     if distributed.world_size() > 1 or setup.on_features:
         return
     if 3 * seconds_of_forward(setup, setup.total_steps * (setup.config.data.batch_size or 1)) > SHORT / 2:

@@ -39,7 +39,7 @@ def best_in(
 
 
 def require_one_run(config: RunConfig) -> None:
-    """Raises OptionError: the epochs are given, or there are several runs or processes."""
+    """Raise OptionError for given epochs, several runs or several processes."""
     if config.train.epochs is not None:
         raise OptionError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
     if launched() > 1:
@@ -50,7 +50,7 @@ def require_one_run(config: RunConfig) -> None:
 
 
 def with_embedded_weights(config: RunConfig) -> RunConfig:
-    """Let a model that is named start from the weights that come with it, unless the options say from which."""
+    """Let a named model start from its embedded weights, unless options name others."""
     weights = embedded_weights(config.model)
     if weights is None:
         return config
@@ -61,7 +61,7 @@ def with_embedded_weights(config: RunConfig) -> RunConfig:
 
 
 def without_luck(config: RunConfig) -> RunConfig:
-    """Keep the last epoch of each run, unless a person chose otherwise or the rate stays high to the end.
+    """Keep each run's last epoch, unless asked otherwise or the rate stays high.
 
     The best of many noisy scores is partly luck, and the rate falls to zero by plan."""
     train = config.train

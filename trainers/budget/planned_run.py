@@ -27,7 +27,9 @@ Start = Callable[[RunConfig, Sequence[Handler]], RunResult]
 
 @dataclass(frozen=True)
 class Budget:
-    """Minutes that a person gave, and the time of `time.monotonic` at which they end; a rehearsal takes none of it."""
+    """Minutes that a person gave, and when they end by `time.monotonic`.
+
+    A rehearsal takes none of the time."""
 
     minutes: float
     until: float
@@ -35,12 +37,12 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Return the seconds that are left."""
         return 60 * self.minutes if self.rehearsed else self.until - time.monotonic()
 
     @property
     def late(self) -> float:
-        """Seconds that it may be late."""
+        """Return the seconds that it may be late."""
         return LATE * 60 * self.minutes
 
     def less(self, seconds: float) -> "Budget":
@@ -51,19 +53,20 @@ class Budget:
 def with_deadline(
     config: RunConfig, passes: float, until: float, *, most: float = math.inf
 ) -> tuple[RunConfig, list[Handler]]:
-    """Return the options of about so many passes and the handler that ends them in time."""
+    """Return options of about so many passes, and the handler that ends them."""
     config = options_begun(config.changed(train={"epochs": rounded(passes)}))
     return config, [ending_at(until, most=most)]
 
 
 def rounded(epochs: float) -> int | float:
-    """Round to whole epochs where that changes the length by little, else to hundredths of one."""
+    """Round to whole epochs, or to hundredths where the run is short."""
     return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
 
 
 def part_of_plan(config: RunConfig, kind: str, *, pictures: bool = True) -> RunConfig:
-    """Return the options of one of several runs: with a name of its own where one was given, and without pictures
-    where another run has them."""
+    """Return the options of one of several runs.
+
+    It has a name of its own where one was given, and no pictures where another run has them."""
     output: dict[str, Any] = {} if pictures or config.output.tb != "standard" else {"tb": "scalars"}
     if config.output.run_name is not None and kind:
         output["run_name"] = f"{config.output.run_name}_{kind}"
@@ -71,7 +74,7 @@ def part_of_plan(config: RunConfig, kind: str, *, pictures: bool = True) -> RunC
 
 
 def options_begun(config: RunConfig) -> RunConfig:
-    """Return the options with which this very command began this run before it was stopped, else these.
+    """Return the options with which this very command began a run, else these.
 
     It is found by its name, or by its options but for the epochs."""
     output = config.output

@@ -61,7 +61,9 @@ def rank(config: RunConfig, models: Mapping[ModelConfig, str], *, most: int = li
 
 
 def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[ModelConfig, RunSetup]]:
-    """Yield the linear probe of each model that can be had, on up to `MOST_IMAGES` images; say which cannot."""
+    """Yield the linear probe of each model that can be had.
+
+    It has up to `MOST_IMAGES` images. A line says which models cannot be had."""
     opened = OpenedImages()
     opened.split(config.data)  # where there are none, that is no fault of a model
     for model in models:
@@ -78,7 +80,7 @@ def probes(config: RunConfig, models: Iterable[ModelConfig]) -> Iterator[tuple[M
 
 
 def probe_of(config: RunConfig, model: ModelConfig) -> RunConfig:
-    """Return the options of the linear probe of a model on images that stay the same."""
+    """Return the options of a model's linear probe on images that stay the same."""
     of_model = vars(model) | {"trainable": "head", "fit": config.model.fit, "decoding": config.model.decoding}
     train = STILL_IMAGES["train"] | {"cache_features": "on"}
     return config.changed(model=of_model, data=STILL_IMAGES["data"], train=train)
@@ -90,9 +92,9 @@ def name_of(model: ModelConfig) -> str:
 
 
 def images_to_judge(samples: Samples, starts: Collection[Start], *, allow: bool) -> NDArray[np.bool_]:
-    """Choose the training images that no start was trained on, (n,) over all samples; with `allow` all of them.
+    """Choose the training images that no start was trained on; with `allow` all.
 
-    Prints how many others there are. Raises DataError: less than half is left."""
+    The result is (n,) over all samples. Prints how many others there are. Raises DataError: less than half is left."""
     train = samples.indices("train")
     others = np.setdiff1d(np.arange(len(samples)), train)
     judged, said = without_seen(samples.with_splits({LEFT_OUT: others, VAL: train}), starts, allow=allow)

@@ -44,7 +44,7 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Precision, clipping, randomness and micro-batches of a training step, and how often its values are read."""
+    """Precision, clipping, randomness and micro-batches of a step, and how often it is read."""
 
     amp_dtype: torch.dtype | None = None
     clip_norm: float = 1.0
@@ -113,7 +113,9 @@ class TrainStep:
         return output
 
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[Tensor, Tensor, int]:
-        """Run forward and backward slice by slice; return loss sum, hits and number of images over all processes."""
+        """Run forward and backward slice by slice; return loss sum, hits and images.
+
+        They are those of all processes."""
         tensors, parts = moved(batch, self.device, extra=True), self.options.micro_batches
         own = len(tensors[1])
         n = own if self.options.step_images is None else self.options.step_images(iteration)
@@ -150,7 +152,7 @@ class TrainStep:
 
 
 class Trainer(Engine):
-    """Ignite engine whose iteration is a training step; its state includes the totals of its steps."""
+    """Ignite engine whose iteration is a training step, with totals in its state."""
 
     def __init__(self, step: TrainStep) -> None:
         super().__init__(step)
@@ -165,7 +167,9 @@ class Trainer(Engine):
 
 
 def moved(batch: Any, device: torch.device, *, extra: bool = False) -> list[Tensor]:
-    """Move a batch to a device. Raises OptionError: it is not (images, labels), or has more tensors without `extra`."""
+    """Move a batch to a device.
+
+    Raises OptionError: it is not (images, labels), or has more tensors without `extra`."""
     count = len(batch) if isinstance(batch, tuple | list) else 0
     if (count == 2 or (extra and count > 2)) and all(isinstance(part, Tensor) for part in batch):
         return [part.to(device, non_blocking=True) for part in batch]
@@ -182,13 +186,13 @@ def create_trainer(
     options: StepOptions = StepOptions(),
     forward: nn.Module | None = None,
 ) -> Trainer:
-    """Create an engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,), *extra).
+    """Create an engine whose iteration is one optimizer step on a batch.
 
-    `engine.state.output` is a dict of numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
-    clipping), `lr`; between two reads (`StepOptions.look_every`) the measured ones are 0-d tensors. `loss_fn(logits,
-    labels, *extra)` is a mean over images. `forward` computes the logits if that is not the model itself, but the
-    compiled model or its wrapper for several processes. Raises Diverged: the loss or gradient of a step is not finite;
-    the step is not taken, so the weights stay finite.
+    A batch is (images (B, C, S, S), labels (B,), *extra). `engine.state.output` is a dict of numbers: `loss` (mean over
+    the batch), `correct`, `n`, `grad_norm` (before clipping), `lr`; between two reads (`StepOptions.look_every`) the
+    measured ones are 0-d tensors. `loss_fn(logits, labels, *extra)` is a mean over images. `forward` computes the
+    logits if that is not the model itself, but the compiled model or its wrapper for several processes. Raises
+    Diverged: the loss or gradient of a step is not finite; the step is not taken, so the weights stay finite.
     """
     # Ignite's create_supervised_trainer cannot clip, autocasts on CUDA only, and drops the last window of an
     # accumulation.

@@ -37,7 +37,7 @@ def endless_batches(loader: DataLoader, start_iteration: int) -> Iterator[Any]:
 
 
 def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[[int], float]) -> None:
-    """Set the rate of every group before each step; `lr_at(0)` is that of the first step."""
+    """Set the rate of every group before each step; `lr_at(0)` is the first."""
 
     @trainer.on(Events.ITERATION_STARTED)
     def set_rate(engine: Engine) -> None:
@@ -45,7 +45,7 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Return the peak memory in MB: of the device on CUDA, of the process on Linux, else None."""
+    """Return the device's peak memory in MB, on Linux the process's, else None."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     status = Path("/proc/self/status")  # getrusage would include the process before exec
@@ -54,7 +54,7 @@ def peak_memory_mb(device: torch.device) -> float | None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak, so that a run does not report that of the previous one; Linux and CUDA only."""
+    """Reset the peak that the previous run has left, on Linux and CUDA."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):
@@ -64,16 +64,18 @@ def reset_peak_memory(device: torch.device) -> None:
 def attach_validation(
     trainer: Engine, evaluator: Engine, loader: DataLoader, *, untrained: DataLoader | None = None
 ) -> None:
-    """Validate after every epoch, and before the first one on the images of `untrained`, by default all.
+    """Validate after every epoch, and before the first one on the images of `untrained`.
 
-    The early validation shows a broken validation path in seconds.
+    These are by default all. The early validation shows a broken validation path in seconds.
     """
     trainer.add_event_handler(UNTRAINED, lambda: evaluator.run(untrained or loader))
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
 def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) -> None:
-    """Append a row per epoch to `trainer.state.history`; row 0 is the untrained model, without training values."""
+    """Append a row per epoch to `trainer.state.history`.
+
+    Row 0 is the untrained model, without training values."""
     trainer.state_dict_user_keys.append("history")
     trainer.state.history = []
 
@@ -90,11 +92,11 @@ def attach_history(trainer: Trainer, evaluator: Engine, device: torch.device) ->
 
 
 def best_row(history: list[dict[str, Any]], select: str, start_head: str | None) -> dict[str, Any] | None:
-    """Return the trained epoch with the best validation score; ties go to the lower loss, then to the earlier epoch.
+    """Return the trained epoch with the best validation score.
 
-    `last` is the last one. Row 0 counts if it has a trained head (`probe`): it is kept unless an epoch, or with `last`
-    that one, is better. A pure function of the history, so a resumed run cannot forget its best. Rows with a
-    non-finite score never win.
+    Ties go to the lower loss, then to the earlier epoch. `last` is the last one. Row 0 counts if it has a trained head
+    (`probe`): it is kept unless an epoch, or with `last` that one, is better. A pure function of the history, so a
+    resumed run cannot forget its best. Rows with a non-finite score never win.
     """
 
     def key(row: dict[str, Any]) -> tuple[float, float]:
@@ -110,7 +112,9 @@ def best_row(history: list[dict[str, Any]], select: str, start_head: str | None)
 
 
 def has_to_beat_its_head(select: str, start_head: str | None) -> bool:
-    """Return whether a run's last epoch has to beat the fitted head it began with, whose weights stay until then."""
+    """Return whether the last epoch has to beat the run's fitted first head.
+
+    The weights of that head stay until then."""
     return select == "last" and start_head == "probe"
 
 

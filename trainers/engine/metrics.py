@@ -50,7 +50,7 @@ def attach_metrics(evaluator: Engine, device: torch.device | str = "cpu") -> Non
 
 
 def _with_more_classes(output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Add classes that are never predicted: Ignite's top-5 accuracy needs five, and with four classes it is top-4."""
+    """Add classes that are never predicted: Ignite's top-5 accuracy needs at least five."""
     logits, labels = output
     return pad(logits, (0, max(0, 5 - logits.size(1))), value=-torch.inf), labels
 
@@ -77,7 +77,9 @@ def mean_of(scores: Tensor) -> float:
 
 
 class ClassRow(NamedTuple):
-    """Scores of one class as fractions; precision is None if it is never predicted, recall if it has no images."""
+    """Scores of one class as fractions.
+
+    Precision is None if it is never predicted, recall if it has no images."""
 
     name: str
     precision: float | None
@@ -101,7 +103,7 @@ def confusion_among(outputs: Predictions, classes: Tensor) -> np.ndarray:
 
 
 def most_confused(outputs: Predictions, class_names: Sequence[str]) -> tuple[np.ndarray, list[str], str]:
-    """Return counts among the SHOWN_CLASSES with the most mistakes, their names, and a suffix for the title.
+    """Return counts among the SHOWN_CLASSES with most mistakes, their names, a title's suffix.
 
     All classes if there are few; names in class order.
     """
@@ -126,7 +128,7 @@ def confidence_bins(confidence: Tensor, correct: Tensor) -> Tensor:
 
 
 def expected_calibration_error(bins: Tensor) -> float:
-    """Return the mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
+    """Average the gap of confidence and accuracy over images (Guo et al. 2017, eq. 3)."""
     count, confidence, correct = bins
     return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
 
@@ -180,7 +182,7 @@ class StepSums:
             self.epoch.clear()
 
     def failed_by(self, step: Step) -> Tensor:
-        """Return float32 () on the device: 1 if this step, or an earlier unread one, is not finite."""
+        """Return float32 () on the device: 1 if an unread step is not finite."""
         return self.failed.masked_fill_(~step.measured.isfinite().all(), 1.0)
 
     def read(self) -> dict[str, Any]:

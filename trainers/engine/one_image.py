@@ -40,7 +40,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[None]:
-    """Set a model to training mode in the block, without gradients; restore modes and running statistics."""
+    """Set a model to training mode in the block, without gradients.
+
+    Modes and running statistics are restored."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with evaluating(model):
@@ -102,7 +104,7 @@ def require_finite(model: nn.Module, loader: DataLoader, step: int) -> None:
 
 
 def refuse_batches_of_one(model: nn.Module, data: DataBundle, device: torch.device, *, accumulate: int) -> None:
-    """Refuse batches, or parts of them, of one image if the model cannot train on that."""
+    """Refuse batches, or parts, of one image that the model cannot train on."""
     sampler = batch_sampler(data.dataloaders["train"])
     n, size, slices = sampler.length, sampler.batch_size, accumulate * sampler.share.world_size
 

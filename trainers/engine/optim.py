@@ -38,7 +38,9 @@ OPTIMIZERS = {
 
 
 def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
-    """Build an optimizer over parameter groups; a group's own `lr_scale` multiplies the schedule (1 without one)."""
+    """Build an optimizer over parameter groups.
+
+    A group's own `lr_scale` multiplies the schedule (1 without one)."""
     scaled = [{"lr_scale": 1.0, **group} for group in groups]
     leave_out_the_compiler()
     on_mps = any(parameter.device.type == "mps" for group in scaled for parameter in group["params"])
@@ -55,7 +57,7 @@ def leave_out_the_compiler() -> None:
 
 
 def learning_rate(*, peak: float, schedule: str, total_steps: int, warmup_steps: int) -> Callable[[int], float]:
-    """Return the learning rate of step 0, 1, ... as a function of the step alone.
+    """Return the learning rate as a function of the step (from 0) alone.
 
     Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is wrong for most of them under
     torch 2.14, and torch's own have state.

@@ -30,17 +30,19 @@ class Predictions(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True if the logits are kept."""
+        """Return whether the logits are kept."""
         return self.logits.size(1) > 0
 
     @property
     def correct(self) -> Tensor:
-        """bool (N,)"""
+        """Return which images are right: bool (N,)."""
         return self.predicted == self.labels
 
 
 def predictions_from(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Predictions:
-    """Build the predictions of a batch from logits float32 (B, C) and labels (B,), on their device."""
+    """Build a batch's predictions from logits float32 (B, C) and labels (B,).
+
+    They stay on their device."""
     shares = logits.softmax(dim=1)
     likeliest = shares.topk(0 if whole else min(LIKELIEST, logits.size(1)), dim=1)
     return Predictions(
@@ -55,10 +57,11 @@ def predictions_from(logits: Tensor, labels: Tensor, *, whole: bool = True) -> P
 
 
 class PassPredictions(Metric):
-    """Ignite metric: the `Predictions` of a whole pass, on the CPU, in every process, stored in the engine's state.
+    """Ignite metric: the `Predictions` of a whole pass, in the engine's state.
 
-    Values are collected on the device in one preallocated tensor per column, sized by the first batch, the largest:
-    small tensors that outlive a batch would fragment the memory over a million images.
+    They are on the CPU, in every process. Values are collected on the device in one preallocated tensor per column,
+    sized by the first batch, the largest: small tensors that outlive a batch would fragment the memory over a million
+    images.
     """
 
     def started(self, engine: Engine) -> None:

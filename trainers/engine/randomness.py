@@ -29,8 +29,9 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device) -> None:
-    """Seed the generator of dropout on `device`; torch.manual_seed would take 100 times as long: it visits every
-    device."""
+    """Seed the generator of dropout on `device`.
+
+    torch.manual_seed would take 100 times as long: it visits every device."""
     value = derive_seed(seed, 3, iteration, slice_index)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
@@ -41,5 +42,5 @@ def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device)
 
 
 def step_generator(seed: int, iteration: int, slice_index: int) -> torch.Generator:
-    """Return a CPU generator for the random numbers of a step outside the model: MixUp and CutMix."""
+    """Return a CPU generator for random numbers outside the model: MixUp, CutMix."""
     return torch.Generator().manual_seed(derive_seed(seed, 4, iteration, slice_index))

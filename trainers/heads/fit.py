@@ -40,7 +40,7 @@ PartScores = dict[str, dict[str, dict[str, float]]]
 
 @torch.no_grad()
 def fit_to_features(setup: RunSetup) -> PartScores:
-    """Fit the head of a setup on cached features; return the scores of each part of it.
+    """Fit a setup's head on cached features; return the scores of its parts.
 
     Nothing is chosen by the test images. Raises OptionError: its head is more than one layer.
     """
@@ -99,13 +99,13 @@ def shares_of(parts: PartScores) -> str:
 
 
 def images_of(setup: RunSetup, split: str) -> Images:
-    """Return the cached features of one split of a setup, and the columns of its networks."""
+    """Return a split's cached features, and the columns of its networks."""
     loader: Any = setup.data.dataloaders[split]
     return as_images(loader, loader.dataset.features, len(setup.data.class_names), setup.network)
 
 
 def as_images(loader: DataLoader, features: Tensor, classes: int, network: nn.Module | None = None) -> Images:
-    """Combine features (N, ...) of a loader's images with labels, units, and the columns of each network."""
+    """Combine features (N, ...) with labels, units, and the columns of each network."""
     images, values = image_set(loader), features.flatten(1).float().numpy()
     columns, levels = [slice(0, values.shape[1])], np.zeros(values.shape[1], np.int64)
     if isinstance(network, SideBySide):
@@ -139,10 +139,10 @@ def mixed_head(images: Images, heads: Sequence[Linear]) -> tuple[Linear, list[fl
 
 @torch.no_grad()
 def begin_as_probe(setup: RunSetup) -> str:
-    """Give the model the head of a linear probe, fitted to its frozen features without augmentation; return a line.
+    """Give the model the fitted head of a linear probe; return a line.
 
-    Fine-tuning then distorts the features less than with a zero head, which first has to learn (LP-FT: Kumar et al.
-    2022, arXiv:2202.10054).
+    It is fitted to frozen features without augmentation. Fine-tuning then distorts the features less than with a zero
+    head, which first has to learn (LP-FT: Kumar et al. 2022, arXiv:2202.10054).
     """
     end: Any = setup.network.get_submodule(anatomy_of(setup.network).head_name)
     loader = not_augmented(setup)
@@ -168,7 +168,9 @@ def soften_head(setup: RunSetup) -> None:
 
 
 def not_augmented(setup: RunSetup) -> DataLoader:
-    """Load the training images as for evaluation, or a part of very many; a program's own Dataset unchanged."""
+    """Load the training images, or part of very many, as for evaluation.
+
+    A program's own Dataset stays unchanged."""
     loader = setup.data.dataloaders["train"]
     images = image_set(loader)
     if not isinstance(images, ImageDataset):

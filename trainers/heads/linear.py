@@ -58,7 +58,9 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """Features (N, D) of images, their labels (N,), and their units (N,): images of one unit belong together."""
+    """Features (N, D) of images, their labels (N,), and their units (N,).
+
+    Images of one unit belong together."""
 
     features: NDArray
     labels: Ints
@@ -91,7 +93,7 @@ class Judged:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Accuracy with its 95 % interval, and log loss."""
+        """Return the accuracy with its 95 % interval, and the log loss."""
         low, high = design_of(self.right, self.units).interval(self.accuracy)
         return {"accuracy": self.accuracy, "low": low, "high": high, "loss": self.loss}
 
@@ -110,7 +112,9 @@ class Judged:
 
 
 def fit_head(images: Images) -> tuple[Linear, Judged | None]:
-    """Fit the calibrated head to all images; return it with its cross-validation, or None with too few images."""
+    """Fit the calibrated head to all images; return it with its cross-validation.
+
+    That is None with too few images."""
     judged = cross_validate(images)
     kinds = [(own, white) for own in images.columns for white in (True, False)]
     parts = ((FEW_PENALTY, 1 / len(kinds)),) * len(kinds) if judged is None else judged.parts
@@ -194,10 +198,10 @@ def heads_of(images: Images, own: slice, penalties: Sequence[float], *, white: b
 
 
 def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
-    """Return the matrix (d, d) that whitens centred features x (n, d) by their within-class covariance.
+    """Return the matrix (d, d) that whitens x by its within-class covariance.
 
-    `white` False: a multiple of the identity, so that only the mean of the variances is 1. If no class has two images,
-    the covariance of all images is used.
+    x (n, d) are centred features. `white` False: a multiple of the identity, so that only the mean of the variances is
+    1. If no class has two images, the covariance of all images is used.
     """
     _, of, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(counts) < len(x):
@@ -212,7 +216,7 @@ def whitening(x: NDArray, labels: Ints, *, white: bool) -> NDArray:
 
 
 def sample(labels: Ints, units: Ints, most: int) -> Ints:
-    """Choose the rows of about `most` images, the same share of each class, in whole units."""
+    """Choose about `most` rows, the same share of each class, in whole units."""
     if len(labels) <= most:
         return np.arange(len(labels))
     _, first, unit = np.unique(units, return_index=True, return_inverse=True)
@@ -222,7 +226,7 @@ def sample(labels: Ints, units: Ints, most: int) -> Ints:
 
 
 def folds_of(labels: Ints, units: Ints) -> list[Ints]:
-    """Return the rows of each fold; images of a unit share one, and classes are spread evenly.
+    """Return each fold's rows; a unit stays whole, classes are spread evenly.
 
     Empty if there are fewer than `LEAST` units per class, or no class has two.
     """

@@ -53,7 +53,9 @@ class Planned:
 
     @property
     def run_dir(self) -> Path:
-        """Return the directory of the run, which has a name or continues; it may not exist yet."""
+        """Return the directory of a run with a name or one that continues.
+
+        It may not exist yet."""
         return named_folder(self.config) if self.earlier is None else self.earlier
 
     def outcome(self) -> Outcome:

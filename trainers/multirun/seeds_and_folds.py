@@ -28,9 +28,9 @@ SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 def train_all(
     configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
 ) -> list[RunResult]:
-    """Train all runs, `jobs` at a time or as jobs with the options `slurm` of its queue.
+    """Train all runs, `jobs` at a time, or as jobs of a queue.
 
-    After an interruption the same command continues."""
+    `slurm`: options of its jobs. After an interruption the same command continues."""
     first = configs[0]
     shared = sharing(first.train.device, len(configs), jobs=jobs, threads=first.train.threads, slurm=slurm)
     folder, tracker = None if slurm is None else jobs_folder(first), first.output.tracker
@@ -51,7 +51,7 @@ def train_all(
 
 
 def plans_of(configs: Sequence[RunConfig], opened: OpenedImages) -> list[Planned]:
-    """Number the runs of a command, and find what an earlier life of it has begun."""
+    """Number a command's runs, and find those that it began in an earlier life."""
     begun = distributed.broadcast(lambda: [str(run or "") for run in find_earlier(configs, opened)])
     return [
         Planned(f"run {number} of {len(configs)}", config, Path(folder) if folder else None)
@@ -84,7 +84,9 @@ def of_folds(config: RunConfig) -> list[RunConfig]:
 
 
 def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
-    """Return the run that stands for all, and why: folds share no validation images by which one could be the best."""
+    """Return the run that stands for all, and why.
+
+    Folds share no validation images by which one could be the best."""
     config = results[0].config
     if config.data.fold is not None:
         return results[0], "the first fold"
@@ -107,7 +109,9 @@ def write_folds(results: Sequence[RunResult]) -> Path:
 
 
 def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
-    """Return a row per run and a column per score that all of them have; no column where a run has no such split."""
+    """Return a row per run and a column per score that all have.
+
+    There is no column where a run has no such split."""
     import pandas as pd
 
     scores = pd.DataFrame([getattr(result, split) or {} for result in results])
@@ -115,7 +119,9 @@ def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
 
 
 def summarise_runs(results: Sequence[RunResult]) -> Iterator[str]:
-    """Yield a table of mean (standard deviation) by split; that of folds, which share training images, says less."""
+    """Yield a table of mean (standard deviation) by split.
+
+    That of folds, which share training images, says less."""
     rows = []
     for split in ("val", "test"):
         scores = scores_of_runs(results, split)

@@ -13,7 +13,9 @@ from trainers.system.process import launched, require_whole
 
 @dataclass(frozen=True)
 class Sharing:
-    """Share of a machine that each of several runs has. Results depend on `threads` alone, and those not on `jobs`."""
+    """Share of a machine that each of several runs has.
+
+    Results depend on `threads` alone, and those not on `jobs`."""
 
     jobs: int
     """Runs at a time."""
@@ -31,10 +33,10 @@ def sharing(
     threads: int | None = None,
     slurm: Mapping[str, str] | None = None,
 ) -> Sharing:
-    """Plan one run for each processor or GPU, each with an equal part of the processors; `jobs` and `threads` are
-    the user's own. Jobs of Slurm start all at once, each with the processors that these options of sbatch give it.
+    """Plan one run for each processor or GPU, with equal parts of the processors.
 
-    Raises OptionError: no such device."""
+    `jobs` and `threads` are the user's own. Jobs of Slurm start all at once, each with the processors that these
+    options of sbatch give it. Raises OptionError: no such device."""
     require_whole()
     if slurm is not None:
         require_known_device(device)

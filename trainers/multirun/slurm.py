@@ -38,10 +38,10 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 
 
 def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) -> AbstractContextManager[Each]:
-    """Give a function like `one_by_one` that uses this machine or, with these options of sbatch, the queue.
+    """Give a function like `one_by_one` for this machine, or for the queue.
 
-    Each item of jobs has a `run_dir` of its own, from which `outcome()` reads what the run found. Their files lie in
-    `folder`."""
+    `slurm`: options of sbatch; None: this machine. Each item of jobs has a `run_dir` of its own, from which `outcome()`
+    reads what the run found. Their files lie in `folder`."""
     if slurm is None:
         torch.cuda.empty_cache()  # what this process needed to look at the models
         return nullcontext(one_by_one) if sharing.jobs == 1 else WorkerPool(sharing.jobs, sharing.gpus)
@@ -50,7 +50,7 @@ def runner(sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None) 
 
 
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Each:
-    """Return a function like `one_by_one` that does up to `jobs` items at a time as jobs.
+    """Return a function like `one_by_one` that does up to `jobs` items as jobs.
 
     Raises MissingPackage: no submitit. OptionError: no Slurm."""
     submitit = import_optional("submitit", f"--on slurm needs submitit: {EXTRAS}")
@@ -70,9 +70,10 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Each:
 
 
 def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield each item with its result as they end. Jobs of an earlier command are taken up.
+    """Yield each item with its result as they end.
 
-    Raises TrainingError: Slurm does not say which of those there are, or a job is gone."""
+    Jobs of an earlier command are taken up. Raises TrainingError: Slurm does not say which of those there are, or a job
+    is gone."""
     todo = {str(item.run_dir): item for item in items}
     register = executor.folder / "jobs.json"
     known = read_if_whole(register) or {}
@@ -98,9 +99,10 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
 
 
 def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
-    """Yield the items of `waiting`, whose keys are numbers of jobs, as they end, and take them out of it.
+    """Yield the items of `waiting` as they end, and take them out of it.
 
-    Raises TrainingError: a job is gone. FailedElsewhere: what the function raised in it."""
+    Its keys are numbers of jobs. Raises TrainingError: a job is gone. FailedElsewhere: what the function raised in it.
+    """
     missed: Counter[str] = Counter()
     while waiting:
         queue = in_queue()
@@ -118,15 +120,17 @@ def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
 
 
 def in_queue() -> set[str] | None:
-    """Return the numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
+    """Return the numbers of this user's jobs in the queue.
+
+    None: Slurm does not answer now."""
     asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
     return set(asked.stdout.split()) if asked.returncode == 0 else None
 
 
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
-    """Do an item in a job, and write its error, or that there was none, into a file of the job's number.
+    """Do an item in a job; write its error, or none, into a file.
 
-    An interrupted job writes none; if it was warned, it queues itself again."""
+    The file has the job's number. An interrupted job writes none; if it was warned, it queues itself again."""
     process.settle()
     os.environ["TQDM_DISABLE"] = "1"
     from submitit import JobEnvironment

@@ -32,7 +32,7 @@ def one_by_one(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 
 @dataclass
 class Worker:
-    """A process that does one item after the other, and the end of the pipe to it."""
+    """A process that does one item after the other, and its pipe."""
 
     process: BaseProcess
     pipe: Any
@@ -62,9 +62,10 @@ class WorkerPool:
             worker.process.join()
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield items with their results as they end; processes are started, and items taken, as needed.
+        """Yield items with their results as they end.
 
-        Raises what `function` raised. TrainingError, once all other items are done: a process was killed."""
+        Processes are started, and items taken, as needed. Raises what `function` raised. TrainingError, once all other
+        items are done: a process was killed."""
         waiting, lost = iter(items), ""
         while True:
             idle = [worker for worker in self.workers if worker.item is None]
@@ -95,7 +96,7 @@ class WorkerPool:
             raise TrainingError(f"{lost}; if memory ran out, fewer side by side need less: --jobs 1")
 
     def start(self) -> Worker:
-        """Start a process with this one's Python and modules, on the GPU that fewest others use."""
+        """Start a process like this one, on the GPU that fewest others use."""
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
         gpu = min(self.gpus, key=[worker.gpu for worker in self.workers].count, default=None)

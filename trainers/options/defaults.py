@@ -36,7 +36,9 @@ STILL_IMAGES: dict[str, dict[str, Any]] = {"data": {"augment": "none"}, "train":
 
 @dataclass(frozen=True)
 class Defaults:
-    """Settings for one kind of model and start. Epochs: enough to see `images_seen` images, within [3, max_epochs]."""
+    """Settings for one kind of model and start.
+
+    Epochs: enough to see `images_seen` images, within [3, max_epochs]."""
 
     lr: float
     weight_decay: float
@@ -57,7 +59,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 
 def model_family(name: str) -> str:
-    """Name the family whose rows of the table a model takes: its own, or those of its kind."""
+    """Name the family whose rows a model takes: its own, or its kind's."""
     return name if any(name == model for model, _start in DEFAULTS) else kind_of(name)
 
 
@@ -108,7 +110,7 @@ def of_model(asked: RunConfig) -> RunConfig:
 
 
 def default_threads() -> int:
-    """Return torch's number of threads, or that of the processors of a container's quota if that is lower."""
+    """Return torch's number of threads, or a lower one of a container's quota."""
     threads = torch.get_num_threads()
     return threads if "OMP_NUM_THREADS" in os.environ else min(threads, cpu_quota())
 
@@ -116,7 +118,9 @@ def default_threads() -> int:
 def resolve_cache(
     trainable: str, augment: str, *, cache_features: str, start_head: str, mixup: float, cutmix: float, **_: Any
 ) -> str:
-    """Say whether a head trains on features that are computed once: `auto` means if that changes the time alone."""
+    """Say whether a head trains on features that are computed once.
+
+    `auto` means if that changes the time alone."""
     obstacles = {
         "only --trainable head leaves the backbone as it is": trainable != "head",
         f"--augment {augment} changes the images from epoch to epoch; add --augment none": augment != "none",
@@ -138,9 +142,9 @@ def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> i
 
 
 def of_images(known: RunConfig, data: DataBundle) -> RunConfig:
-    """Turn the open options that depend on the images into values: epochs, warm-up, log interval, metric.
+    """Set the open options that depend on the images.
 
-    Raises OptionError: a warm-up as long as the run.
+    They are epochs, warm-up, log interval and metric. Raises OptionError: a warm-up as long as the run.
     """
     chosen, train, loaders = lookup(known), known.train, data.dataloaders
     epochs = 1 if train.start_head == "fit" else train.epochs
@@ -156,16 +160,19 @@ def of_images(known: RunConfig, data: DataBundle) -> RunConfig:
 
 
 def resolve_select(select: str, labels: np.ndarray) -> Any:
-    """Name the metric that chooses the epoch; `labels` are those of the training and validation images."""
+    """Name the metric that chooses the epoch.
+
+    `labels` are those of the training and validation images."""
     sizes = np.unique(labels, return_counts=True)[1]
     unequal = sizes.max() > IMBALANCE * sizes.min()
     return select if select != "auto" else "balanced_accuracy" if unequal else "accuracy"
 
 
 def resolve_device(name: str, *, fall_back: bool = False) -> str:
-    """Return a device that this machine has; with `fall_back` the best one in place of one that is not there.
+    """Return a device that this machine has.
 
-    Raises OptionError: it is unknown, or not there."""
+    `fall_back`: return the best one in place of one that is not there. Raises OptionError: it is unknown, or not there.
+    """
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if name == "auto":
         return next(kind for kind, count in counts.items() if count)
@@ -185,8 +192,9 @@ def require_known_device(name: str) -> None:
 
 
 def require_compiler(device: str) -> None:
-    """Refuse `--compile` where there is nothing to compile with: Triton calls a C compiler for a GPU, and torch one of
-    C++ for a processor. Raises OptionError."""
+    """Refuse `--compile` where there is nothing to compile with.
+
+    Triton calls a C compiler for a GPU, and torch one of C++ for a processor. Raises OptionError."""
     kind, names = ("CXX", ("g++", "clang++")) if device == "cpu" else ("CC", ("gcc", "clang"))
     found = os.environ.get(kind) or any(map(shutil.which, names)) or sys.platform == "win32"
     if not found or not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
@@ -195,9 +203,10 @@ def require_compiler(device: str) -> None:
 
 
 def resolve_amp(model: ModelConfig, amp: str, device: str) -> str:
-    """Name the precision; `auto` is bf16 where the device multiplies in it natively, else tf32 on a GPU.
+    """Name the precision; `auto` is bf16 where that is native.
 
-    The narrowest model would lose more in casts, and of a program's own module nobody knows whether it gains.
+    Elsewhere it is tf32 on a GPU. The narrowest model would lose more in casts, and of a program's own module nobody
+    knows whether it gains.
     """
     if amp == "fp16" and device == "cpu":
         raise OptionError("--amp fp16 needs a GPU; on this device use bf16 or off")

@@ -52,7 +52,7 @@ def filled_in(config: RunConfig, values: dict[str, dict[str, Any]]) -> RunConfig
 
 
 def cooling(recipe: str) -> dict[str, dict[str, Any]]:
-    """Return the options of a recipe with a rate that stays until the run's end is near."""
+    """Return a recipe's options with a rate that stays until the end nears."""
     options = RECIPES[recipe].options
     return options | {"train": options["train"] | {"schedule": "cooldown"}}
 

@@ -22,7 +22,7 @@ first have a `label`, such as "note" or "plan", or None."""
 
 
 def say(line: str = "", *, label: str | None = None) -> None:
-    """Log a line (a note as a warning), or print it if the log is not set up."""
+    """Log a line, a note as a warning; print it without a log."""
     if is_unset(LOG):
         show(line, label)
     else:
@@ -36,7 +36,9 @@ def is_unset(log: logging.Logger) -> bool:
 
 
 def show(line: str, label: str | None) -> None:
-    """Print a line in the main process, its label in a column, above a progress bar."""
+    """Print a line in the main process, its label in a column.
+
+    It stands above a progress bar."""
     if label is not None:
         line = f"{label:>9}  {line}".replace("\n  ", f"\n{'':11}")
     if process.is_main_process():
@@ -74,9 +76,9 @@ class ModelLines(logging.Handler):
 
 @contextmanager
 def model_log(opened: OpenedImages | None = None) -> Iterator[None]:
-    """Print what the model factory logs, each line once for all runs that share opened images.
+    """Print what the model factory logs, each line once.
 
-    Does nothing if a program has set up that logger.
+    Runs that share opened images print it once for all of them. Does nothing if a program has set up that logger.
     """
     if not is_unset(MODEL_LOG):
         yield
@@ -94,7 +96,7 @@ def model_log(opened: OpenedImages | None = None) -> Iterator[None]:
 
 
 def say_new(rows: Iterable[tuple[str, str]], opened: OpenedImages | None) -> None:
-    """Say (label, text) rows, without texts that an earlier run on the same images has said."""
+    """Say (label, text) rows that no earlier run on these images has said."""
     said = set() if opened is None else opened.said
     for label, text in rows:
         if text not in said:
@@ -103,7 +105,7 @@ def say_new(rows: Iterable[tuple[str, str]], opened: OpenedImages | None) -> Non
 
 
 def percent(share: float) -> str:
-    """Format a share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
+    """Format a share in five columns: 9.6 %, 71.0 %, or 100 %."""
     text = f"{share:.1%}"
     return " 100%" if text == "100.0%" else f"{text:>5}"
 

@@ -99,7 +99,9 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
 
 
 def keep_weights(model: nn.Module, path: Path, epoch: int) -> None:
-    """Write the current weights of a model in half precision. The untrained ones are rebuilt from the seed."""
+    """Write the current weights of a model in half precision.
+
+    The untrained ones are rebuilt from the seed."""
     state = merged_state(model)
     weights = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     path.parent.mkdir(exist_ok=True)
@@ -191,7 +193,7 @@ def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: i
 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
-    """Return the classes that have images, at most the PR_CLASSES with the lowest F1, in class order."""
+    """Return the PR_CLASSES with images and the lowest F1, in class order."""
     rows = per_class(scores.outputs, names)
     indices = [index for index, row in enumerate(rows) if row.images]
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
@@ -263,9 +265,10 @@ def validation_images(setup: RunSetup) -> Any:
 def predictions_on(
     setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, maps: Iterable[Tensor | None] = repeat(None)
 ) -> list[ImagePrediction]:
-    """Join the val images `rows` with their logits (N, classes), labels (N,) and heat `maps` (G, G).
+    """Join val images with their logits, labels and heat maps.
 
-    The pictures are the originals; each map covers the part that the model saw.
+    Logits (N, classes), labels (N,), `maps` (G, G); `rows` are those of the images. The pictures are the originals;
+    each map covers the part that the model saw.
     """
     images, names = validation_images(setup), setup.data.class_names
     ranked, judged = ranked_classes(logits.softmax(dim=1), names), []

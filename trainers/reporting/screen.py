@@ -30,9 +30,9 @@ FOLDS = 5
 def announce(
     setup: RunSetup, run_dir: Path | None, *, opened: OpenedImages | None = None, resumed: bool = False
 ) -> None:
-    """Print the screen before step 1: images, model, training, notes, and the run's folder unless it is temporary.
+    """Print the screen before step 1: images, model, training, notes, folder.
 
-    A resumed run does not repeat images and model.
+    A temporary folder is not printed. A resumed run does not repeat images and model.
     """
     rows = [] if resumed else [("data", "\n  ".join(describe(setup.data))), ("model", model_line(setup))]
     rows += [("training", training_lines(setup)), *(("note", line) for line in notes_on(setup))]
@@ -43,7 +43,7 @@ def announce(
 
 
 def announce_data(setup: RunSetup, *, opened: OpenedImages) -> None:
-    """Print the images of a setup and notes on it, before the first of several runs."""
+    """Print a setup's images and notes on it, before several runs."""
     say_new([("data", "\n  ".join(describe(setup.data))), *(("note", line) for line in notes_on(setup))], opened)
 
 
@@ -71,7 +71,7 @@ def training_lines(setup: RunSetup) -> str:
 
 
 def weights_taken(config: RunConfig, epoch: int) -> str:
-    """Name the weights that a run keeps: those of the best or last epoch, or the fitted head."""
+    """Name the weights a run keeps: best or last epoch, or fitted head."""
     if config.train.start_head == "fit":
         return "fitted head"
     if not epoch:
@@ -194,8 +194,9 @@ def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
 
 
 def epoch_line(row: dict[str, Any], epochs: int | None, *, val_images: int) -> str:
-    """Format the scores of an epoch in about 70 columns; metrics.csv has more scores and digits. `epochs` None: how
-    many there will be is open."""
+    """Format the scores of an epoch in about 70 columns.
+
+    metrics.csv has more scores and digits. `epochs` None: how many there will be is open."""
     right = percent(row["val_accuracy"])
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"

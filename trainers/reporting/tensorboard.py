@@ -58,9 +58,10 @@ def numbered(tag: str) -> str:
 
 
 class Logger(TensorboardLogger):
-    """Ignite's logger on torch's own writer: the stock constructor silently prefers tensorboardX if it is installed.
+    """Ignite's logger on torch's own writer.
 
-    The writer is opened at the first value: TensorBoard would show a row for an empty file, too.
+    The stock constructor silently prefers tensorboardX if it is installed. The writer is opened at the first value:
+    TensorBoard would show a row for an empty file, too.
     """
 
     def __init__(self, folder: Path, *, purge_step: int) -> None:
@@ -80,12 +81,13 @@ class Logger(TensorboardLogger):
 
 
 class RunLoggers(ExitStack):
-    """Context manager of a run's two loggers and its tracker, which closes them in any case."""
+    """Context manager of a run's two loggers and its tracker; closes them always."""
 
     def __init__(self, folder: Path, *, start_step: int = 0, behind: int = 0) -> None:
-        """Prepare both writers; a run resumed at `start_step` hides what it logged after that step before.
+        """Prepare both writers.
 
-        Scores stand `behind` so many steps, which other runs took for this one."""
+        A run resumed at `start_step` hides what it logged after that step before. Scores stand `behind` so many steps,
+        which other runs took for this one."""
         super().__init__()
         keep_in_order(folder)
         self.behind = behind
@@ -160,18 +162,22 @@ def attach_scores(trainer: Trainer, evaluator: Engine, loggers: RunLoggers, *, c
 
 
 def steps_before(config: RunConfig) -> int:
-    """Return the steps of the longest run that trained a network of this ensemble; 0 for other models."""
+    """Return the steps of the longest run of this ensemble's networks, or 0."""
     runs = [RunFolder(Path(network.weights)) for network in config.model.networks if network.weights]
     return max((int(run.history[-1]["step"]) for run in runs), default=0)
 
 
 def scores(classes: int) -> list[str]:
-    """Return the metrics shown as curves. Top-5 accuracy says little with ten classes and nothing with five."""
+    """Return the metrics shown as curves.
+
+    Top-5 accuracy says little with ten classes and nothing with five."""
     return ["accuracy", "loss", "macro_f1", *(["accuracy_top5"] if classes > 10 else [])]
 
 
 def training_scores(trainer: Trainer) -> dict[str, float]:
-    """Return accuracy and loss as means over the training steps of the epoch; {} if the head was fitted."""
+    """Return mean accuracy and loss over the epoch's training steps.
+
+    {} if the head was fitted."""
     if not trainer.state.iteration:
         return {}
     means = trainer.sums.epoch_means()
@@ -216,7 +222,9 @@ def start_hparams(loggers: RunLoggers, values: Mapping[str, Any]) -> None:
 
 
 def finish_hparams(loggers: RunLoggers, metrics: Mapping[str, float], step: int) -> None:
-    """End the row with the run's final metrics, as scalars of the same run, such as `10_result/accuracy_test`."""
+    """End the row with the run's final metrics, such as `10_result/accuracy_test`.
+
+    They are scalars of the same run."""
     for name, value in metrics.items():
         loggers.val.add_scalar(f"{FINAL}/{name}", value, loggers.behind + step)
     _experiment, _start, end = hparams_summary({}, {})
@@ -232,7 +240,9 @@ def before(setup: RunSetup, run: RunFolder) -> str:
 
 
 def after(setup: RunSetup, run: RunFolder, *, epoch: int, scores: Mapping[str, Scores]) -> str:
-    """Write the page of a finished run: its accuracy on the last split, and its weakest class there."""
+    """Write the page of a finished run: its accuracy and its weakest class.
+
+    Both are those of the last split."""
     config, (split, last) = setup.config, list(scores.items())[-1]
     classes = per_class(last.outputs, setup.data.class_names)
     recall, weakest = min((row.recall, row) for row in classes if row.recall is not None)
@@ -254,7 +264,7 @@ def short_name(config: RunConfig) -> str:
 
 
 def parts_of_head(run: RunFolder) -> Iterator[str]:
-    """Yield what the parts of a fitted head score, as a block of code, and their shares."""
+    """Yield the scores of a fitted head's parts as code, and their shares."""
     from trainers.heads.fit import ranking, shares_of
 
     with suppress(FileNotFoundError, CheckpointError):
@@ -277,9 +287,10 @@ def as_given(flag: str, value: Any) -> str:
 
 
 def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the given options by flag; of an ensemble those that choose images or place, as a plan made the others.
+    """Return the given options by flag.
 
-    If meta.json is damaged, all options that differ from the defaults are returned.
+    Of an ensemble they are those that choose images or place, as a plan made the others. If meta.json is damaged, all
+    options that differ from the defaults are returned.
     """
     usual, config = RunConfig(), run.requested or config
     unsaid = {*run_options(Incidental), *(option for option in run_options() if option.section == "output")}
@@ -290,7 +301,9 @@ def asked_for(config: RunConfig, run: RunFolder) -> dict[str, Any]:
 
 
 def idle(config: RunConfig) -> set[Option]:
-    """List the options that say nothing of a run whose head is fitted; the networks of an ensemble have their own."""
+    """List the options that say nothing of a run whose head is fitted.
+
+    The networks of an ensemble have their own."""
     if config.train.start_head != "fit":
         return set()
     sections = ("model", "train") if config.model.networks else ("train",)
@@ -299,8 +312,9 @@ def idle(config: RunConfig) -> set[Option]:
 
 
 def hparams(config: RunConfig, run: RunFolder) -> dict[str, Any]:
-    """Return the columns of a run in the HPARAMS tab: the given options, and those that every run shows, if they
-    change its result."""
+    """Return the columns of a run in the HPARAMS tab.
+
+    They are the given options, and those that every run shows, if they change its result."""
     without = {option.flag for option in {*run_options(Neutral), *idle(config)}}
     columns = asked_for(config, run) | {option.flag: option.of(config) for option in run_options(Hparam)}
     columns = {flag: value for flag, value in columns.items() if flag not in without}

@@ -58,9 +58,9 @@ def opened_outside(tracker: str) -> bool:
 def open_logger(
     tracker: str, *, project: str, name: str, known: str | None, options: dict[str, str], outside: bool
 ) -> tuple[Any, str]:
-    """Start a run in the tracker, or continue the `known` one; return Ignite's logger and the run's id.
+    """Start a run in the tracker, or continue the `known` one.
 
-    `outside`: use the run that the calling program has opened.
+    Return Ignite's logger and the run's id. `outside`: use the run that the calling program has opened.
     """
     run: dict[str, Any]
     if tracker == "wandb":
@@ -91,11 +91,14 @@ def open_logger(
 
 
 class Tracker:
-    """Context manager of a run in a tracker. The first error of the tracker is printed, and training continues without
-    it."""
+    """Context manager of a run in a tracker.
+
+    The first error of the tracker is printed, and training continues without it."""
 
     def __init__(self, config: RunConfig, run_dir: Path) -> None:
-        """Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used with its settings."""
+        """Open a run in the tracker.
+
+        Raises MissingPackage: the tracker is not installed. OptionError: it cannot be used with its settings."""
         self.name, self.failed = str(config.output.tracker), False
         require(self.name)
         project = re.sub(r"[^\w.-]+", "_", data_name(config.data.source), flags=re.ASCII)
@@ -146,7 +149,7 @@ class Tracker:
         return lambda *given: None if self.failed else self.guard(lambda: output(*given))
 
     def guard(self, send: Callable[[], object]) -> None:
-        """Call `send`; after its first error print a note and send no more, so that training continues."""
+        """Call `send`; after its first error print a note and send no more."""
         try:
             send()
         except Exception as error:

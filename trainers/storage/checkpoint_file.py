@@ -25,7 +25,9 @@ KINDS = {"model": dict, "format_version": int, "class_names": list, "image_spec"
 
 
 def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint in the place of an earlier one of its name. Raises OSError: that one is left as it was."""
+    """Write a checkpoint in the place of an earlier one of its name.
+
+    Raises OSError: that one is left as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside, open(aside, "wb") as file:
         write_tree(file, content)
@@ -37,7 +39,7 @@ def best_of(run_dir: Path | str) -> Path:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint with all weights of its model, and the SHA-256 of its bytes under SEAL.
+    """Read a checkpoint: all its model's weights, and its SHA-256 under SEAL.
 
     Raises CheckpointError: it is damaged, not of this application, of another format, or its weights are not finite.
     """
@@ -62,7 +64,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_best(run: RunFolder) -> dict[str, Any]:
-    """Read the checkpoint of a run's best epoch. Raises CheckpointError: there is none, or it is of another run."""
+    """Read the checkpoint of a run's best epoch.
+
+    Raises CheckpointError: there is none, or it is of another run."""
     checkpoint, changes = read_checkpoint(run.best), ""
     with suppress(OptionError, CheckpointError, FileNotFoundError):  # options that nobody can read tell nothing
         changes = run.changed_since(run.config, checkpoint["config"])
@@ -86,15 +90,18 @@ def seal_of(path: Path) -> str:
 
 
 def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
-    """Load the best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
+    """Load the best model of a run, its preprocessing and its class names.
 
-    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet.
+    The model is on the CPU in evaluation mode. Needs no data. Raises CheckpointError: the file is damaged or no
+    checkpoint, or there is none yet.
     """
     return open_best(RunFolder(Path(run)))[:3]
 
 
 class BestModel(NamedTuple):
-    """Best model of a run on the CPU in evaluation mode, and what its checkpoint says of it."""
+    """Best model of a run, in evaluation mode, and what its checkpoint says.
+
+    It is on the CPU."""
 
     model: nn.Module
     spec: ImageSpec

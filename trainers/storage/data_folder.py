@@ -47,7 +47,7 @@ def claimed_folder(output: OutputConfig, source: str) -> Path:
 
 
 def home_of(run_dir: Path) -> Path | None:
-    """Return the folder of a set in which a run lies; None: it lies in none."""
+    """Return the folder of a set that a run lies in, else None."""
     above = (*run_dir.parents, *run_dir.absolute().parents)
     return next((folder for folder in above if (folder / MARKER).is_file()), None)
 
@@ -70,7 +70,7 @@ def plan_run_directory(config: RunConfig) -> Path:
 
 
 def named_folder(config: RunConfig) -> Path:
-    """Return the folder of a run that has a name, whether it is there or not."""
+    """Return the folder of a run with a name, even before it exists."""
     assert config.output.run_name is not None, "a run without a name is found again by its options"
     return data_folder(config.output, config.data.source) / config.output.run_name
 
@@ -84,7 +84,9 @@ def tuning(output: OutputConfig) -> OutputConfig:
 
 
 def features_folder(output: OutputConfig, source: str) -> Path:
-    """Return the folder of kept features of a set, which runs that only try a learning rate share with the others."""
+    """Return the folder of a set's kept features.
+
+    Runs that only try a learning rate share it with the others."""
     shared = output.output_dir.parent if output.output_dir.name == TUNING else output.output_dir
     return data_folder(replace(output, output_dir=shared), source) / "features"
 
@@ -95,12 +97,11 @@ def free_folder(output: OutputConfig, source: str, name: str, *, going_on: str =
 
 
 def free_in(parent: Path, output: OutputConfig, name: str, *others: Path, going_on: str = "") -> Path:
-    """Return a folder that is free in `parent`: `--run-name`, else `name`, numbered from the second on, with which no
-    folder there or in the `others` begins.
+    """Return a folder that is free in `parent`: `--run-name`, else `name`.
 
-    Nothing is created yet, so that a wrong input leaves nothing behind. A name is taken, too, if a process works in a
-    folder of it that somebody has removed. Raises OptionError: `--run-name` is taken, with how a run in its folder
-    continues."""
+    That is numbered from the second on, and no folder there or in the `others` begins with it. Nothing is created yet,
+    so that a wrong input leaves nothing behind. A name is taken, too, if a process works in a folder of it that
+    somebody has removed. Raises OptionError: `--run-name` is taken, with how a run in its folder continues."""
     if output.run_name is not None:
         folder = parent / output.run_name
         if folder.exists():
@@ -133,7 +134,7 @@ def from_directory(config: RunConfig, directory: Path) -> RunConfig:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file or a folder, or a file that a pattern such as FOLDER/*.tar means."""
+    """Return whether a file or folder is there, or a file of FOLDER/*.tar."""
     return path.exists() or ("*" in path.name and any(path.parent.glob(path.name)))
 
 

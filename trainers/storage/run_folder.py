@@ -47,10 +47,10 @@ WHOLE = ("epoch", "step", "val_accuracy", "val_loss")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Folder of a run. Each file is read and checked when it is first asked for, and kept; a new object reads anew,
-    also what this one has written.
+    """Folder of a run; each file is read and checked once.
 
-    Raises FileNotFoundError: the run has no such file. CheckpointError: it is damaged.
+    A new object reads anew, also what this one has written. Raises FileNotFoundError: the run has no such file.
+    CheckpointError: it is damaged.
     """
 
     path: Path
@@ -92,7 +92,7 @@ class RunFolder:
         return folder_lock.held(self.path)
 
     def refuse_links_out(self) -> None:
-        """Raise CheckpointError for a link that leads out of a run, and for what is neither a file nor a folder.
+        """Raise CheckpointError for links out of a run, and for special files.
 
         A run may be a stranger's, and its files are read and replaced."""
         home = os.path.realpath(self.path)
@@ -105,7 +105,9 @@ class RunFolder:
 
     @cached_property
     def given(self) -> RunConfig:
-        """Options as config.json holds them, from wherever it was started. Raises OptionError: not those of a run."""
+        """Return the options in config.json, as they are there.
+
+        Raises OptionError: not those of a run."""
         path = self.path / "config.json"
         try:
             config: RunConfig = from_dict(RunConfig, read_json(path))
@@ -115,7 +117,7 @@ class RunFolder:
 
     @cached_property
     def config(self) -> RunConfig:
-        """Options of the run, with its files where they are now."""
+        """Return the options of the run, with its files where they are now."""
         return self.at_present(self.given)
 
     def at_present(self, config: RunConfig) -> RunConfig:
@@ -129,12 +131,12 @@ class RunFolder:
 
     @property
     def split_file(self) -> Path:
-        """Table of the images and their splits, which need not be there."""
+        """Return the table of images and splits, which need not be there."""
         return self.path / "split.csv"
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """Table that meta.json holds, about the start of the run."""
+        """Return the table of meta.json, about the start of the run."""
         path = self.path / "meta.json"
         values = read_json(path, **META)
         names = values["class_names"]
@@ -143,14 +145,14 @@ class RunFolder:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """The same as `meta`, but nothing where that is missing or damaged."""
+        """Return `meta`, or nothing where that is missing or damaged."""
         with suppress(FileNotFoundError, CheckpointError):
             return self.meta
         return {}
 
     @property
     def requested(self) -> RunConfig | None:
-        """Options as they were given; None: meta.json does not say."""
+        """Return the options as they were given; None: meta.json does not say."""
         with suppress(OptionError):
             if "requested" in self.about:
                 return from_dict(RunConfig, self.about["requested"])
@@ -158,13 +160,13 @@ class RunFolder:
 
     @property
     def started_in(self) -> Path | None:
-        """Directory in which the run started; None: meta.json does not say."""
+        """Return the directory the run started in; None: meta.json does not say."""
         directory = self.about.get("directory")
         return None if directory is None else Path(directory)
 
     @property
     def moment(self) -> str:
-        """When a run was started, or kept by a command of several; copies of its files keep that. Empty: unknown."""
+        """Return when a run was started or kept, the same in copies; empty: unknown."""
         return self.kept or self.started
 
     @property
@@ -173,17 +175,17 @@ class RunFolder:
 
     @property
     def kept(self) -> str:
-        """When a command of several kept this run; empty: none did."""
+        """Return when a command of several kept this run; empty: none did."""
         return str(self.about.get("kept") or "")
 
     @property
     def is_of_this_command(self) -> bool:
-        """Whether this very command line began the run, but for options that change no result."""
+        """Return whether this very command line began the run, neutral options aside."""
         return [*telling(self.about.get("argv", ()))] == [*telling(command_line())]
 
     @property
     def seen(self) -> list[str]:
-        """Lines about images that the start of the run was trained on."""
+        """Return lines about images that the run's start was trained on."""
         said = self.about.get("seen")
         return [str(line) for line in said] if isinstance(said, list) else []
 
@@ -193,7 +195,7 @@ class RunFolder:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Table that summary.json holds: how far the run is, and what it found."""
+        """Return the table of summary.json: how far the run is, what it found."""
         path = self.path / "summary.json"
         values = read_json(path, **SUMMARY)
         if values["status"] == "finished":
@@ -209,8 +211,7 @@ class RunFolder:
 
     @cached_property
     def progress(self) -> dict[str, Any]:
-        """The same as `summary`; where that is missing or damaged, the run has started, and has done something if it
-        has best weights."""
+        """Return `summary`; one that is lost says running, and an epoch for best weights."""
         with suppress(FileNotFoundError, CheckpointError):
             return self.summary
         return {"status": "running", "epochs": len(self.checkpoints("best"))}
@@ -221,7 +222,7 @@ class RunFolder:
 
     @property
     def unfinished(self) -> str:
-        """Line that the run ended before its last planned epoch, and how it continues; empty where it did not."""
+        """Return a line if the run ended early, with how it continues; else empty."""
         with suppress(FileNotFoundError, CheckpointError):
             if (status := self.summary["status"]) != "finished":
                 ended = "is running or was killed" if status == "running" else f"was {status}"
@@ -231,7 +232,7 @@ class RunFolder:
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        """Rows of metrics.csv, one per epoch: numbers, None where a cell is empty."""
+        """Return metrics.csv, a row per epoch: numbers, None where a cell is empty."""
         path = self.path / "metrics.csv"
         require_file(path)
         try:
@@ -258,7 +259,7 @@ class RunFolder:
 
     @cached_property
     def heads(self) -> dict[str, Any]:
-        """Scores of the parts of a fitted head."""
+        """Return the scores of the parts of a fitted head."""
         return read_json(self.path / "heads.json")
 
     def checkpoints(self, kind: str) -> list[Path]:
@@ -275,7 +276,7 @@ class RunFolder:
         raise CheckpointError(f"{self}/checkpoints has no best.safetensors, the weights of the best epoch")
 
     def changed_since(self, config: RunConfig, plain: dict[str, Any]) -> str:
-        """List the options on which the bits of the run depend that are others in a checkpoint, whose are `plain`."""
+        """List the options that decide the run's bits and differ from a checkpoint's, `plain`."""
         begun = self.at_present(from_dict(RunConfig, plain))
         fixed = (option for option in run_options() if Movable not in option.marks)
         pairs = ((option, option.of(begun), option.of(config)) for option in fixed)
@@ -301,7 +302,7 @@ class RunFolder:
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the run directories in a folder, at whatever depth their names put them; hidden ones are unfinished."""
+    """Yield the run directories in a folder, at any depth; hidden ones are unfinished."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith(".") or not path.is_dir():
             continue
@@ -313,7 +314,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
-    """Forbid network, downloads and unpacking in the block: the files of a run may be a stranger's.
+    """Forbid network, downloads and unpacking: a run's files may be a stranger's.
 
     `may_fetch_images`: images may be fetched, as a person named the folder for them.
     """
@@ -347,7 +348,7 @@ def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
 
 
 def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
-    """Like `read_json`, but None if the file is missing or damaged."""
+    """Read JSON like `read_json`, but return None for a missing or damaged file."""
     with suppress(FileNotFoundError, CheckpointError):
         return read_json(path, **kinds)
     return None

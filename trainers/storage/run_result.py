@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """Result of a run. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
-    `images`: how many each split has. As the last line of a notebook's cell it is a table of its scores."""
+    """Result of a run; a notebook shows it as a table of its scores.
+
+    Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split. `images`: how many each
+    split has."""
 
     run_dir: Path
     best_epoch: int
@@ -56,19 +58,19 @@ class RunResult:
 
     @cached_property
     def folder(self) -> RunFolder:
-        """What else the run has left."""
+        """Return what else the run has left."""
         return RunFolder(self.run_dir)
 
     @property
     def scores(self) -> "pd.DataFrame":
-        """Return a row per split and a column per metric: of the best epoch's weights, as fractions."""
+        """Return the best weights' metrics as fractions: a row per split."""
         import pandas as pd
 
         found = {split: metrics for split, metrics in (("val", self.val), ("test", self.test)) if metrics}
         return pd.DataFrame.from_dict(found, orient="index").rename_axis("split")
 
     def plot(self) -> "Figure":
-        """Draw loss and accuracy of each epoch, train and val, with matplotlib; the best epoch is marked."""
+        """Draw each epoch's loss and accuracy, train and val; mark the best."""
         from trainers.reporting.figures.results import learning_figure
 
         return learning_figure(self.epochs, best_epoch=self.best_epoch, title=str(self.run_dir))
@@ -81,7 +83,7 @@ class RunResult:
         return pd.DataFrame(self.epochs).apply(pd.to_numeric)
 
     def predictions(self, split: str = "test") -> "pd.DataFrame":
-        """Return a row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class.
+        """Return a row per image: path, label, predicted, and `p(NAME)` per class.
 
         Raises DataError: the run has no such split. CheckpointError: a file is damaged."""
 
@@ -105,9 +107,9 @@ def read_result(run: RunFolder) -> RunResult:
 
 
 def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:
-    """Return the run with the best validation score; ties go to the lower loss, then to the first.
+    """Return the run with the best validation score.
 
-    The runs must share their validation images."""
+    Ties go to the lower loss, then to the first. The runs must share their validation images."""
     return max(results, key=lambda result: rank_key(select)(result.val))
 
 
@@ -122,7 +124,9 @@ class SavedPredictions(NamedTuple):
 
 
 def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
-    """Read a file of a run whose classes are `names`. Raises DataError: it is damaged, or of other classes."""
+    """Read a file of a run whose classes are `names`.
+
+    Raises DataError: it is damaged, or of other classes."""
     paths, labels, predicted, probabilities = (_of_file if path.suffix == ".npz" else _of_table)(path, names)
     if not paths:
         raise DataError(f"{path} has no rows")
@@ -132,7 +136,9 @@ def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
 
 
 def predictions_of(run: RunFolder, split: str) -> SavedPredictions:
-    """Read what a finished run predicted on a split. Raises DataError: it has no such split, or a file is damaged."""
+    """Read what a finished run predicted on a split.
+
+    Raises DataError: it has no such split, or a file is damaged."""
     table = run.path / "eval" / f"{split}_predictions.csv"
     path = table if table.is_file() else table.with_suffix(".npz")
     if not path.is_file():
@@ -141,7 +147,7 @@ def predictions_of(run: RunFolder, split: str) -> SavedPredictions:
 
 
 def predictions_frame(run: RunFolder, split: str) -> "pd.DataFrame":
-    """Return a row per image of a split: path, label, predicted, and a column `p(NAME)` for each class.
+    """Return a row per image: path, label, predicted, and `p(NAME)` per class.
 
     Raises DataError: the run has no such split, or a file is damaged.
     """

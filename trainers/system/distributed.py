@@ -90,7 +90,9 @@ def own_device(name: str) -> torch.device:
 
 
 def broadcast(make: Callable[[], T]) -> T:
-    """Call `make` on rank 0 and return its tensors and plain data in all processes; its error is raised in all."""
+    """Call `make` on rank 0; return its tensors and plain data in all processes.
+
+    Its error is raised in all, too."""
     if world_size() == 1:
         return make()
     made, error = attempt(make) if is_main_process() else (None, None)
@@ -130,7 +132,9 @@ def require_equal(make: Callable[[], str], what: str) -> None:
 
 
 def main_process_first(make: Callable[[], T]) -> T:
-    """Call `make` in each process, on rank 0 before the others so that only it downloads. If one fails, all fail."""
+    """Call `make` in each process, first on rank 0, which alone downloads.
+
+    If one fails, all fail."""
     if world_size() == 1:
         return make()
     made: Any = None
@@ -175,14 +179,17 @@ def raise_elsewhere(errors: Sequence[tuple[str, int] | None]) -> None:
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Copy the running statistics of rank 0, which are saved, to all processes: each has those of its slices."""
+    """Copy rank 0's running statistics, which are saved, to all processes.
+
+    Each has those of its slices."""
     for buffer in model.buffers() if world_size() > 1 else ():
         dist.broadcast(buffer, src=0)
 
 
 def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -> nn.Module:
-    """Return the model as each process trains it; evaluation and checkpoints use the plain model, which shares its
-    weights."""
+    """Return the model as each process trains it.
+
+    Evaluation and checkpoints use the plain model, which shares its weights."""
     if world_size() == 1:
         return model
     device_ids = [device.index] if device.type == "cuda" else None
@@ -190,7 +197,9 @@ def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -
 
 
 def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -> None:
-    """Check for signals after each iteration of both engines and at the end of each epoch. Attach last."""
+    """Check for signals after each iteration and epoch of both engines.
+
+    Attach last."""
     if world_size() == 1:
         for engine in (trainer, evaluator):
             engine.add_event_handler(Events.ITERATION_COMPLETED, signals.check)

@@ -18,7 +18,9 @@ from common.files import hidden
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Lock the folder, which need not exist yet, inside the block. Raises OptionError: another process holds it."""
+    """Lock the folder, which need not exist yet, inside the block.
+
+    Raises OptionError: another process holds it."""
     from filelock import FileLock, Timeout  # its import takes as long as a tenth of --help
 
     path = path_of(folder)
@@ -46,7 +48,7 @@ def held(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def in_turn(file: Path) -> Iterator[None]:
-    """Wait until no other process of this program works on a file, at most an hour."""
+    """Wait until no process of this program works on a file, at most an hour."""
     from filelock import FileLock, Timeout
 
     lock, path = None, hidden(file, ".lock")
@@ -63,9 +65,9 @@ def in_turn(file: Path) -> Iterator[None]:
 
 
 def hold(folder: Path, holding: ExitStack) -> bool:
-    """Hold a folder until `holding` is closed; False where it is taken, came or went meanwhile: then choose again.
+    """Hold a folder until `holding` is closed; False: choose again.
 
-    Raises OptionError: another process works in it."""
+    It was taken, came or went meanwhile. Raises OptionError: another process works in it."""
     there = folder.exists()
     try:
         holding.enter_context(held(folder))
@@ -80,7 +82,9 @@ def hold(folder: Path, holding: ExitStack) -> bool:
 
 
 def refuse_held(folder: Path) -> None:
-    """Raise OptionError: a process works in a folder, which it may not have made yet, or somebody has removed."""
+    """Raise OptionError where a process works in a folder.
+
+    It may not have made it yet, or somebody has removed it."""
     if path_of(folder).exists():
         with held(folder):
             pass

@@ -88,7 +88,9 @@ def choose_waiting(words: Sequence[str]) -> None:
 
 
 def others_compute() -> bool:
-    """Return whether other processes use this one's processors, over the last minute and now; False if not on Linux."""
+    """Return whether other processes use this one's processors.
+
+    They have over the last minute, and do now. False if not on Linux."""
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             minute, _, _, running, *_ = file.read().split()
@@ -119,7 +121,9 @@ def leave_out_zero_redundancy() -> None:
 
 
 def leave_full_disks_to_writers() -> None:
-    """Suppress the traceback of a TensorBoard writer thread that cannot write: its next call raises the error."""
+    """Suppress the traceback of a TensorBoard writer thread that cannot write.
+
+    Its next call raises the error."""
 
     def say_others(failed: threading.ExceptHookArgs) -> None:
         of_a_writer = type(failed.thread).__module__.startswith("tensorboard.")

@@ -18,14 +18,14 @@ AMP_DTYPES = {"off": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.f
 
 
 def amp_dtype_on(device: torch.device, amp: str) -> torch.dtype | None:
-    """Return the autocast dtype on a device; a CPU computes in float32 in place of fp16."""
+    """Return a device's autocast dtype; a CPU computes float32 in place of fp16."""
     return None if amp == "fp16" and device.type == "cpu" else AMP_DTYPES.get(amp)
 
 
 def set_precision(device: torch.device, amp: str) -> None:
-    """Allow a GPU to use TF32 for float32 products unless `--amp off` asks for full precision; does nothing on a CPU.
+    """Allow a GPU to use TF32 for float32 products unless `--amp off`.
 
-    TF32 rounds factors to 10 bits and is several times as fast.
+    That asks for full precision. Does nothing on a CPU. TF32 rounds factors to 10 bits and is several times as fast.
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if amp == "off" else "high")
@@ -33,15 +33,18 @@ def set_precision(device: torch.device, amp: str) -> None:
 
 
 def precision_to_use(device: torch.device, amp: str) -> torch.dtype | None:
-    """Set the precision of predictions and return the autocast dtype: that of the run on a GPU, float32 on a CPU."""
+    """Set the precision of predictions and return the autocast dtype.
+
+    It is that of the run on a GPU, float32 on a CPU."""
     set_precision(device, amp)
     return None if device.type == "cpu" else AMP_DTYPES.get(amp)
 
 
 def compute_deterministically() -> None:
-    """Restrict this process to deterministic algorithms. Call it before CUDA starts: cuBLAS reads the variable then.
+    """Restrict this process to deterministic algorithms.
 
-    An operation without such an algorithm raises RuntimeError.
+    Call it before CUDA starts: cuBLAS reads the variable then. An operation without such an algorithm raises
+    RuntimeError.
     """
     os.environ.setdefault(CUBLAS, ":4096:8")
     torch.use_deterministic_algorithms(True)

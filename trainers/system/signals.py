@@ -16,8 +16,9 @@ ONE_REQUEST = 1.0
 
 
 class Signals:
-    """Signal state: the first signal raises Interrupted, after the current step; a second Ctrl-C ends the process at
-    once."""
+    """Signal state of a command.
+
+    The first signal raises Interrupted, after the current step; a second Ctrl-C ends the process at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None

@@ -42,7 +42,9 @@ FILE = "eval/faithfulness.json"
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """How faithful the maps of a method are to a model. Costs are mean drops in probability over the images."""
+    """How faithful the maps of a method are to a model.
+
+    Costs are mean drops in probability over the images."""
 
     method: str
     images: int
@@ -68,7 +70,9 @@ class Faithfulness:
 
 
 def read_faithfulness(run_dir: Path) -> dict[str, Faithfulness]:
-    """Read what was measured on the best weights of a run, by method. Returns {} if the file is damaged."""
+    """Read what was measured on a run's best weights, by method.
+
+    Returns {} if the file is damaged."""
     try:
         values = read_json(run_dir / FILE)
         if values["weights"] != seal_of(best_of(run_dir)):
@@ -84,7 +88,7 @@ def read_faithfulness(run_dir: Path) -> dict[str, Faithfulness]:
 def measure_run(
     run_dir: Path, model: nn.Module, dataset: Any, *, method: str = "auto", seconds: float = math.inf
 ) -> Faithfulness | None:
-    """Measure a method on validation images of a run, and save the result in the run.
+    """Measure a method on a run's validation images, and save the result there.
 
     Returns None without images, or if the first batch shows that all would take more than `seconds`. Raises NoMap: the
     method has no maps for this model.
@@ -125,7 +129,9 @@ def measure_maps(
 
 
 def paired(leads: Tensor) -> float:
-    """Return the one-sided p value of a paired t test of mean difference (N,) <= 0; 0 or 1 where it is undefined."""
+    """Return the one-sided p value of a paired t test of mean <= 0.
+
+    `leads` is (N,). It is 0 or 1 where the test is undefined."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
         return float(len(leads) < 2 or not float(leads.mean()) > 0)
     from scipy.special import stdtr  # scipy.stats, which has the test, takes 0.7 s to import
@@ -135,7 +141,7 @@ def paired(leads: Tensor) -> float:
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Measure the fall of each image's class probability without its brightest and without a random fifth.
+    """Measure how far probabilities fall without the brightest and a random fifth.
 
     Both are (B,); the second is a mean over DRAWS.
     """
@@ -156,7 +162,7 @@ def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tens
 
 
 def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift each mask (B, N, N) by random numbers of rows and columns, wrapping around the edges."""
+    """Shift each mask (B, N, N) at random, wrapping around the edges."""
     side = marks.size(-1)
     shifts = torch.randint(side, (len(marks), 2), generator=generator).tolist()
     return torch.stack([mark.roll(shift, dims=(0, 1)) for mark, shift in zip(marks, shifts, strict=True)])

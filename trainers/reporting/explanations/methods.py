@@ -101,7 +101,7 @@ def _layer_norm(
 
 
 def integrated_attnlrp(subject: Subject) -> Tensor:
-    """Map (B, G, G) the relevance, integrated from the blurred image to the image, and squared.
+    """Map (B, G, G) the relevance, integrated from the blurred image and squared.
 
     The relevance of a pixel is the mean gradient times its difference from the blurred image, so that a bright uniform
     sky is not evidence by its brightness. Squaring keeps the order of cells and brings out the strongest.
@@ -113,7 +113,9 @@ def integrated_attnlrp(subject: Subject) -> Tensor:
 
 
 def relevance_gradient(subject: Subject) -> Tensor:
-    """Differentiate the log odds by the images under the rules: (B, C, S, S). Raises NoMap: not a Transformer."""
+    """Differentiate the log odds by the images under the rules: (B, C, S, S).
+
+    Raises NoMap: not a Transformer."""
     images = subject.images.detach().requires_grad_()
     with torch.enable_grad(), Rules() as rules:
         try:
@@ -160,7 +162,7 @@ def layer_map(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def deepest(subject: Subject) -> tuple[Tensor, Tensor]:
-    """Return the last activations (B, K, h, w) of the coarsest sufficient resolution, and the logits.
+    """Return the last activations (B, K, h, w) of sufficient resolution, and the logits.
 
     A resolution is sufficient with FEWEST cells per side. If there is none, the finest one is used. Raises NoMap: the
     model has no feature maps.
@@ -210,7 +212,7 @@ def occlusion(subject: Subject) -> Tensor:
 
 
 def rollout(subject: Subject) -> Tensor:
-    """Multiply the attention of all layers along the residual stream (Abnar and Zuidema 2020), for no class."""
+    """Multiply all layers' attention along the residual stream (Abnar and Zuidema 2020), for no class."""
     return maps_of(subject.network, subject.images).rollout
 
 
@@ -256,7 +258,7 @@ class HeatMaps:
 
     @property
     def of_class(self) -> bool:
-        """True if the maps explain classes; False if they are about the images as a whole."""
+        """Return whether the maps explain classes, not images as a whole."""
         return self.method == "auto" or METHODS[self.method].of_class
 
 
@@ -265,10 +267,11 @@ def title_of(method: str) -> str:
 
 
 def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *, method: str = "auto") -> HeatMaps:
-    """Compute heat maps of normalised images (B, C, S, S) for `classes` (B,), by default the predicted ones.
+    """Compute heat maps of normalised images (B, C, S, S) for `classes` (B,).
 
-    The model must be in evaluation mode; its parameters and their gradients are not changed. The same input gives the
-    same bits. Raises OptionError: there is no such method. NoMap: it has no map for this model.
+    These are by default the predicted ones. The model must be in evaluation mode; its parameters and their gradients
+    are not changed. The same input gives the same bits. Raises OptionError: there is no such method. NoMap: it has no
+    map for this model.
     """
     if method not in ("auto", *METHODS):
         raise OptionError(f"no method {method!r} for heat maps; known: auto, {', '.join(METHODS)}")
@@ -283,7 +286,9 @@ def heat_maps(model: nn.Module, images: Tensor, classes: Tensor | None = None, *
 
 
 def first_maps(subject: Subject, method: str) -> tuple[str, Tensor]:
-    """Return the name and the maps of a method; for `auto` of the first of BEST_FIRST that has maps for the network."""
+    """Return the name and the maps of a method.
+
+    `auto` is the first of BEST_FIRST that has maps for the network."""
     reasons = []
     for name in BEST_FIRST if method == "auto" else (method,):
         try:

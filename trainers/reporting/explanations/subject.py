@@ -21,7 +21,7 @@ class NoMap(OptionError):
 
 @dataclass(frozen=True)
 class Subject:
-    """A network in evaluation mode, normalised images (B, C, S, S), and a class for each.
+    """A network in evaluation mode, normalised images (B, C, S, S), and their classes.
 
     `head` turns the outputs of the network into logits (B, classes). It is the identity, except for a network of a
     ensemble.
@@ -55,12 +55,16 @@ def cells(side: int) -> int:
 
 
 def on_cells(values: Tensor) -> Tensor:
-    """Average the relevance of pixels over each cell, (B, S, S) -> (B, N, N): single pixels are too noisy."""
+    """Average the relevance of pixels over each cell, (B, S, S) -> (B, N, N).
+
+    Single pixels are too noisy."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
 
 
 def resized(maps: Tensor, side: int) -> Tensor:
-    """Resize maps (B, G, G) to `side` cells per side; parts of a patch are as bright as the patch."""
+    """Resize maps (B, G, G) to `side` cells per side.
+
+    Parts of a patch are as bright as the patch."""
     if side % maps.size(-1) == 0:
         return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
     if maps.size(-1) > side:
@@ -69,7 +73,9 @@ def resized(maps: Tensor, side: int) -> Tensor:
 
 
 def shares(values: Tensor) -> Tensor:
-    """Clip each map (B, G, G) at 0 and divide it by its sum: float32 on the CPU; a map without positive values is 0."""
+    """Clip each map (B, G, G) at 0 and divide it by its sum.
+
+    float32 on the CPU; a map without positive values is 0."""
     values = values.detach().float().cpu().nan_to_num(posinf=0.0, neginf=0.0).clamp(min=0)
     total = values.sum(dim=(1, 2), keepdim=True)
     return values / total.clamp(min=torch.finfo(torch.float32).tiny)
@@ -95,7 +101,7 @@ def blurred(images: Tensor) -> Tensor:
 
 
 def along_path(subject: Subject, start: Tensor) -> Iterator[Subject]:
-    """Yield the subject at each of the POINTS on the path from `start` to its images.
+    """Yield the subject at the POINTS between `start` and its images.
 
     At the image itself the gradient of a confident model is flat and noisy, so gradients are averaged along a path:
     integrated gradients (Sundararajan, Taly and Yan 2017, arXiv:1703.01365).
@@ -108,7 +114,9 @@ def along_path(subject: Subject, start: Tensor) -> Iterator[Subject]:
 
 
 def without(images: Tensor, removed: Tensor, instead: Tensor) -> Tensor:
-    """Replace the cells of images (B, C, S, S) that masks (B, N, N) mark by those of `instead`."""
+    """Replace cells of images (B, C, S, S), marked by masks (B, N, N).
+
+    Those of `instead` take their place."""
     mask = F.interpolate(removed[:, None].float(), size=images.shape[2:], mode="nearest") > 0.5
     return torch.where(mask, instead, images)  # one image and many masks, or as many of both
 

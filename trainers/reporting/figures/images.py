@@ -40,14 +40,14 @@ class ImagePrediction:
 
     @property
     def probability(self) -> float:
-        """Probability of the predicted class."""
+        """Return the probability of the predicted class."""
         return self.ranked[0][1]
 
 
 def ranked_classes(
     probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None
 ) -> list[tuple[tuple[str, float], ...]]:
-    """Rank the classes of each row (B, classes), ties in class order; or only the `top` most probable."""
+    """Rank each row's classes (B, classes), or only the `top`; ties in class order."""
     if top is None:
         best, order = probabilities.sort(dim=1, descending=True, stable=True)
     else:

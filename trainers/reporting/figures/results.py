@@ -108,7 +108,9 @@ def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: i
 def coverage_picture(
     confidence: NDArray, correct: NDArray, *, title: str, sizes: NDArray | None = None, level: float = WANTED
 ) -> bytes:
-    """Draw accuracy over coverage as a PNG; `sizes` (N,) are the sizes of the images' prediction sets at `level`."""
+    """Draw accuracy over coverage as a PNG.
+
+    `sizes` (N,) are the sizes of the images' prediction sets at `level`."""
     figure = Figure(figsize=(5, 4 if sizes is None else 5.6), layout="constrained")
     if sizes is None:
         top = figure.subplots()
@@ -120,7 +122,7 @@ def coverage_picture(
 
 
 def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: str) -> None:
-    """Draw the accuracy on the k most confident images over k as a share of all."""
+    """Draw the accuracy on the most confident images over their share."""
     share, mean = answered(confidence, correct), float(correct.mean())
     coverage = np.arange(1, len(correct) + 1) / len(correct)
     axis.plot(coverage, accuracy_by_coverage(confidence, correct), color=BLUE, label="this model")
@@ -137,7 +139,7 @@ def draw_coverage(axis: Axes, confidence: NDArray, correct: NDArray, *, title: s
 
 
 def draw_sizes(axis: Axes, sizes: NDArray, level: float) -> None:
-    """Draw how many images have a set of one class, of two, and so on; large sets share a bar."""
+    """Draw how many images have sets of each size; large ones share a bar."""
     most = min(int(sizes.max()), MOST_CLASSES)
     names = [*map(str, range(1, most)), f"{most}+" if int(sizes.max()) > most else str(most)]
     axis.bar(names, np.bincount(sizes.clip(max=most), minlength=most + 1)[1:], color=BLUE, alpha=0.7)
@@ -155,7 +157,9 @@ def tidy(*axes) -> None:
 
 
 def png(figure: Figure, *, dpi: int = 120) -> bytes:
-    """Render a figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
+    """Render a figure as an RGB PNG, lightly compressed.
+
+    That is 8 % more bytes in a third of the time."""
     figure.set_dpi(dpi)
     canvas, content = FigureCanvasAgg(figure), io.BytesIO()
     canvas.draw()

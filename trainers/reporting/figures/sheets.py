@@ -36,7 +36,7 @@ EVEN = 0.5
 
 
 class Tile(NamedTuple):
-    """One image (uint8 (h, w, 3)) of a sheet, and the lines below it: text and colour."""
+    """One image (uint8 (h, w, 3)) of a sheet, and its lines: text, colour."""
 
     picture: np.ndarray
     caption: tuple[tuple[str, str], ...]
@@ -46,9 +46,9 @@ png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
-    """Scale uint8 (C, h, w) to a white square (t, t, 3) with t near `side`.
+    """Scale uint8 (C, h, w) to a white square of about `side` pixels.
 
-    Pixels of small images stay sharp squares; large images are shrunk smoothly.
+    uint8 (t, t, 3). Pixels of small images stay sharp squares; large images are shrunk smoothly.
     """
     return squared(scaled(pixels, side))
 
@@ -70,7 +70,7 @@ def squared(picture: np.ndarray) -> np.ndarray:
 
 
 def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarray:
-    """Overlay an image with a map (G, G): (h, w, 3), whose longer side is near `side`."""
+    """Overlay an image with a map (G, G): (h, w, 3) of about `side` pixels."""
     assert image.pixels is not None
     picture = scaled(image.pixels, side)
     view = image.view
@@ -89,9 +89,10 @@ def brightness(values: Tensor) -> Tensor:
 
 
 def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Resize a map (G, G) to a picture of `size` (height, width); also return the mask of the pixels that it covers.
+    """Resize a map (G, G) to `size`; also return the mask that it covers.
 
-    `view` is the part of the picture that the map covers, in its pixels (`datasets.fitting.view_of`).
+    `size` is (height, width) of a picture. `view` is the part of the picture that the map covers, in its pixels
+    (`datasets.fitting.view_of`).
     """
     height, width = size
     box = view or Box(0, 0, width, height)
@@ -160,7 +161,9 @@ def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: 
 
 
 def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
-    """Draw an image with its predicted class, and maps (title, (G, G)) over it side by side."""
+    """Draw an image with its predicted class, and maps over it side by side.
+
+    Maps are (title, (G, G))."""
     assert image.pixels is not None
     taken_for = f"{ellipsis(image.predicted, 30)} {image.probability:.0%}"
     tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
@@ -173,7 +176,9 @@ def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, ti
 def batch_sheet(
     originals: Sequence[np.ndarray], images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str
 ) -> Figure:
-    """Draw pictures, uint8 (C, h, w), next to their normalised images (B, C, S, S), normalisation undone."""
+    """Draw pictures next to their normalised images, normalisation undone.
+
+    uint8 (C, h, w) and (B, C, S, S)."""
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
@@ -182,7 +187,7 @@ def batch_sheet(
 
 
 def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
-    """Return the caption of an image: its predicted class, its true class if known, and its full file name."""
+    """Return an image's caption: predicted class, true class if known, file name."""
     texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
     if image.label is not None:
         of_label = dict(image.ranked).get(image.label)
@@ -214,7 +219,7 @@ def heads_figure(maps: Tensor, *, asking: str) -> Figure:
 
 
 def distance_figure(distance: Tensor, *, title: str) -> Figure:
-    """Draw the mean attention distance (L, H) of every head: figure 7 of Dosovitskiy et al. 2020."""
+    """Draw every head's mean attention distance (L, H): figure 7 of Dosovitskiy et al. 2020."""
     layers, heads = distance.shape
     figure = Figure(figsize=(5.4, 3.6), layout="constrained")
     axis = figure.subplots()
