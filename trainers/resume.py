@@ -44,9 +44,7 @@ def resume(
     opened: OpenedImages | None = None,
     **given: Any,
 ) -> RunResult:
-    """Train a stopped run to its end, as if it had never stopped.
-
-    A finished run is left as it is.
+    """Train a stopped run to its end as if never stopped; a finished one stays.
 
     Args:
         epochs: more than planned re-plan the learning rate, so the run is then no longer the one it would have been.
