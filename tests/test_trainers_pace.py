@@ -91,6 +91,11 @@ def test_measuring_leaves_the_job_as_it_is(tmp_path):
     assert min(pace.step, pace.epoch, pace.scored("val"), pace.fixed) > 0 <= pace.decoding
 
 
+def test_a_rate_that_only_a_warm_up_makes_possible_is_measured(tmp_path):
+    setup = prepare(digits_run(tmp_path, lr=1e30, clip_norm=0.0))
+    assert measure(setup, seconds=0.01).step > 0
+
+
 def test_a_slower_first_step_is_part_of_a_run(tmp_path, monkeypatch, clock):
     """With --compile it takes minutes."""
     setup = prepare(digits_run(tmp_path))

@@ -18,6 +18,7 @@ from datasets.loaders import loader_like, stop_workers
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.engine.engines import autocast
 from trainers.engine.handlers import reset_peak_memory
+from trainers.engine.optim import set_learning_rate
 from trainers.reporting import console
 from trainers.setup import RunSetup, head_of, optimizer_of, trainer_of
 from trainers.system import distributed
@@ -148,6 +149,7 @@ def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
     scoring = together(cost_of_forward(setup, batches[0][0][: images_timed(setup)].to(setup.device)))
     model = copy.deepcopy(setup.model)
     copied = dataclasses.replace(setup, model=model, optimizer=optimizer_of(model, setup.config))
+    set_learning_rate(copied.optimizer, 0.0)  # the run's own, without its warm-up, could diverge
     if setup.config.train.cache_features == "on":
         starting, training = cost_of_step(*on_features(copied, batches), seconds=seconds / 20)
         decoding, scoring = decoding + scoring.seconds(size, batch=size) / size, training  # no scores take longer
