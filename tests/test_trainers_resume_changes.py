@@ -14,11 +14,12 @@ from common.options import Movable
 from trainers.auto_resume import train_or_resume
 from trainers.config import run_options, to_dict
 from trainers.resolve import UserObjects
-from trainers.resume import open_run, refuse_an_edited_config, resume
+from trainers.resume import open_run, refuse_an_edited_config, refuse_another_number_of_processes, resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.run_folder import RunFolder, read_json
 from trainers.storage.run_result import read_result
+from trainers.system import distributed
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,12 @@ def test_best_weights_that_are_gone_or_damaged_are_one_line_before_a_step_is_tak
     lose(best_of(crashed))
     with pytest.raises(CheckpointError, match="best"):
         resume(crashed, handlers=[crash_after(3)])
+
+
+def test_another_number_of_processes_is_refused_saying_which(crashed_once, monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    with pytest.raises(OptionError, match="was started with 1 process, not 2: resume it without torchrun"):
+        refuse_another_number_of_processes(RunFolder(crashed_once))
 
 
 def test_weights_under_the_name_of_a_state_give_way_to_the_state_before(crashed, capsys):

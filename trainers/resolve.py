@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from common.errors import DataError, OptionError
+from common.text import pluralise
 from datasets.bundle import DataBundle, Samples
 from datasets.fitting import chosen_fit
 from datasets.image_dataset import ImageDataset
@@ -214,11 +215,11 @@ def read_data(
     if config.data.batch_size is not None and config.data.batch_size < slices:
         raise OptionError(
             f"a step of batch_size={config.data.batch_size} images cannot be cut into {slices} parts"
-            f" ({processes} processes x accumulate={config.train.accumulate})"
+            f" ({pluralise(processes, 'process')} x accumulate={config.train.accumulate})"
         )
     for split, size in data.dataset_sizes.items():
         if size < processes:
-            raise OptionError(f"the {split} split has {size} images, too few for {processes} processes")
+            raise OptionError(f"the {split} split has {pluralise(size, 'image')}, too few for {processes} processes")
     return data, seen
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.errors import CheckpointError, OptionError, report_damage
 from common.files import MARK, remove_leftovers
+from common.text import pluralise
 from datasets.open import OpenedImages
 from trainers.config import RunConfig
 from trainers.engine.handlers import best_row, has_to_beat_its_head
@@ -104,7 +105,7 @@ def open_run(
         refuse_an_edited_config(run, config, checkpoint)
     elif run.is_finished or (run.progress["epochs"] and config.train.cache_features != "on"):
         raise CheckpointError(
-            f"{run} has done {run.progress['epochs']} epochs and has no step_* to go on from: train anew;"
+            f"{run} has done {pluralise(run.progress['epochs'], 'epoch')} and has no step_* to go on from: train anew;"
             f" --weights {run} starts from the weights of its best epoch"
         )
     if epochs is not None and config.train.start_head == "fit":
@@ -179,7 +180,7 @@ def refuse_another_number_of_processes(run: RunFolder) -> None:
     then, now = run.meta.get("processes") or 1, distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
-        raise OptionError(f"{run} was started with {then} processes, not {now}: resume it {how}")
+        raise OptionError(f"{run} was started with {pluralise(then, 'process')}, not {now}: resume it {how}")
 
 
 def replan(setup: RunSetup, checkpoint: dict[str, Any], run: RunFolder) -> None:

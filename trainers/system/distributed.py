@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from common.errors import DataError, FailedElsewhere, Interrupted, OptionError, exit_code
+from common.text import pluralise
 from trainers.system.process import is_main_process, launched, require_whole
 from trainers.system.signals import signals
 from vit.tensor_files import from_bytes, to_bytes
@@ -54,7 +55,7 @@ def joined(device: str) -> Iterator[None]:
         raise OptionError("several processes train on CUDA GPUs or on processors, not on mps: add --device cpu")
     if on_gpus and local_rank >= gpus:
         processes = os.environ["LOCAL_WORLD_SIZE"]
-        raise OptionError(f"{processes} processes on {gpus} GPUs: start one for each GPU, or use --device cpu")
+        raise OptionError(f"{processes} processes on {pluralise(gpus, 'GPU')}: start one for each, or use --device cpu")
     if on_gpus:
         torch.cuda.set_device(local_rank)
     with signals.left_to_the_system(), slowness_said():  # the others may never start
