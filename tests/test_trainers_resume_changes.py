@@ -98,6 +98,7 @@ def test_weights_under_the_name_of_a_state_give_way_to_the_state_before(crashed,
     weights = newest.with_name("step_99.safetensors")
     shutil.copy(best_of(crashed), weights)
     assert resume(crashed).epochs[-1]["epoch"] == 2
+    assert [path.stem for path in RunFolder(crashed).checkpoints("step")] == ["step_4"]
     assert str(weights) in capsys.readouterr().out
 
 

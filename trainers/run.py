@@ -301,5 +301,6 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         pictures.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     page = tensorboard.after(setup, run.folder, epoch=best["epoch"], scores=scores)
     run.loggers.val.add_text("start here", tensorboard.utf8(page), step)
-    for stale in run.folder.checkpoints("step")[1:]:
-        stale.unlink()
+    for path in run.folder.checkpoints("step"):
+        if path.stem != f"step_{step}":  # a damaged one may have a higher number
+            path.unlink()
