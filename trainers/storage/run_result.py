@@ -85,9 +85,15 @@ class RunResult:
     def predictions(self, split: str = "test") -> "pd.DataFrame":
         """Return a row per image: path, label, predicted, and `p(NAME)` per class.
 
-        Raises DataError: the run has no such split. CheckpointError: a file is damaged."""
+        Raises DataError: the run has no such split, or a file is damaged."""
+        import pandas as pd
 
-        return predictions_frame(self.folder, split)
+        paths, labels, predicted, probabilities, names = predictions_of(self.folder, split)
+        # Names stay Python's own objects: the text of pandas cannot hold one that is no Unicode.
+        named = np.array(names, dtype=object)
+        images = pd.DataFrame({"path": paths, "label": named[labels], "predicted": named[predicted]}, dtype=object)
+        columns = pd.Index([*images.columns, *(f"p({name})" for name in names)], dtype=object)
+        return pd.concat([images, pd.DataFrame(probabilities)], axis=1).set_axis(columns, axis=1)
 
 
 def read_result(run: RunFolder) -> RunResult:
@@ -123,42 +129,21 @@ class SavedPredictions(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
-    """Read a file of a run whose classes are `names`.
+def predictions_of(run: RunFolder, split: str) -> SavedPredictions:
+    """Read what a finished run predicted on a split.
 
-    Raises DataError: it is damaged, or of other classes."""
-    paths, labels, predicted, probabilities = (_of_file if path.suffix == ".npz" else _of_table)(path, names)
+    Raises DataError: it has no such split, or a file is damaged or of other classes."""
+    table = run.path / "eval" / f"{split}_predictions.csv"
+    path = table if table.is_file() else table.with_suffix(".npz")
+    if not path.is_file():
+        raise DataError(f"{run} has no predictions of {split!r}: there is no {table}")
+    names = run.meta["class_names"]
+    paths, labels, predicted, probabilities = (_of_table if path == table else _of_file)(path, names)
     if not paths:
         raise DataError(f"{path} has no rows")
     order = sorted(range(len(paths)), key=paths.__getitem__)
     own = tuple(paths[row] for row in order)
     return SavedPredictions(own, labels[order], predicted[order], probabilities[order], tuple(names))
-
-
-def predictions_of(run: RunFolder, split: str) -> SavedPredictions:
-    """Read what a finished run predicted on a split.
-
-    Raises DataError: it has no such split, or a file is damaged."""
-    table = run.path / "eval" / f"{split}_predictions.csv"
-    path = table if table.is_file() else table.with_suffix(".npz")
-    if not path.is_file():
-        raise DataError(f"{run} has no predictions of {split!r}: there is no {table}")
-    return read_predictions(path, run.meta["class_names"])
-
-
-def predictions_frame(run: RunFolder, split: str) -> "pd.DataFrame":
-    """Return a row per image: path, label, predicted, and `p(NAME)` per class.
-
-    Raises DataError: the run has no such split, or a file is damaged.
-    """
-    import pandas as pd
-
-    paths, labels, predicted, probabilities, names = predictions_of(run, split)
-    # Names stay Python's own objects: the text of pandas cannot hold one that is no Unicode.
-    named = np.array(names, dtype=object)
-    images = pd.DataFrame({"path": paths, "label": named[labels], "predicted": named[predicted]}, dtype=object)
-    columns = pd.Index([*images.columns, *(f"p({name})" for name in names)], dtype=object)
-    return pd.concat([images, pd.DataFrame(probabilities)], axis=1).set_axis(columns, axis=1)
 
 
 def _of_table(path: Path, names: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
