@@ -159,6 +159,23 @@ def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.
     assert (lines[0].split()[:2], lines[-1].split()[:2], len(lines)) == (["epoch", "1/41"], ["epoch", "41/41"], 22)
 
 
+def test_the_epoch_that_ends_a_run_early_has_its_line(capsys: pytest.CaptureFixture[str]):
+    trainer = Engine(lambda engine, batch: None)
+    row = {"train_loss": 1.0, "train_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.5}
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def stop(engine: Engine) -> None:
+        engine.state.history = [row | {"epoch": engine.state.epoch}]
+        if engine.state.epoch == 7:
+            engine.terminate()
+
+    screen.attach_epoch_lines(trainer, val_images=100)
+    trainer.run([0], max_epochs=100)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/100", "4/100", "7/100"]
+    assert [line.endswith(" left") for line in lines] == [True, True, False]
+
+
 def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or_in_hours_of_tens():
     row = {"epoch": 100, "seconds": 9.0, "train_loss": 9.87654, "val_loss": 4.6}
     for accuracy, shown in ((1.0, " 100%"), (0.99999, " 100%"), (0.9994, "99.9%"), (0.096, " 9.6%")):

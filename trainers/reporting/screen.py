@@ -156,11 +156,12 @@ def attach_epoch_lines(trainer: Engine, *, val_images: int) -> None:
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
         epoch, epochs = engine.state.epoch, engine.state.max_epochs or 1
-        if epoch % -(-epochs // 25) == 0 or epoch in (1, epochs):
+        last = epoch == epochs or bool(engine.should_terminate)
+        if epoch % -(-epochs // 25) == 0 or epoch == 1 or last:
             moves, taken = getattr(engine.state, "end_moves", False), time.monotonic() - started[0]
             words = epoch_line(engine.state.history[-1], None if moves else epochs, val_images=val_images)
             minutes, seconds = divmod(math.ceil(taken * (epochs - epoch)), 60)
-            say(f"{words}  {f'{minutes}:{seconds:02} left' if epoch < epochs and not moves else f'{taken:.1f} s'}")
+            say(f"{words}  {f'{taken:.1f} s' if last or moves else f'{minutes}:{seconds:02} left'}")
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
