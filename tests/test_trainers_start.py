@@ -3,6 +3,7 @@
 import io
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from small_run import tiny_run
 import main
 from common.errors import CheckpointError, OptionError
 from trainers.auto_resume import train_or_resume
+from trainers.reporting.tensorboard import keep_in_order
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.run_folder import RunFolder, read_json, write_json
@@ -81,6 +83,16 @@ def test_a_run_without_steps_has_no_empty_row_in_tensorboard(tmp_path):
         run = train(tiny_run(tmp_path, run_name=name).changed(**changes)).run_dir
         folders.append({path.parent.name for path in run.glob("tb/*/events*")})
     assert folders == [{"train", "val"}, {"val"}]
+
+
+def test_event_files_of_later_seconds_become_earlier_and_a_copy_without_one_stays(tmp_path):
+    copy, later = (tmp_path / f"events.out.tfevents.{name}" for name in ("copy", f"{int(time.time()) + 100}.host.1"))
+    copy.touch()
+    later.touch()
+    keep_in_order(tmp_path)
+    (moved,) = tmp_path.glob("*.host.1")
+    assert int(moved.name.split(".")[3]) < int(time.time())
+    assert copy.exists()
 
 
 class BrokenPipe(io.StringIO):

@@ -114,7 +114,8 @@ class RunLoggers(ExitStack):
 
 def keep_in_order(folder: Path) -> None:
     """Rename event files that have the current second, or a later one, to earlier seconds."""
-    files = sorted(folder.rglob("events.out.tfevents.*"))
+    found = folder.rglob("events.out.tfevents.*")
+    files = sorted(path for path in found if path.name.split(".")[3].isdecimal())  # a person's copy may have none
     seconds = [int(path.name.split(".")[3]) for path in files]
     ahead = max(seconds, default=0) + 1 - int(time.time())
     if ahead > 0:
