@@ -23,6 +23,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import slurm
 from trainers.resume import resume
 from trainers.run import train
+from trainers.system.process_state import restored
 from trainers.system.signals import Signals
 from vit.config import ModelConfig
 
@@ -130,6 +131,17 @@ def test_a_run_leaves_threads_generators_and_determinism_as_they_were_and_the_ne
         assert train(plain).val == alone.val
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_run_leaves_the_current_gpu_as_it_was(monkeypatch):
+    chosen = [1]
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: chosen[-1])
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    with restored():
+        torch.cuda.set_device(0)
+    assert chosen == [1, 0, 1]
 
 
 class Tee:

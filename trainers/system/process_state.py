@@ -54,7 +54,7 @@ def compute_deterministically() -> None:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Restore threads, precision, determinism, generators, warnings, streams and start method after the block."""
+    """Restore threads, precision, determinism, generators, warnings, streams, start method and GPU after the block."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
@@ -64,10 +64,13 @@ def restored() -> Iterator[None]:
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     start_method, variable = multiprocessing.get_start_method(allow_none=True), os.environ.get(CUBLAS)
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     try:
         with torch.random.fork_rng(gpus), warnings.catch_warnings(), usable_streams():
             yield
     finally:
+        if torch.cuda.is_initialized():
+            torch.cuda.set_device(gpu)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
