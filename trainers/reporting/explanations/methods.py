@@ -94,8 +94,9 @@ def _identity_rule(function: Any, x: Tensor, *args: Any, **options: Any) -> Tens
 def _layer_norm(
     x: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    deviation = (x.var(dim=-1, unbiased=False, keepdim=True) + eps).sqrt().detach()
-    y = (x - x.mean(dim=-1, keepdim=True)) / deviation
+    dims = tuple(range(-len(shape), 0))
+    deviation = (x.var(dim=dims, unbiased=False, keepdim=True) + eps).sqrt().detach()
+    y = (x - x.mean(dim=dims, keepdim=True)) / deviation
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
