@@ -5,10 +5,10 @@ from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from killed_runs import Crash, crash_after
+from killed_runs import Crash, crash_after, signal_in
 from small_run import call, digits_run
 
-from common.errors import OptionError
+from common.errors import Interrupted, OptionError
 from comparison.compare import compare_arms
 from comparison.plan import Request
 from trainers.config import RunConfig
@@ -16,6 +16,7 @@ from trainers.multirun import runs, seeds_and_folds
 from trainers.rehearsal import dry_run
 from trainers.resume import resume
 from trainers.run import train
+from trainers.storage.run_folder import read_json
 from trainers.system import distributed
 
 TRACKERS = ("mlflow", "wandb", "clearml")
@@ -226,6 +227,15 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(tracker, tmp_pa
         code, out, err = call(capsys, "train", *words, *more)
         assert (code, out, err.count("\n"), f"pip install {tracker}" in err) == (2, "", 1, True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_whose_tracker_is_gone_is_not_taken_up(store, tracker, tmp_path, monkeypatch):
+    with pytest.raises(Interrupted):
+        train(config_of(tmp_path, tracker, save_every=1), handlers=[signal_in(2)])
+    monkeypatch.setitem(sys.modules, tracker, None)
+    with pytest.raises(OptionError, match=f"pip install {tracker}"):
+        resume(tmp_path / "digits" / "r")
+    assert read_json(tmp_path / "digits" / "r" / "summary.json")["status"] == "interrupted"
 
 
 def test_no_tracker_is_imported_without_the_option(tracker, tmp_path, monkeypatch):

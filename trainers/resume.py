@@ -15,7 +15,7 @@ from trainers.engine.handlers import best_row, has_to_beat_its_head
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
 from trainers.resolve import UserObjects
-from trainers.run import Handler, execute, refuse_other_handlers
+from trainers.run import Handler, execute, refuse_other_handlers, require_tracker
 from trainers.run_record import (
     changes_of_machine,
     open_images,
@@ -100,6 +100,7 @@ def open_run(
     """Build the setup of a run that continues, and read its checkpoint.
 
     None: it has none and starts over."""
+    require_tracker(config)
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run))
     if checkpoint is not None:
         refuse_an_edited_config(run, config, checkpoint)

@@ -67,14 +67,19 @@ def train(
     """
     require_run_config(config)
     refuse_other_handlers(handlers)
-    if config.output.tracker is not None:
-        from trainers.reporting import trackers
-
-        trackers.require(config.output.tracker)  # before the images are read
+    require_tracker(config)
     with console.model_log(opened), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), opened=opened)
         with new_run_directory(setup, requested=config) as folder:
             return execute(setup, folder, created=True, handlers=handlers, opened=opened)
+
+
+def require_tracker(config: RunConfig) -> None:
+    """Raise MissingPackage, before images are read, where the run's tracker is not installed."""
+    if config.output.tracker is not None:
+        from trainers.reporting import trackers
+
+        trackers.require(config.output.tracker)
 
 
 def refuse_other_handlers(handlers: Sequence[Handler]) -> None:
