@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,7 @@ def open_classifier(
     that can be opened.
     """
     place, amp = torch.device(resolve_device(device)), "tf32"
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix == ".onnx"):
         raise OptionError(says_itself(source, "--model"))
     if is_run_name(source):
@@ -115,7 +116,7 @@ def says_itself(source: str | Path, option: str) -> str:
 
 def is_run_name(source: str) -> bool:
     """Return whether `source` means a run directory: it is a folder, or no name of a file or a hub."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     return path.is_dir() or not (source.startswith(HF_PREFIX) or path.suffix in (".onnx", *READERS))
 
 

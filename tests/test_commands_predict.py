@@ -80,6 +80,12 @@ def test_a_run_predicts_from_its_directory_alone_after_it_was_moved(capsys, tmp_
     assert call(capsys, "predict", run.rename(tmp_path / "after"), picture) == first
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/run", "~nobody-here/w.pt"])
+def test_a_model_below_the_home_of_nobody_is_one_line(capsys, name):
+    code, _, error = call(capsys, "predict", name, "--model", "vit_b_16", "a.png")
+    assert (code in (2, 3), error.count("\n")) == (True, 1), error
+
+
 def test_top_is_capped_at_the_classes(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "data", n=2)
     code, out, err = call(capsys, "predict", run, data, "--top", 5)

@@ -26,7 +26,7 @@ from trainers.config import OutputConfig
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.data_folder import free_folder
-from trainers.storage.run_folder import RunFolder, write_json
+from trainers.storage.run_folder import RunFolder, runs_below, write_json
 from trainers.system import folder_lock
 
 OF_A_RUN = ("config.json", "meta.json", "summary.json")
@@ -114,6 +114,14 @@ def hold_and_release(folder):
         with pytest.raises(OptionError, match="in use"), folder_lock.held(folder):
             pass
     assert not folder_lock.path_of(folder).exists()
+
+
+def test_links_that_lead_back_show_no_run_twice(tmp_path):
+    (tmp_path / "set" / "run").mkdir(parents=True)
+    (tmp_path / "set" / "run" / "config.json").touch()
+    for name in ("back", "again"):
+        (tmp_path / "set" / name).symlink_to(tmp_path)
+    assert [*runs_below(tmp_path)] == [tmp_path / "set" / "run"]
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -301,15 +301,18 @@ class RunFolder:
         write_text(self.path / "metrics.csv", csv_text(list(rows[0]), cells))
 
 
-def runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the run directories in a folder, at any depth; hidden ones are unfinished."""
-    for path in folder.iterdir() if folder.is_dir() else ():
+def runs_below(folder: Path, *, above: Sequence[Path] = ()) -> Iterator[Path]:
+    """Yield the run directories in a folder, at any depth; hidden ones are unfinished.
+
+    `above`: folders that it lies in, to which a link may lead back."""
+    here = folder.resolve()
+    for path in folder.iterdir() if folder.is_dir() and here not in above else ():
         if path.name.startswith(".") or not path.is_dir():
             continue
         if (path / "config.json").is_file():
             yield path
         else:
-            yield from runs_below(path)
+            yield from runs_below(path, above=(*above, here))
 
 
 @contextmanager
