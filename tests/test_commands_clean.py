@@ -95,6 +95,14 @@ def test_no_label_of_the_own_fold_or_of_a_test_counts(monkeypatch):
     assert (out_of_fold(features, other, folds, learns)[folds == 3] == before[folds == 3]).all()
 
 
+@pytest.mark.parametrize("learning", [(1, 2, 3, 4), (4,)])
+def test_a_fold_of_test_images_alone_is_scored(learning):
+    features, labels = blobs()
+    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
+    probabilities = out_of_fold(features, labels, folds, np.isin(folds, learning))
+    assert (probabilities.argmax(axis=1) == labels)[folds == 0].mean() > 0.9
+
+
 def test_a_class_of_one_fold_alone_is_not_doubted():
     features, labels = blobs()
     labels[0] = 3

@@ -51,15 +51,18 @@ def out_of_fold(features: NDArray[np.float32], labels: Ints, folds: Ints, learns
     """Predict each image by a model of the other folds, of those of their images that `learns` allows: (N, C).
 
     Where these have none of its class, an image is said to be what its label says."""
-    probabilities, penalty = np.eye(int(labels.max()) + 1)[labels], 0.0
+    probabilities, cuts = np.eye(int(labels.max()) + 1)[labels], []
     for fold in range(int(folds.max()) + 1):
         learnt = learns & (folds != fold)
         known = np.unique(labels[learnt])
         asked = (folds == fold) & np.isin(labels, known)
         if len(known) > 1 and asked.any():
-            penalty = penalty or best_penalty(features, labels, learnt, asked & learns)
-            shares = fit_logistic(features[learnt], labels[learnt], penalty).predict_proba(features[asked])
-            probabilities[np.ix_(asked, known)] = shares
+            cuts.append((learnt, known, asked))
+    choices = [(learnt, asked & learns) for learnt, _, asked in cuts if (asked & learns).any()]
+    penalty = best_penalty(features, labels, *choices[0]) if choices else PENALTIES[0]
+    for learnt, known, asked in cuts:
+        shares = fit_logistic(features[learnt], labels[learnt], penalty).predict_proba(features[asked])
+        probabilities[np.ix_(asked, known)] = shares
     return probabilities
 
 
