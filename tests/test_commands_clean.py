@@ -11,6 +11,7 @@ import pytest
 from local_servers import ask_json, running
 from PIL import Image
 from small_run import call
+from werkzeug.exceptions import NotFound
 
 from common.errors import DataError
 from common.tables import read_rows
@@ -291,23 +292,46 @@ def test_the_page_keeps_decisions_in_the_table(review, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("decision", "message"),
+    ("change", "message"),
     [
         (None, "no table"),
-        ("delete", "'delete' is not keep, drop or relabel:NAME"),
-        ("relabel:bb", "'relabel:bb' names no class"),
+        ({"decision": "delete"}, "'delete' is not keep, drop or relabel:NAME"),
+        ({"decision": "relabel:bb"}, "'relabel:bb' names no class"),
+        ({"confidence": "0,9931"}, "confidence '0,9931' is no number such as 0.95"),
     ],
 )
-def test_a_table_that_cannot_be_read_is_left_alone(review, tmp_path, decision, message):
+def test_a_table_that_cannot_be_read_is_left_alone(review, tmp_path, change, message):
     table = tmp_path / "suspects.csv"
-    if decision is None:
+    if change is None:
         table.unlink()
     else:
-        write_suspects(table, [review.rows[0]._replace(decision=decision), *review.rows[1:]])
+        write_suspects(table, [review.rows[0]._replace(**change), *review.rows[1:]])
     before = table.exists() and table.read_bytes()
     status, answer = decide(review, 20, "keep")
     assert (status, message in answer["error"]) == (422, True)
     assert (table.exists() and table.read_bytes()) == before
+
+
+def test_a_decision_that_cannot_be_written_is_named_and_not_made(review, monkeypatch):
+    def full(_rows):
+        raise OSError(28, "No space left on device", "suspects.csv")
+
+    before = list(review.rows)
+    monkeypatch.setattr(review, "save", full)
+    status, answer = decide(review, 0, "keep")
+    assert (status, "No space left on device" in answer["error"]) == (422, True)
+    assert review.rows == before
+
+
+def test_a_picture_that_went_meanwhile_is_named(tmp_path):
+    labels = np.zeros(2, np.int32)
+    samples = Samples("set", ("a", "b"), PathTable(["gone.png", "b.png"]), labels, np.zeros(2, np.int8), root=tmp_path)
+    write_suspects(tmp_path / "suspects.csv", [])
+    with (
+        SuspectsPage(tmp_path, samples, found_of(np.eye(2, dtype=np.float32)), port=0) as server,
+        pytest.raises(NotFound, match=r"gone\.png: no such file"),
+    ):
+        server.picture(0, 400)
 
 
 def test_a_suspect_is_shown_with_its_nearest(tmp_path):

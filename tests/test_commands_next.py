@@ -244,6 +244,9 @@ def test_a_table_that_says_the_impossible_is_refused(page, tmp_path):
     write_picks(tmp_path / "picks.csv", [picks[0]._replace(label="a\x07b"), *picks[1:]])
     with pytest.raises(DataError, match="is no class name"):
         page.read()
+    write_picks(tmp_path / "picks.csv", [picks[0]._replace(confidence="0,5211"), *picks[1:]])
+    with pytest.raises(DataError, match="confidence '0,5211' is no number"):
+        page.read()
 
 
 def test_the_page_shows_guess_and_neighbours(page):

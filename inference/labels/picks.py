@@ -33,7 +33,7 @@ from datasets.open import read_samples
 from datasets.sources import read
 from inference.labels.features import ExtractedFeatures, unit_length
 from inference.labels.label_issues import fit_logistic
-from inference.labels.review import Review, write_utf8
+from inference.labels.review import Review, require_share, write_utf8
 
 NEXT_BACKBONE, NEXT_COMPONENTS = "efficientnet_lite0", 128
 """Network that looks besides the embedded one, and principal components that are kept of each one's features."""
@@ -236,7 +236,7 @@ def write_picks(path: Path, picks: Sequence[Pick]) -> None:
 
 def read_picks(path: Path, samples: Samples) -> list[Pick]:
     """Read picks.csv. Raises DataError: it lacks a column, names a picture that the pool does not have, or holds no
-    class name where one belongs."""
+    class name or no number where one belongs."""
     picks, known = [], set(samples.paths)
     for row in read_rows(path, Pick._fields):
         pick = Pick(*(row[name] for name in Pick._fields))
@@ -245,6 +245,8 @@ def read_picks(path: Path, samples: Samples) -> list[Pick]:
             raise DataError(f"{path}: {pick.path!r} is no picture of {samples.name}; remove its row")
         if pick.label:
             require_class_name(pick.label, pick.path)
+        if pick.guess:
+            require_share(pick.confidence, pick.path)
         # A label that was filled in elsewhere is a person's, too.
         picks.append(pick._replace(decided="person" if pick.decision else ""))
     return picks

@@ -34,6 +34,14 @@ def write_utf8(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
         raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
 
 
+def require_share(text: str, path: str) -> None:
+    """Raise DataError where a cell of a table is no number, such as one with a decimal comma."""
+    try:
+        float(text)
+    except ValueError:
+        raise DataError(f"{path!r}: confidence {text!r} is no number such as 0.95") from None
+
+
 class Review(LocalServer):
     """Answers GET / with the page, /rows with all of them, /row?N with one, /picture?N&SIZE with a sample; and POST
     /decide. A subclass says what the table is, and what follows from a decision.
@@ -102,7 +110,7 @@ class Review(LocalServer):
             case "GET", "/row" if place < len(self.rows):
                 return as_json(self.details(self.rows[place]))
             case "GET", "/picture" if place < len(self.samples) and size in SIDES:
-                return as_json({"picture": thumbnail(picture_of(self.samples, place), SIDES[size])})
+                return as_json({"picture": self.picture(place, SIDES[size])})
             case "POST", "/decide":
                 asked = request.get_data()  # before the lock: a client may be slow
                 with self.one_at_a_time:
@@ -110,10 +118,17 @@ class Review(LocalServer):
                     return as_json(self.listed())
         raise NotFound("no such page")
 
+    def picture(self, place: int, side: int) -> str:
+        """Return a sample as a data URI. Raises NotFound: it cannot be read any more."""
+        try:
+            return thumbnail(picture_of(self.samples, place), side)
+        except DataError as error:
+            raise NotFound(str(error)) from None
+
     def decide(self, asked: bytes) -> None:
         """Save the decision in a request's body into the table as it is now: others may have been made there meanwhile.
 
-        Raises UnprocessableEntity: it is no decision, or the table cannot be read."""
+        Raises UnprocessableEntity: it is no decision, or the table cannot be read or written."""
         try:
             values = json.loads(asked)
             path, decision, by = values["path"], str(values["decision"]), "person" * bool(values["decided"])
@@ -121,6 +136,6 @@ class Review(LocalServer):
             place = [row.path for row in rows].index(path)
             rows[place] = self.decided(rows[place], decision, by)
             self.save(rows)
-        except (DataError, FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (DataError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UnprocessableEntity(f"no decision: {error}") from None
         self.rows = rows

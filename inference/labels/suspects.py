@@ -15,7 +15,7 @@ from datasets.bundle import SPLITS, TEST, Samples
 from datasets.copies import are_copies
 from datasets.images import picture_of
 from inference.labels.label_issues import COPY, OUTLIER, TWO
-from inference.labels.review import Review, write_utf8
+from inference.labels.review import Review, require_share, write_utf8
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
 
@@ -44,11 +44,12 @@ def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:
 def read_suspects(path: Path, samples: Samples, row_of: Mapping[str, int] | None = None) -> list[Suspect]:
     """Read suspects.csv; `row_of`: the sample of each path, where it is known.
 
-    Raises DataError: a decision that is none, or an image that the set does not have."""
+    Raises DataError: a decision or a confidence that is none, or an image that the set does not have."""
     row_of = row_of or {name: row for row, name in enumerate(samples.paths)}
     suspects = [Suspect(*(row[name] for name in Suspect._fields)) for row in read_rows(path, Suspect._fields)]
     for suspect in suspects:
         require_decision(suspect, samples.class_names)
+        require_share(suspect.confidence, suspect.path)
         row = row_of.get(suspect.path)
         if row is None or samples.class_names[samples.labels[row]] != suspect.label:
             raise DataError(
