@@ -155,6 +155,23 @@ def test_decisions_are_kept_and_make_the_table(tmp_path):
     assert all((picture == samples.pixels[row, :, :, 0]).all() for picture, row in zip(pictures, kept, strict=True))
 
 
+def test_a_picture_that_was_cut_off_is_written_again(tmp_path, monkeypatch):
+    samples, save = small_samples(["a", "b"]), Image.Image.save
+
+    def killed(picture, path):
+        save(picture, path)
+        path.write_bytes(path.read_bytes()[:30])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_cleaned(tmp_path / "cleaned.csv", samples, [])
+    monkeypatch.setattr(Image.Image, "save", save)
+    write_cleaned(tmp_path / "cleaned.csv", samples, [])
+    with Image.open(tmp_path / "images" / "a.png") as picture:
+        assert (np.asarray(picture) == samples.pixels[0, :, :, 0]).all()
+
+
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""

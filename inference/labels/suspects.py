@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from common.errors import DataError
-from common.files import write_text
+from common.files import temporary_path, write_text
 from common.tables import csv_text, read_rows
 from common.text import did_you_mean
 from datasets.bundle import SPLITS, TEST, Samples
@@ -77,7 +77,9 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
         file = path.parent / "images" / f"{samples.paths[row]}.png"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            picture_of(samples, row).save(file)
+            aside = temporary_path(file)  # a picture cut off by a kill would stay
+            picture_of(samples, row).save(aside)
+            aside.rename(file)
     header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
     write_utf8(path, header, cleaned(samples, suspects))
 
