@@ -246,10 +246,12 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 
 
 def find_folder(request: Request) -> tuple[Path, bool]:
-    """Return the folder of the same comparison if it was stopped, else a new one; and whether it was there."""
+    """Find the folder of the same comparison, if it was stopped, else a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
     begun = {"status": "running", "requested": to_dict(request)}  # the same again means the same comparison
-    for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
+    home, name = data_folder(output, data), output.run_name
+    known = home.glob("[!.]*/compare.json") if name is None else [home / name / "compare.json"]
+    for path in sorted(known, reverse=True):
         if begun.items() <= (read_if_whole(path) or {}).items():
             return path.parent, True
     return free_folder(output, data, "compare"), False

@@ -27,10 +27,10 @@ def runs(tmp_path_factory):
     return folder
 
 
-def start(runs) -> int:
+def start(runs, *more: str) -> int:
     """The same comparison up to its first run."""
     argv = "compare --arms vit_micro_2 vit_micro_2,pool=mean --seeds 1 --epochs 1 --labels-per-class 3 --tune-lr off"
-    return main.main([*argv.split(), "--data", "digits", "--device", "cpu", "--output-dir", str(runs)])
+    return main.main([*argv.split(), "--data", "digits", "--device", "cpu", "--output-dir", str(runs), *more])
 
 
 def stop(plan):
@@ -100,6 +100,22 @@ def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp
     assert (first.continued, again.continued, first.folder) == (False, True, again.folder)
     assert first.settled == again.settled
     assert first.seconds is not None
+
+
+def test_a_stopped_comparison_whose_name_is_a_path_is_found_again(tmp_path, monkeypatch):
+    plans = []
+
+    def keep(plan):
+        plans.append(plan)
+        raise Crash
+
+    monkeypatch.setattr(compare, "train_arms", keep)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            start(tmp_path, "--run-name", "tries/first")
+    assert [(plan.continued, plan.folder) for plan in plans] == [
+        (again, tmp_path / "digits" / "tries" / "first") for again in (False, True)
+    ]
 
 
 def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):
