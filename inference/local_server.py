@@ -81,8 +81,9 @@ class LocalServer(ThreadedWSGIServer):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:  # werkzeug itself would print a page of advice and end the process
             listening = socket.create_server((host, port), family=family, backlog=256)
-        except OSError as error:
-            raise OptionError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+        except (OSError, TypeError) as error:  # TypeError: a name that cannot be one of a machine
+            reason, other = getattr(error, "strerror", error), "--port" if host in LOOPBACK else "--host or --port"
+            raise OptionError(f"cannot listen on {host}:{port}: {reason}; choose another {other}") from None
         with listening:
             super().__init__(host, port, self.respond, Handler, fd=listening.fileno())
         self.only_loopback = host in LOOPBACK

@@ -1,6 +1,7 @@
 """What the pages of `serve`, `clean --review` and `next --review` have in common: who may ask, and for how long."""
 
 import json
+import re
 import socket
 import threading
 import time
@@ -144,6 +145,12 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(started, monkeypatch
     assert answer is not None
     assert b" 200 " not in answer
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "\u00fc..b"])
+def test_an_address_that_is_none_is_one_line(host):
+    with pytest.raises(OptionError, match=f"cannot listen on {re.escape(host)}:0: .*; choose another --host or --port"):
+        Page(host, 0)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
