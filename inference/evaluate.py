@@ -11,8 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.errors import DataError
+from common.files import cut_name
 from datasets.bundle import SPLITS, TEST, Samples
-from datasets.config import DataConfig
+from datasets.config import DataConfig, data_name
 from datasets.copies import with_copies
 from datasets.loaders import evaluation_loader
 from datasets.open import labelled_samples
@@ -88,7 +89,7 @@ def evaluate_on(
     start = start_of(str(classifier.run or classifier.source))
     samples = samples.with_splits({TEST: samples.indices("val")})
     samples, seen = without_seen(samples, [start], remedy="name images that it was not trained on")
-    stem = Path(data.source).stem or "data"
+    stem = cut_name(data_name(data.source))
     own = stem in SPLITS  # what a run calls its own images
     name = "data_" * own + stem + (f"_{split}" if split else "")
     loader = loader_of_pass(classifier, samples, "test", data)

@@ -107,6 +107,13 @@ def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_i
     assert len(rows(own.with_name(f"data_{name}_predictions.csv"))) == 2 * len(CLASSES)
 
 
+def test_files_about_shards_have_the_name_of_their_folder(capsys, run, tmp_path):
+    assert call(capsys, "pack", labelled_photos(tmp_path / "photos", n=2), tmp_path / "shards")[0] == 0
+    code, _, err = call(capsys, "evaluate", run, "--data", tmp_path / "shards" / "*.tar", "--output", tmp_path / "out")
+    assert code == 0, err
+    assert len(rows(tmp_path / "out" / "shards_predictions.csv")) == 2 * len(CLASSES)
+
+
 @pytest.mark.parametrize("name", ["test", "val", "Test_images"])
 def test_a_folder_of_held_out_images_alone_is_scored_and_not_trained_on(capsys, run, tmp_path, name):
     labelled_photos(tmp_path / "set" / name, n=2)
