@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from common.errors import CheckpointError, DataError, NoAttention, OptionError
+from common.files import cut_name
 from common.text import pluralise, printable
 from datasets.fitting import Box, view_of
 from datasets.images import read_image, to_array
@@ -150,11 +151,11 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
         return found
     try:
         images = open_validation_images(run, classifier.spec)
-    except (DataError, CheckpointError, FileNotFoundError) as error:
+        number = pluralise(min(IMAGES, len(images)), "validation image")
+        say(f"measuring once, on {number}, how faithful its heat maps are", label="maps")
+        found = measure_run(run.path, classifier.model, images, method=explanation.method)
+    except (DataError, CheckpointError, OptionError, OSError) as error:  # gone, changed, damaged, or of another package
         return f"{unknown}: {error}."
-    number = pluralise(min(IMAGES, len(images)), "validation image")
-    say(f"measuring once, on {number}, how faithful its heat maps are", label="maps")
-    found = measure_run(run.path, classifier.model, images, method=explanation.method)
     return found or f"{unknown}: the run has no validation images."
 
 
@@ -172,7 +173,7 @@ def write_pictures(
 
     image, attention = explanation.image, explanation.attention
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
-    name = f"{number:03d}_{stem[:80]}"
+    name = cut_name(f"{number:03d}_{stem}")
     files = [f"{folder / name}.png"]
     title = f"{Path(image.path).name}\n{note}"
     save(heat_sheet(image, shown, title=title), folder / f"{name}.png", dpi=DPI)

@@ -10,6 +10,7 @@ from PIL import Image
 from small_run import CLASSES, call, make_run, photo
 from torch import nn
 
+from common.errors import MissingPackage
 from datasets.transforms import preprocess
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
@@ -109,6 +110,23 @@ def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_pa
     assert (code, "no attention weights to show" in err) == (2, True)
     code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), "--page")
     assert (code, "no attention weights" in err) == (2, True)
+
+
+def test_a_name_as_long_as_file_systems_allow_gets_its_pictures(capsys, run, tmp_path):
+    picture = photo(tmp_path / ("\U00010330" * 62 + ".png"))
+    code, _, err = call(capsys, "explain", run, picture, "--output", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert len([*(tmp_path / "out").glob("000_*.png")]) == 2
+
+
+def test_maps_are_drawn_where_the_images_of_the_run_need_a_package_that_is_missing(capsys, run, tmp_path, monkeypatch):
+    def missing(*_):
+        raise MissingPackage("pip install it")
+
+    monkeypatch.setattr("inference.explain.open_validation_images", missing)
+    code, out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), "--output", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "is not known: pip install it." in " ".join(out.split())
 
 
 class MeansOfChannels(nn.Module):
