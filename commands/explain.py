@@ -73,7 +73,7 @@ def _write_page(options: Options) -> int:
     from inference.page.document import SHOWN, named_pictures, page_of, validation_pictures
 
     second, images = options.images[:1], options.images[1:]
-    if not (second and Path(second[0], "config.json").is_file()):
+    if not (second and (second[0] == "latest" or Path(second[0], "config.json").is_file())):
         second, images = (), options.images
     classifiers = [options.open(name) for name in (options.run, *second)]
     if images:

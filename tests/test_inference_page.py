@@ -142,9 +142,12 @@ def test_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monkeypat
     [
         (["runs/c/scratch/all/s0", "runs/c/tuned/all/s0"], ["scratch", "tuned"]),
         (["runs/a", "hf:some/b"], ["runs/a", "hf:some/b"]),
+        (["."], ["here"]),
     ],
 )
-def test_models_go_by_what_their_paths_do_not_share(sources, names):
+def test_models_go_by_what_their_paths_do_not_share(sources, names, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     classifier = classifier_of("class token")
     assert page.names_of([replace(classifier, source=source) for source in sources]) == names
 
@@ -213,6 +216,26 @@ def test_the_command_takes_own_pictures_and_two_runs(trained, tmp_path, capsys):
     data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert [len(of["snapshots"]) for of in data["runs"]] == [5, 2]
     assert data["pictures"] == [{"name": str(image), "label": None}]
+
+
+def test_the_second_run_may_be_the_latest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("first", "runs/set/other"):
+        make_run(tmp_path / folder)
+    command = (
+        "explain",
+        "first",
+        "latest",
+        photo(tmp_path / "a.png"),
+        "--page",
+        "--device",
+        "cpu",
+        "--output",
+        tmp_path,
+    )
+    assert call(capsys, *command)[0] == 0
+    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert [of["name"] for of in data["runs"]] == ["first", "runs/set/other"]
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["--layer", "1"], 2), (["gone.png"], 3)])

@@ -99,7 +99,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) 
 
 def names_of(classifiers: Sequence[Classifier]) -> list[str]:
     """Return the parts that their paths do not share; for one path its end."""
-    parts = [Path(classifier.source).parts for classifier in classifiers]
+    parts = [Path(classifier.source).parts or (Path.cwd().name,) for classifier in classifiers]  # `.` has none
     shared = set.intersection(*map(set, parts))
     return ["/".join(part for part in of if part not in shared) or of[-1] for of in parts]
 
