@@ -22,6 +22,7 @@ from common.options import (
     Positional,
     Shared,
     Training,
+    operand,
     require,
     require_counts,
     require_finite,
@@ -119,7 +120,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
         if self.runs and self.arms:
             raise UsageError("runs and --arms: compare runs that are there, or train new ones, not both")
         if images := next(filter(names_images, self.runs), None):
-            raise UsageError(f"{images} is not a run directory; to train models on images: compare --data {images}")
+            training = command("compare", "--data", operand(images))
+            raise UsageError(f"{images} is not a run directory; to train models on images: {training}")
         if len(self.runs) == 1:
             raise UsageError(f"one run, {self.runs[0]}: there is nothing to compare it with")
 
