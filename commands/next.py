@@ -72,10 +72,9 @@ def main(options: Options) -> int:
         say(line, label="note")
     picks = table.read_picks(listed, pool.samples) if listed.is_file() else []
     labels = folder / "labels.csv"
-    overwritten = not listed.is_file() or (folder / "skipped.csv").is_file()
-    if labels.is_file() and overwritten:  # and with it its labels
+    if labels.is_file() and not listed.is_file():
         raise DataError(
-            f"{labels} has labels that {listed} lacks: move {folder} away, and add --labelled {labels.name}"
+            f"{labels} has labels that {listed} lacks: move {folder} away, and name its {labels.name} by --labelled"
         )
     if picks:
         table.save_picks(folder, pool, picks)

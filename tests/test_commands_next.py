@@ -151,16 +151,12 @@ def test_a_pool_ends_until_a_label_is_taken_back(photos, capsys):
     assert set(read_labels(NEXT / "labels.csv")) == {pick.path for pick in picks[1:] if pick.label}
 
 
-@pytest.mark.parametrize("change", ["picks.csv is gone", "skipped.csv, as earlier versions wrote it"])
-def test_labels_that_no_pick_holds_are_kept(photos, capsys, change):
+def test_labels_that_no_pick_holds_are_kept(photos, capsys):
     choose(capsys, "-n", "4")
     fill(NEXT / "picks.csv")
     choose(capsys, "-n", "4")
     before = (NEXT / "labels.csv").read_bytes()
-    if change.startswith("picks"):
-        (NEXT / "picks.csv").unlink()
-    else:
-        (NEXT / "skipped.csv").write_text("path\n")
+    (NEXT / "picks.csv").unlink()
     code, _, err = call(capsys, "next", "photos")
     assert (code, "--labelled" in err) == (3, True)
     assert (NEXT / "labels.csv").read_bytes() == before
