@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from common.files import replacing
+from common.shell import command
 from datasets import DataConfig, build_dataloaders
 from datasets.bundle import BatchKey, DataBundle, ImageSet, image_set
 from datasets.loaders import Loader, evaluation_loader
@@ -199,7 +200,7 @@ def main() -> None:
         data, options, teacher, kept=given.kept, weight=given.weight, epochs=given.epochs, device=given.device
     )
     write(model, options, class_names, given.output)
-    print(f"start from it: python main.py train --model {given.model} --weights {given.output}")
+    print(f"start from it: {command('train', '--model', given.model, '--weights', given.output)}")
 
 
 if __name__ == "__main__":
