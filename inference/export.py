@@ -30,6 +30,8 @@ from vit import WeightsError
 from vit.export import describe, export_onnx, export_safetensors, open_pictures
 
 BATCH_SIZES = (1, 3, 64)
+MOST_PICTURES = 64
+"""Pictures on which a file is compared with its model."""
 PICTURE_TOLERANCE = 0.02
 """Largest difference of a probability between a file of pictures and `predict`, whose pixels may differ by a grey level
 of 255 here and there."""
@@ -165,24 +167,25 @@ def compare(
     return Parity(len(images), origin, difference, largest, float(np.mean(agreed)))
 
 
-def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[list[Picture], str]:
-    """Take up to `count` whole pictures, RGB, and say what they are.
+def comparison_pictures(classifier: Classifier, paths: Sequence[str]) -> tuple[list[Picture], str]:
+    """Take up to MOST_PICTURES whole pictures, RGB, and say what they are.
 
     They are given ones, validation images of the run or, where these are gone or changed, generated ones. Raises
     DataError: none of the given ones can be read."""
     least = Pipeline(classifier.spec).least
     if paths:
-        pictures = list(islice(readable_pictures(paths, least), count))
+        pictures = list(islice(readable_pictures(paths, least), MOST_PICTURES))
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pictures, "given images"
     with suppress(DataError, CheckpointError, OptionError, OSError):  # gone, moved, changed, damaged, or never there
         if classifier.run is not None:
             images = open_validation_images(classifier.run, classifier.spec)
-            rows = images.indices[:count].tolist()
+            rows = images.indices[:MOST_PICTURES].tolist()
             return [picture_of(images.samples, row, channels=3, least=least) for row in rows], "val images of the run"
-    coarse = np.random.default_rng(0).integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)  # smoother than white noise
-    sizes = [(40 + 30 * (number % 16), 300 - 12 * (number % 16)) for number in range(count)]
+    shape = (MOST_PICTURES, 5, 7, 3)
+    coarse = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)  # smoother than white noise
+    sizes = [(40 + 30 * (number % 16), 300 - 12 * (number % 16)) for number in range(MOST_PICTURES)]
     pictures = [Image.fromarray(pixels).resize(size) for pixels, size in zip(coarse, sizes, strict=True)]
     return pictures, "generated images (the run's own are gone or changed; --images names some)"
 

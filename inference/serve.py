@@ -100,9 +100,7 @@ def picture_in(request: Request, body: bytes) -> bytes:
     return next((file.read() for file in files.values()), b"")
 
 
-def classify(
-    classifier: Classifier, content: bytes, *, top: int = 5, faithful: dict[str, str] | None = None
-) -> dict[str, Any]:
+def classify(classifier: Classifier, content: bytes, *, top: int, faithful: dict[str, str]) -> dict[str, Any]:
     """Classify a picture. `faithful`: what is known of a method, which is looked up once and added.
 
     `top`: [name, probability] pairs. `set`, of an evaluated model: names of which one is right in a share `cover` of
@@ -126,7 +124,6 @@ def classify(
 
     assert not isinstance(explanation, Unreadable)
     assert explanation.image.pixels is not None
-    faithful = {} if faithful is None else faithful
     if explanation.method not in faithful:
         faithful[explanation.method] = str(faithfulness_of(classifier, explanation))
     ((title, values),) = explanation.drawn()

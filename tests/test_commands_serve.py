@@ -213,7 +213,7 @@ def test_a_model_without_attention_gets_a_heat_map_and_no_page(tmp_path):
     from inference.serve import classify
 
     classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
-    result = classify(classifier, photo(tmp_path / "a.png").read_bytes())
+    result = classify(classifier, photo(tmp_path / "a.png").read_bytes(), top=5, faithful={})
     assert pixels_of(result["heat_map"]).size == pixels_of(result["picture"]).size
     assert not result["attention"]
     assert len(result["top"]) == 3

@@ -215,7 +215,7 @@ def test_explain_prints_the_probabilities_of_predict(name, models, images, truth
 def test_serve_answers_what_predict_writes(name, models, images, truth):
     classifier = open_classifier(str(models[name]), device="cpu")
     for path in some(truth):
-        served, row = classify(classifier, (images / path).read_bytes()), truth.rows[path]
+        served, row = classify(classifier, (images / path).read_bytes(), top=5, faithful={}), truth.rows[path]
         assert dict(served["top"]) == pytest.approx({each: row[each] for each in CLASSES}, abs=CLOSE)
         assert served["top"][0][0] == row["predicted"]
         assert (" | ".join(served["set"]), served["unknown"]) == (row["set"], row["unknown"] == "yes")
@@ -257,7 +257,9 @@ def test_answers_for_earlier_weights_are_used_nowhere_after_a_run_goes_on(models
         out, _ = said_by("evaluate", model, "--data", images, "--output", tmp_path / "out", "--json")
         scored = json.loads(out)["scored"]
         assert (scored["temperature"], scored["scaled"], "sets" in scored["answers"]) == (None, {}, False)
-        served = classify(open_classifier(str(model), device="cpu"), next(images.rglob("*.jpg")).read_bytes())
+        served = classify(
+            open_classifier(str(model), device="cpu"), next(images.rglob("*.jpg")).read_bytes(), top=5, faithful={}
+        )
         assert not {"set", "unknown", "cover"} & served.keys()
         said_by("export", model, "--output", tmp_path / "late.safetensors")
         assert open_classifier(str(tmp_path / "late.safetensors"), device="cpu").answers is None
