@@ -55,17 +55,13 @@ class SeveralRuns:
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[TextIO]:
-    """A text file that takes its place when it is whole; its folder is made."""
-    with writing(path), text_file(path) as file:
-        yield file
+    """Open a text file that takes its place when it is whole; its folder is made.
 
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A block that writes this file; its folder is made. Raises UsageError: it cannot be written."""
+    Raises UsageError: it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield
+        with text_file(path) as file:
+            yield file
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (path, *path.parents):
             raise

@@ -152,7 +152,7 @@ def next_step(config: Options, report: CheckReport) -> str:
 
 
 def train_command(config: Options, exclude: Path | None = None) -> str:
-    data = replace(config.images, exclude=exclude, group=config.group)
+    data = replace(config.images, exclude=exclude)
     return command("train", *words(data), "--minutes", "5")
 
 

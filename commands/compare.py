@@ -167,12 +167,11 @@ def write_plan(options: Options) -> dict[str, Any]:
     from comparison.compare import plan_arms
 
     file, commands = plan_arms(request_of(options))
+    say()
     if commands:
-        say()
         say(f"{file}: {pluralise(len(commands), 'run')}, to start in this directory, in any order", label="commands")
         say("the same command again: it lists what is left; without --plan-only it makes the report", label="then")
     else:
-        say()
         say("every run is finished: the same command without --plan-only makes the report", label="done")
     return {"folder": file.parent, "commands": commands}
 

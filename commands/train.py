@@ -104,7 +104,7 @@ def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]
     return [o.said for o in of_section if o.flag in options.given and o.of(options) not in AS_IN_A_FIT]
 
 
-def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str] = ()) -> None:
+def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str]) -> None:
     """Say which options, if any, keep `train PATH` from planning or are `idle`, and that a model starts from random
     weights although some come with it."""
     from trainers.system.distributed import is_main_process

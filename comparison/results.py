@@ -63,7 +63,7 @@ class Comparison:
     protocol: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
-    """Rows with labels_per_class, model, lr, val_accuracy, val_loss, chosen."""
+    """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
     folder: Path = Path()
     """Directory of the report."""
     kept: Path | None = None
