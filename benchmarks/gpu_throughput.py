@@ -25,8 +25,9 @@ from trainers.engine.optim import build_optimizer
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.param_groups import param_groups
 
+GPU = torch.device("cuda")
 WARM_UP, STEPS = 4, 12
-PICTURES = 3_000
+BATCH, SIDE, PICTURES = 256, 224, 3_000
 
 
 def say(**figures):
@@ -34,17 +35,16 @@ def say(**figures):
     return figures
 
 
-def step_speed(name, model, *, batch, size=224, compiled=False):
-    """Images a second and peak memory in GB of steps of the engine."""
-    device = torch.device("cuda")
+def step_speed(name, model, *, batch=BATCH, compiled=False):
+    """Measure images a second and peak memory in GB of steps of the engine."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    model = model.to(device)
+    model = model.to(GPU)
     optimizer = build_optimizer(param_groups(model, weight_decay=0.05), name="adamw", lr=1e-4)
     forward = torch.compile(model, dynamic=False) if compiled else model
     options = StepOptions(torch.bfloat16, look_every=50)
-    trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), device, options=options, forward=forward)
-    images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
+    trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), GPU, options=options, forward=forward)
+    images, labels = torch.randn(batch, 3, SIDE, SIDE, device=GPU), torch.randint(1000, (batch,), device=GPU)
     marks = [time.perf_counter()]
 
     def mark():
@@ -58,7 +58,7 @@ def step_speed(name, model, *, batch, size=224, compiled=False):
     memory = torch.cuda.max_memory_allocated() / 1e9
     return say(
         what=name + ", compiled" * compiled, images_per_s=round(batch / seconds), step_ms=round(1e3 * seconds, 2),
-        batch=batch, size=size, peak_gb=round(memory, 2), warm_up_s=round(first, 1),
+        batch=batch, size=SIDE, peak_gb=round(memory, 2), warm_up_s=round(first, 1),
     )  # fmt: skip
 
 
@@ -73,25 +73,25 @@ def timms(name):
     return timm.create_model(name, num_classes=1000)
 
 
-def eager(batch=256):
-    """Steps as Python takes them."""
+def eager():
+    """Measure steps as Python takes them."""
     return [
-        step_speed("our ViT-B/16", ours("vit_base_16"), batch=batch),
-        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), batch=batch),
-        step_speed("our ViT-Ti/16", ours("vit_tiny_16"), batch=batch),
+        step_speed("our ViT-B/16", ours("vit_base_16")),
+        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224")),
+        step_speed("our ViT-Ti/16", ours("vit_tiny_16")),
         step_speed("our ViT-Ti/16, 32 images", ours("vit_tiny_16"), batch=32),
     ]
 
 
-def compiled(batch=256):
-    """Steps of compiled models."""
+def compiled():
+    """Measure steps of compiled models."""
     return [
-        step_speed("our ViT-B/16", ours("vit_base_16"), batch=batch, compiled=True),
-        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), batch=batch, compiled=True),
+        step_speed("our ViT-B/16", ours("vit_base_16"), compiled=True),
+        step_speed("timm's ViT-B/16", timms("vit_base_patch16_224"), compiled=True),
     ]
 
 
-def photographs(folder, count=PICTURES):
+def photographs(folder):
     """Write JPEG pictures, of about 65 kB each, in two class folders."""
 
     def write(number):
@@ -105,25 +105,23 @@ def photographs(folder, count=PICTURES):
         return path.stat().st_size
 
     with ThreadPoolExecutor(16) as threads:
-        sizes = list(threads.map(write, range(count)))
-    return sum(sizes) / count
+        sizes = list(threads.map(write, range(PICTURES)))
+    return sum(sizes) / PICTURES
 
 
-def loader_speed(folder, *, workers, augment, batch=256, device="cuda"):
-    """Pictures a second of the training loader, without the time in which its processes start."""
+def loader_speed(folder, *, workers, augment):
+    """Measure pictures a second of the training loader, without the time in which its processes start."""
     config = DataConfig(
         source=str(folder), val_fraction=0.05, test_fraction=0, cache="off", workers=workers, augment=augment,
-        batch_size=batch,
+        batch_size=BATCH,
     )  # fmt: skip
-    place = torch.device(device)
-    bundle = on_device(build_dataloaders(config, ImageSpec()), place)
+    bundle = on_device(build_dataloaders(config, ImageSpec()), GPU)
     loader = bundle.dataloaders["train"]
     for _ in range(2):  # the second epoch finds the processes running
         start = time.perf_counter()
         for images, _ in loader:
-            images = images.to(place, non_blocking=True)
-        if device == "cuda":
-            torch.cuda.synchronize()
+            images = images.to(GPU, non_blocking=True)
+        torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     images_of_epoch = bundle.dataset_sizes["train"]
     return say(
@@ -132,15 +130,15 @@ def loader_speed(folder, *, workers, augment, batch=256, device="cuda"):
     )  # fmt: skip
 
 
-def loaders(workers=(8, 15), device="cuda"):
-    """All figures of loaders."""
+def loaders():
+    """Measure loaders of 8 and of 15 processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "pictures"
         say(what="pictures", kilobytes=round(photographs(folder) / 1e3), count=PICTURES)
         return [
-            loader_speed(folder, workers=count, augment=augment, device=device)
+            loader_speed(folder, workers=workers, augment=augment)
             for augment in ("light", "standard")
-            for count in workers
+            for workers in (8, 15)
         ]
 
 

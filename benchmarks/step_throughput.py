@@ -88,13 +88,12 @@ class Runner:
         with self.autocast():
             self.model(self.images)
 
-    def seconds_per_step(self, mode: str, *, steps: int, warm_up: int = 1) -> float:
-        """Time one turn, after steps that bring the contestant's weights back into the caches."""
+    def seconds_per_step(self, mode: str, *, steps: int) -> float:
+        """Time one turn, after a step that brings the contestant's weights back into the caches."""
         self.plain.train(mode == "train")
         self.peer.set_attention(self.plain, self.setting[mode])
         step = getattr(self, mode)
-        for _ in range(warm_up):
-            step()
+        step()
         self._wait()
         start = self.clock()
         for _ in range(steps):
@@ -117,8 +116,9 @@ class Runner:
             torch.cuda.synchronize()
 
 
-def matmul_rate(dtype: str, device: str, *, clock: Callable[[], float], size: int = 2048) -> float:
+def matmul_rate(dtype: str, device: str, *, clock: Callable[[], float]) -> float:
     """Measure GFLOP/s of a square matrix multiplication: what this machine can do at best."""
+    size = 2048
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     a, b = torch.randn(size, size, dtype=kind, device=device), torch.randn(size, size, dtype=kind, device=device)
     best = float("inf")

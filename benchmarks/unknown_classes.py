@@ -67,16 +67,14 @@ def parts_of(kept: Kept, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
 class Known:
     """Fit a linear head on some classes, and scores to their validation images."""
 
-    def __init__(self, kept: Kept, known: np.ndarray, tolerance: float = 1e-3) -> None:
-        """`known`: bool (N,), images of known classes; `tolerance`: of the head's fit."""
+    def __init__(self, kept: Kept, known: np.ndarray) -> None:
+        """Fit to the images `known`, bool (N,), whose classes are."""
         rows = {split: np.flatnonzero(known & (kept["splits"] == split)) for split in (TRAIN, VAL, TEST)}
         x, labels = parts_of(kept, rows[TRAIN])[-1].double().numpy(), kept["labels"]
         self.mean, self.deviation = x.mean(axis=0), np.sqrt(x.var(axis=0) + x.var())
         scaled = (x - self.mean) / self.deviation
         self.length = np.sqrt((scaled**2).sum(axis=1).mean())
-        self.head = LogisticRegression(C=30.0, max_iter=60, tol=tolerance).fit(
-            scaled / self.length, labels[rows[TRAIN]]
-        )
+        self.head = LogisticRegression(C=30.0, max_iter=60, tol=1e-3).fit(scaled / self.length, labels[rows[TRAIN]])
         features = parts_of(kept, rows[VAL])
         units = np.arange(len(rows[VAL]))
         self.score, own = fit_unlikeness(self.logits(features), features, units)
