@@ -19,7 +19,7 @@ from vit.model import VisionTransformer
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this machine")
 
-LABELS = Path(page.__file__).parents[1] / "labels" / "page.html"
+INFERENCE = Path(page.__file__).parents[1]
 DOCUMENT = """
 const stub = () => new Proxy(function () {}, {
   get: (node, name) => name === Symbol.toPrimitive ? () => 0 : name === Symbol.iterator ? [][Symbol.iterator] :
@@ -114,6 +114,19 @@ def test_the_page_of_decisions_shows_its_rows(count, shown):
     script = f"const fetch = async path => ({{ok: true, json: async () => ({json.dumps(answers)})[path] ?? {{}}}});"
     texts = "['count', 'file', 'status'].map(id => elements[id]?.textContent)"
     found = run(
-        script + scripts_of(LABELS.read_text(encoding="utf-8")), f"{texts}.map(text => text?.length ? `${{text}}` : '')"
+        script + scripts_of((INFERENCE / "labels" / "page.html").read_text(encoding="utf-8")),
+        f"{texts}.map(text => text?.length ? `${{text}}` : '')",
     )
     assert found == [shown, "<i>.png" * count, ""]
+
+
+SERVER = """
+const location = {href: ""}, waiting = [], fetch = () => new Promise(reply => waiting.push(reply));
+"""
+
+
+def test_the_page_of_serve_shows_the_last_picture_whatever_is_answered_last():
+    script = SERVER + scripts_of((INFERENCE / "serve_page.html").read_text(encoding="utf-8"))
+    asks = "".join(f"classify({{name: '{name}', type: ''}});" for name in ("first.png", "second.png"))
+    answer = "const answer = place => waiting[place]({ok: true, json: async () => ({top: [[String(place), 1]]})});"
+    assert run(f"{script}{asks}{answer}answer(1); answer(0);", "elements.status.textContent") == "second.png"
