@@ -131,8 +131,8 @@ def folder_for(folder: Path) -> Iterator[Path]:
 
 
 def logged_metrics(run: RunFolder, split: str, epoch: int) -> dict[str, float]:
-    """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test."""
+    """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test, nothing for train."""
     if split == "test":
         test = run.summary.get("test") or {}
         return {name: value for name, value in test.items() if name != "n"}
-    return run.validated(epoch)
+    return run.validated(epoch) if split == "val" else {}

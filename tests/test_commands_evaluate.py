@@ -18,7 +18,9 @@ import main
 from datasets import DataConfig, DataError
 from datasets.open import split_samples
 from inference.certainty.answers import FILE, fitted_temperature
+from inference.evaluate import logged_metrics
 from trainers.engine.metrics import class_scores, mean_of, per_class
+from trainers.storage.run_folder import RunFolder
 
 TINY = "--model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"
 pytestmark = pytest.mark.drawn
@@ -183,6 +185,10 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
     temperature = json.loads((trained / "eval" / FILE).read_text())["temperature"]
     code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
     assert f"{temperature:.4f} fitted on val" in out
+
+
+def test_scores_of_training_images_are_held_against_none_of_validation_images(run):
+    assert logged_metrics(RunFolder(run), "train", 1) == {}
 
 
 @pytest.mark.parametrize("words", ["--model vit_micro_4", "--class-names {names}"])
