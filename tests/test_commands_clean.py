@@ -239,6 +239,14 @@ def test_the_page_is_offered_where_it_was_not_asked_for(tmp_path, capsys, review
     assert ("--review" in capsys.readouterr().out) is not reviewed
 
 
+def test_names_that_a_terminal_would_obey_are_printed_as_codes(tmp_path, capsys):
+    samples = small_samples(["a\x1b[2J", "b"], ("c\x1b[2J", "d\x1b[2J"))
+    suspects = [suspect_of(samples, 0, "relabel:d\x1b[2J", suggested="d\x1b[2J")]
+    say_suspects(tmp_path, samples, suspects, may_mirror=True, reviewed=False)
+    out = capsys.readouterr().out
+    assert ("\x1b" in out, out.count(r"\x1b[2J")) == (False, 4)
+
+
 @pytest.fixture
 def review(tmp_path):
     """A page over 60 suspects of a set whose names hold markup, and the tables that it saves to."""

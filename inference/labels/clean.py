@@ -90,12 +90,10 @@ def say_suspects(
 ) -> None:
     """Print the first suspects, how many there are of each kind, and what to do next."""
     say()
-    rows = [
-        (s.label, s.suggested, f"{float(s.confidence):.1%}", s.kind, s.decision, printable(s.path))
-        for s in suspects[:LISTED]
-    ]
+    rows = [(s.label, s.suggested, f"{float(s.confidence):.1%}", s.kind, s.decision, s.path) for s in suspects[:LISTED]]
     header = ("label", "the model thinks", "", "kind", "decision", "image")
-    for line in format_table([header, *rows], left=(0, 1, 3, 4, 5)) if rows else ():
+    shown = [tuple(map(printable, row)) for row in (header, *rows)]
+    for line in format_table(shown, left=(0, 1, 3, 4, 5)) if rows else ():
         say(line)
     kinds = "".join(f", {kind} {count:,}" for kind, count in Counter(s.kind for s in suspects).items())
     made = Counter(s.decision.partition(":")[0] for s in suspects)
