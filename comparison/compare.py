@@ -1,4 +1,4 @@
-"""Compare models: from a request, or from finished runs, to the verdict on the terminal and in a report."""
+"""Compare models, from a request or finished runs, to a verdict and a report."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from trainers.system.signals import signals
 def compare_arms(
     request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None, began: float | None = None
 ) -> Comparison:
-    """Train all models, seed by seed, and report who wins. The same request continues a comparison that was stopped.
+    """Train all models, seed by seed, and report who wins.
 
-    `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
-    these options; `jobs` None is then all of them at once. They come out the same. `began`: the second of
-    `time.monotonic` from which the minutes count, now if None. Raises OptionError, DataError, WeightsError: before
-    anything is trained or written. TrainingError, Interrupted: the same request continues.
+    The same request continues a comparison that was stopped. `jobs` runs train side by side; None: as
+    many as this machine carries. `slurm`: they are jobs of its queue, with these options; `jobs` None is then all of
+    them at once. They come out the same. `began`: the second of `time.monotonic` from which the minutes count, now if
+    None. Raises OptionError, DataError, WeightsError: before anything is trained or written. TrainingError,
+    Interrupted: the same request continues.
     """
     hint = "the same command continues where this one stopped"
     with signals.hinting(hint), planned(request, jobs, slurm, began) as plan:
@@ -71,10 +72,10 @@ def compare_arms(
 @signals.handled()
 @console.model_log()
 def plan_arms(request: Request) -> tuple[Path, list[str]]:
-    """Write a config for each run of a comparison and train none; return a file of commands, and its lines.
+    """Write a config for each run of a comparison, and train none.
 
-    The same request to `compare_arms` collects the runs. Raises OptionError, DataError, WeightsError: before anything
-    is written.
+    Returns a file of commands, and its lines. The same request to `compare_arms` collects the runs. Raises OptionError,
+    DataError, WeightsError: before anything is written.
     """
     with planned(request, sys.maxsize) as plan:
         return write_commands(plan)
@@ -92,7 +93,9 @@ def planned(
 
 
 def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -> ComparisonPlan:
-    """Make the folder of a comparison, or take that of a stopped one; this process holds it until `holding` ends."""
+    """Make the folder of a comparison, or take that of a stopped one.
+
+    This process holds it until `holding` ends."""
     while not folder_lock.hold(plan.folder, holding):
         folder, continued = find_folder(plan.request)
         plan = settle(replace(plan, folder=folder, continued=continued), jobs=jobs)
@@ -107,8 +110,10 @@ def take_folder(plan: ComparisonPlan, holding: ExitStack, *, jobs: int | None) -
 
 
 def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
-    """Record one run as the result of a comparison, and return its directory: with the most labels, of the model whose
-    mean validation score is best, the best seed. The test images score the models; they choose no run."""
+    """Record one run as the result of a comparison, and return its directory.
+
+    It is, with the most labels, the best seed of the model whose mean validation score is best. The test images score
+    the models; they choose no run."""
     richest = max(runs, key=lambda run: run.labels_per_class or math.inf).labels_per_class
     by_arm = groupby((run for run in runs if run.labels_per_class == richest), key=lambda run: run.arm)
     arms = [[read_result(run.folder) for run in of_arm] for _, of_arm in by_arm]
@@ -120,10 +125,10 @@ def keep_the_best(runs: Sequence[FinishedRun], *, select: str) -> Path:
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig, *, elsewhere: bool = False) -> Comparison:
-    """Compare finished runs, unchanged; the report lies with the first of them, or `elsewhere`, where `output` says.
+    """Compare finished runs, and leave them unchanged.
 
-    Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, has no test images, or was given
-    other ones."""
+    The report lies with the first of them, or `elsewhere`, where `output` says. Raises FileNotFoundError, DataError,
+    CheckpointError: a run is missing, not whole, has no test images, or was given other ones."""
     folders = [RunFolder.find(name, output.output_dir) for name in names]
     unseen, seen = on_unseen([read_run(folder.path) for folder in folders])
     require_same_data(unseen, splits=("test",))

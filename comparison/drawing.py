@@ -1,5 +1,6 @@
-"""Draw a comparison: its figures, with one colour per model, and its rows in TensorBoard. Without pyplot's state.
+"""Draw a comparison: its figures, and its rows in TensorBoard.
 
+Each model has one colour; pyplot's state is not used.
 TensorBoard knows no groups of runs, so each model has a row of its own. The first section holds its mean validation
 accuracy over the seeds, the last its lowest and its highest seed. The Custom Scalars tab lays them over each other in
 margin charts. Steps are training images seen: models with other batch sizes take other numbers of steps.
@@ -90,7 +91,7 @@ def learning_curves(condition: Comparison) -> Figure:
 
 
 def curves(run: Any) -> dict[str, np.ndarray]:
-    """Return accuracy and loss of a run's history, with the images seen in proportion to the steps."""
+    """Return accuracy and loss of a run's epochs, by images seen in proportion to steps."""
     step, accuracy, loss = (
         np.array([row.get(name) for row in run.history], dtype=float)  # NaN for None
         for name in ("step", "val_accuracy", "val_loss")
@@ -100,7 +101,7 @@ def curves(run: Any) -> dict[str, np.ndarray]:
 
 
 def draw_differences(comparison: Comparison) -> Figure:
-    """Draw a row for each other model: its difference to the first, in points, and its interval.
+    """Draw the difference of each other model to the first, in points, with its interval.
 
     Names are above their bars, so that a phone shows the whole figure.
     """
@@ -168,7 +169,9 @@ MEANS, ENDS = "0_val_accuracy", "9_val_accuracy_spread"
 
 
 def write_events(folder: Path, verdict: str, pictures: Sequence[ReportFigure], comparison: Comparison) -> None:
-    """Write the `verdict` (Markdown) and the figures to `folder`, first in their tabs; below it a row a model."""
+    """Write the verdict and the figures for TensorBoard, and a row for each model.
+
+    `verdict`: Markdown; it and the figures lie in `folder`, first in their tabs, the rows below it."""
     conditions, seeds = comparison.conditions, comparison.runs["seed"].nunique()
     with SummaryWriter(log_dir=str(folder)) as writer:
         writer.add_text("0_verdict", utf8(verdict), 0)
@@ -190,8 +193,9 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[ReportFigure], c
 
 
 def over_seeds(runs: pd.DataFrame) -> tuple[list[int], list[np.ndarray]]:
-    """Return the images seen at the epochs that every run of a model has, and the mean validation accuracy over the
-    seeds; of several seeds also the lowest and the highest."""
+    """Return images seen at each epoch, and the mean validation accuracy over the seeds.
+
+    Epochs are those that every run of a model has; of several seeds follow the lowest and the highest accuracy."""
     of_runs = [curves(run) for run in rows_of(runs)]
     values = np.array([*zip(*(each["val_accuracy"] for each in of_runs), strict=False)])  # (epochs, K)
     ends = [values.min(axis=1), values.max(axis=1)] if len(runs) > 1 else []
@@ -199,6 +203,6 @@ def over_seeds(runs: pd.DataFrame) -> tuple[list[int], list[np.ndarray]]:
 
 
 def tags_of(condition: Comparison) -> list[str]:
-    """Return the tags of the mean, and of the lower and the upper end of its band."""
+    """Return the tags of the mean, and of both ends of its band."""
     name = f"{condition.labels}_labels"
     return [f"{MEANS}/{name}", f"{ENDS}/{name}_low", f"{ENDS}/{name}_high"]

@@ -124,8 +124,9 @@ class ComparisonPlan:
 
     @property
     def order(self) -> list[Cell]:
-        """List the cell of each run, in the order in which they start: every rate at the first seed comes before the
-        others, which need the best one."""
+        """List the cell of each run, in the order in which they start.
+
+        Every rate at the first seed comes before the other seeds, which need the best one."""
         others = self.number_of_seeds - 1
         return [*self.untuned * (1 + others), *self.searched * len(self.grid), *self.searched * others]
 
@@ -138,12 +139,16 @@ class ComparisonPlan:
         return replace(self, arms=self.arms[:arms], epochs=epochs, seconds=None)
 
     def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
-        """Return the rates that a model tries: a rate that was given is not tuned. None: the default."""
+        """Return the rates that a model tries; None is the default.
+
+        A rate that was given is not tuned."""
         lr = arm.config.train.lr
         return (lr,) if lr is not None or not self.grid or arm.start_head == "fit" else self.grid
 
     def runs_of(self, arm: PlannedArm) -> int:
-        """Count the runs under one label budget: every rate at the first seed, one rate at the others."""
+        """Count a model's runs under one label budget.
+
+        They are every rate at the first seed, one rate at the others."""
         return len(self.rates(arm)) + len(self.seeds) - 1
 
     @property

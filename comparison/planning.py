@@ -54,9 +54,10 @@ SETTLED = {
 
 
 def default_arms(base: RunConfig, *, in_minutes: bool = False) -> tuple[RunConfig, ...]:
-    """Return a small ViT from scratch and pretrained; for photographs also the installed ImageNet models, frozen.
+    """Return a small ViT from scratch and pretrained; for photographs also more.
 
-    `in_minutes`: the last stages of EfficientNet-Lite0 are trained, too."""
+    These are the installed ImageNet models, frozen. `in_minutes`: and EfficientNet-Lite0 with its last stages
+    trained."""
     if small_model(base.data.source):
         models = starts("vit_nano_8", "fashion_mnist")
     else:
@@ -246,7 +247,9 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 
 
 def find_folder(request: Request) -> tuple[Path, bool]:
-    """Find the folder of the same comparison, if it was stopped, else a new one; and whether it was there."""
+    """Find the folder of the same comparison where it was stopped, else a new one.
+
+    Returns also whether it was there."""
     output, data = request.base.output, request.base.data.source
     begun = {"status": "running", "requested": to_dict(request)}  # the same again means the same comparison
     home, name = data_folder(output, data), output.run_name

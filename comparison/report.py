@@ -97,7 +97,7 @@ def details() -> dict[str, Callable[[Any], str]]:
 
 
 def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str]]) -> Table:
-    """Return a line per label budget and model; if there are several label budgets, their labels come first."""
+    """Return a line per label budget and model; of several label budgets with their labels."""
     several = len(comparison.conditions) > 1
     lines = [
         [condition.labels] * several + [text(row) for text in columns.values()]
@@ -130,7 +130,7 @@ def settings_table(comparison: Comparison) -> Table:
 
 
 def versions_table(comparison: Comparison) -> Table:
-    """Return versions and hardware of the runs; one line per fact, with all values on which runs disagree."""
+    """Return a line per version or hardware fact, with all values that the runs have."""
     metas = comparison.runs["meta"].tolist()
     facts: dict[str, list[Any]] = {
         "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())
@@ -146,8 +146,9 @@ def versions_table(comparison: Comparison) -> Table:
 
 
 def disagreement(condition: Comparison) -> dict[str, Any]:
-    """Return the images that only the first model, or only the most accurate of the others, gets right: for each of the
-    two the winner, the loser and examples; `problem` says why there are no pictures."""
+    """Return images that only one of two models gets right: the first, and the best other.
+
+    `only`: for each of the two the winner, the loser and examples; `problem`: why there are no pictures."""
     others = condition.table[1:]
     names = [condition.arms[0], others["arm"].iloc[int(others["accuracy"].argmax())]]
     arms = [of_runs(condition.predictions, condition.runs[condition.runs["arm"] == name]) for name in names]
@@ -174,7 +175,9 @@ def disagreement(condition: Comparison) -> dict[str, Any]:
 
 
 def only_one_right(first: pd.DataFrame, second: pd.DataFrame) -> tuple[list[int], list[int]]:
-    """Return rows of images that most runs of one model get right and most of the other do not, clearest first."""
+    """Return rows of images that one model gets right and the other wrong, clearest first.
+
+    Most of a model's runs decide."""
     right, other = (right_of(arm).mean(axis=0) for arm in (first, second))  # (N,)
     ours, theirs = (arm["of_label"].to_numpy().reshape(-1, len(right)).mean(axis=0) for arm in (first, second))
     order = np.lexsort((theirs - ours, other - right)).tolist()
@@ -184,7 +187,7 @@ def only_one_right(first: pd.DataFrame, second: pd.DataFrame) -> tuple[list[int]
 
 
 def usual_prediction(arm: pd.DataFrame, row: int) -> tuple[int, int]:
-    """Return the class that most of a model's runs predict for an image, and how many do."""
+    """Return the most frequent prediction for an image, and how many runs make it."""
     votes = np.bincount(arm["predicted"].to_numpy().reshape(arm["run"].nunique(), -1)[:, row])
     return int(votes.argmax()), int(votes.max())
 

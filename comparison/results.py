@@ -1,4 +1,4 @@
-"""A comparison as tables: of its runs and predictions, and of what they say of models and of pairs of models."""
+"""Hold a comparison as tables: runs, predictions, models, and pairs of models."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ LABELS = "labels_per_class"
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Models that were trained on the same images, under one or more label budgets, and the verdict on them.
+    """Models trained on the same images, and the verdict on them.
 
-    Its tables hold the label budgets one after another, and in each the models in the same order.
+    Its tables hold one or more label budgets, one after another, and in each the models in the same order.
     """
 
     data: str
@@ -103,7 +103,9 @@ def labels_text(count: int | None, *, every: str = "all labels") -> str:
 
 
 def compared(data: str, runs: Sequence[FinishedRun], *, scored: str = "test", **known: Any) -> Comparison:
-    """Score every model and judge every pair. Runs come by label budget, model and seed; `known`: other fields."""
+    """Score every model and judge every pair.
+
+    Runs come by label budget, model and seed; `known`: other fields."""
     of_runs, predictions = tables_of(runs)
     pairs = judge(of_runs, predictions).assign(scored=scored)
     table = table_of(of_runs, predictions, pairs, data=data, scored=scored)
@@ -155,12 +157,12 @@ def design(scored: pd.DataFrame) -> Design:
 
 
 def judge(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per pair of models: the second minus the first, p values, verdict, and what a sentence needs.
+    """Return a row per pair of models: their difference, p values and verdict.
 
-    The second model is `better`, `worse`, the `same`, or `unclear`; where one took less than a pass over the images it
-    is `untrained`. `so_far`: passes of the less accurate model, if it `may_improve`. All pairs of a report, under all
-    its label budgets, share one level of 5 % by Holm's correction (p_holm): one by one, six label budgets of equal
-    models name a winner in an eighth of the reports.
+    The difference is the second minus the first. The second model is `better`, `worse`, the `same`, or
+    `unclear`; where one took less than a pass over the images it is `untrained`. `so_far`: passes of the less accurate
+    model, if it `may_improve`. All pairs of a report, under all its label budgets, share one level of 5 % by Holm's
+    correction (p_holm): one by one, six label budgets of equal models name a winner in an eighth of the reports.
     """
     rows, found = [], []
     for condition in by_condition(runs):
@@ -271,7 +273,9 @@ def wilson_ends(_: pd.DataFrame, scored: pd.DataFrame) -> tuple[float, float]:
 
 
 def worst_class(runs: pd.DataFrame, scored: pd.DataFrame) -> tuple[str, float, float, float]:
-    """Return the class of the lowest recall over all runs, and the interval of one run of that recall on its images."""
+    """Return the class of the lowest recall over all runs, that recall, and its interval.
+
+    The interval is that of one run on the images of the class."""
     recalls = scored.groupby("label")["right"].mean()
     worst, recall = recalls.index[int(recalls.argmin())], float(recalls.min())
     return first_of(runs).class_names[worst], recall, *design(scored[scored["label"] == worst]).interval(recall)
@@ -292,7 +296,7 @@ def answered_95(scored: pd.DataFrame) -> float:
 
 
 def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
-    """Return how much the validation accuracy of a model's runs rose in the last fifth of their learning.
+    """Return how much validation accuracy rose in the last fifth of the learning.
 
     None: by less than a point or twice its noise, or the training images are fitted. `histories`: rows of metrics.csv
     of each run; the first is the untrained model.
@@ -315,7 +319,9 @@ def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> floa
 
 
 def may_improve(runs: pd.DataFrame) -> bool:
-    """Return whether a model that trains by steps still improved, or took too few passes for a curve that says so."""
+    """Return whether a model still improved, or took too few passes to say so.
+
+    One whose head was fitted takes no steps, and cannot."""
     if first_of(runs).config["train"].get("start_head") == "fit":
         return False
     return passes(runs) < FEWEST or improvement_at_end(runs["history"].tolist()) is not None
@@ -326,7 +332,7 @@ def median_of(runs: pd.DataFrame, name: str) -> float:
 
 
 def images_seen(runs: pd.DataFrame) -> int:
-    """Count the training images of all steps, each as often as it was seen: the median over seeds."""
+    """Count the training images of all steps, with repetitions: the median over seeds."""
     return int(median_of(runs, "images_seen"))
 
 

@@ -1,4 +1,4 @@
-"""Finished runs, read from their files: their names, and what makes them comparable: equal images and seeds."""
+"""Read finished runs, name them, and require what makes them comparable."""
 
 import json
 import re
@@ -28,7 +28,7 @@ from vit.config import Network
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run directory: its options, its results, its place in a comparison, and its test images."""
+    """A finished run: options, results, test images, and its place in a comparison."""
 
     folder: RunFolder
     seed: int
@@ -48,10 +48,11 @@ class FinishedRun:
 
 
 def scored_images(saved: SavedPredictions, groups: Mapping[str, str]) -> pd.DataFrame:
-    """Return a row per image: path; label and predicted as numbers of classes; whether that is right; the probabilities
-    of the predicted class (confidence) and of the label; unit, a number that images of one group share.
+    """Return a row per image: what it is, what was predicted, and with what probability.
 
-    `groups`: the group by path of the images that have one.
+    path; label and predicted as numbers of classes; whether that is right; the probabilities of the predicted class
+    (confidence) and of the label; unit, a number that images of one group share. `groups`: the group by path of the
+    images that have one.
     """
     paths, labels, predicted, probabilities, _ = saved
     columns = {
@@ -67,8 +68,10 @@ def scored_images(saved: SavedPredictions, groups: Mapping[str, str]) -> pd.Data
 
 
 def read_run(run_dir: Path) -> FinishedRun:
-    """Read a finished run. Raises FileNotFoundError: no run directory, or it lacks a file. DataError: it is not
-    finished, or has no test images. CheckpointError: a damaged file."""
+    """Read a finished run.
+
+    Raises FileNotFoundError: no run directory, or it lacks a file. DataError: it is not finished, or has no test
+    images. CheckpointError: a damaged file."""
     run = RunFolder.find(str(run_dir))
     config, summary = run.given, run.summary
     if (status := summary["status"]) != "finished":
@@ -90,9 +93,10 @@ def read_run(run_dir: Path) -> FinishedRun:
 
 
 def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
-    """Leave out of all runs the test images that the weights of one of them were trained on; return lines about it.
+    """Leave out of all runs the test images that one of them was trained on.
 
-    A run with `--allow-seen` left nothing out: its own lines are returned. Raises DataError: less than half is left.
+    Weights that a run started from count, too. Returns also lines about it. A run with `--allow-seen` left
+    nothing out: its own lines are returned. Raises DataError: less than half is left.
     """
     allowed = [run.folder for run in runs if run.config["data"].get("allow_seen")]
     said = [f"{folder}: {line}" for folder in allowed for line in folder.seen]
@@ -118,7 +122,7 @@ def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SP
 
 
 def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = SPLITS) -> list[str]:
-    """List how the data of two runs differ in these splits, as phrases; A is the first run."""
+    """List as phrases how two runs, A and B, differ in these splits."""
     if first.class_names != other.class_names:
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
@@ -151,10 +155,10 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
 
 
 def group_into_arms(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Put runs that differ in their seed alone into models, in the order of first appearance; those of a model by seed.
+    """Group runs that differ in their seed alone into models.
 
-    A second run of the same configuration and seed begins a model of its own. Raises DataError: one model, or other
-    seeds.
+    Models come in the order of first appearance, the runs of each by seed. A second run of the same configuration and
+    seed begins a model of its own. Raises DataError: one model, or other seeds.
     """
     groups: dict[tuple[str, int], dict[int, FinishedRun]] = {}
     for run in runs:
@@ -209,7 +213,7 @@ def settings(config: Config) -> dict[str, str]:
 
 
 def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:
-    """Return (option, its value in each config) of every option that matters to a result and differs."""
+    """Return each option that matters and differs, with its value in each config."""
     values = [settings(config) for config in configs]
     options = dict.fromkeys(option for plain in values for option in plain)
     rows = [(option, [plain.get(option, "-") for plain in values]) for option in options]
@@ -226,9 +230,9 @@ def folder_names(folders: Sequence[Path]) -> list[str]:
 
 
 def arm_names(configs: Sequence[Config]) -> list[str]:
-    """Name each by its model and weights, then by the options that distinguish it from others of the same name.
+    """Name each by its model and weights, then by options that differ.
 
-    Equal names mean the same configuration twice.
+    These distinguish it from others of the same name. Equal names mean the same configuration twice.
     """
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
@@ -239,13 +243,15 @@ def arm_names(configs: Sequence[Config]) -> list[str]:
 
 @cache
 def _irrelevant() -> frozenset[str]:
-    """List the options that change no result, those that are compared themselves, and those that each name has."""
+    """List the options that are no setting of a model.
+
+    They change no result, are compared themselves, or are in each name."""
     found = (option.name for mark in (Neutral, ChoosesImages) for option in run_options(mark))
     return frozenset({*found, "seed", "name", "networks"})
 
 
 def _with_differences(names: Sequence[str], values: Sequence[Mapping[str, str]]) -> list[str]:
-    """Add to each name the options in which it differs from others of the same name."""
+    """Add to equal names the options in which they differ."""
     longer = []
     for name, mine in zip(names, values, strict=True):
         alike = [theirs for other, theirs in zip(names, values, strict=True) if other == name]
@@ -279,6 +285,8 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def slugs(names: Sequence[str]) -> list[str]:
-    """Make different folder names of the short names, without hyphens, at which TensorBoard would break a row."""
+    """Make different folder names of the short names.
+
+    They have no hyphens, at which TensorBoard would break a row, but before a number."""
     short = [re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")[:60] for name in short_names(names)]
     return [slug if short.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(short, 1)]

@@ -1,4 +1,4 @@
-"""One split for all runs of a comparison, and what is known to be wrong with it before any of them trains."""
+"""Draw one split for all runs of a comparison, and find copies across it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class SharedSplit:
 
 
 def shared_split(config: DataConfig, opened: OpenedImages | None = None) -> SharedSplit:
-    """Return the split that a single run would draw, with a test split in any case.
+    """Return the split of a single run, with test images in any case.
 
     `labels_per_class` and `fraction` are left to the runs, which take them out of the same training images.
     """
@@ -37,7 +37,9 @@ def shared_split(config: DataConfig, opened: OpenedImages | None = None) -> Shar
 
 
 def copies_of_training_images(samples: Samples, data_root: Path | None = None) -> list[str] | None:
-    """Return the paths of test images that are copies of training images; None: too many images to look for them."""
+    """Return the paths of test images that are copies of training images.
+
+    None: there are too many images to look for them."""
     if (samples.splits != LEFT_OUT).sum() > SEARCHED_UP_TO or (copies := copies_of(samples, data_root)) is None:
         return None
     learnt = (copies >= 0) & np.isin(copies, copies[samples.splits == TRAIN])

@@ -1,4 +1,4 @@
-"""Time of a comparison: what its runs take, what `--minutes` holds, and when each run ends.
+"""Plan the time of a comparison: what runs take, and when each ends.
 
 In so many minutes every run that trains has the same share, in which it takes as many passes over the images as it can;
 a fitted head takes what it takes. Where the passes would be few, learning rates are given up first, then seeds, then
@@ -32,7 +32,7 @@ HEAD = 2.0
 
 
 def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
-    """Return the plan with the seconds of each run; None where a model was not measured."""
+    """Return the plan with the seconds of each run; None without measurements."""
     if any(arm.pace is None for arm in plan.arms):
         return replace(plan, seconds=None)
     held_out = {split: plan.split.size(split) for split in ("val", "test")}
@@ -47,7 +47,9 @@ def with_seconds(plan: ComparisonPlan) -> ComparisonPlan:
 
 
 def seconds_of_run(arm: PlannedArm, epochs: float, sizes: Mapping[str, int], *, is_first: bool) -> float:
-    """Return the seconds of a run on so many images; the first of a model computes the features that others read."""
+    """Return the seconds of a run on so many images.
+
+    The first run of a model computes the features that others read."""
     assert arm.pace is not None, "the arm has been measured"
     pace = arm.pace._replace(sizes=sizes)
     head = {"fit": HEAD, "probe": HEAD + pace.scored("train") * is_first}.get(arm.start_head, 0.0)
@@ -56,9 +58,9 @@ def seconds_of_run(arm: PlannedArm, epochs: float, sizes: Mapping[str, int], *, 
 
 
 def makespan(seconds: Sequence[float], jobs: int, busy: Sequence[float] = ()) -> float:
-    """Return when runs of so many seconds have ended, each of which starts as soon as one of the jobs is free.
+    """Return when runs of so many seconds have ended.
 
-    `busy`: the seconds that runs which have started take yet."""
+    Each starts as soon as one of the jobs is free. `busy`: the seconds that runs which have started take yet."""
     ends = [*sorted(busy, reverse=True)[: jobs - 1], *[0.0] * jobs][:jobs]
     heapq.heapify(ends)
     for each in seconds:
@@ -75,7 +77,9 @@ def whole_time(plan: ComparisonPlan) -> float:
 
 
 def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
-    """Return the plan that fills so many seconds. Raises OptionError: they are too few for a pass of each model."""
+    """Return the plan that fills so many seconds.
+
+    Raises OptionError: they are too few for a pass of each model."""
     *more, least = (with_share(candidate, seconds) for candidate in candidates(plan))
     found = next((each for each in more if has_enough(each)), least)
     spent = 60 * (plan.request.minutes or 0) - seconds
@@ -91,7 +95,7 @@ def within(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
 
 
 def candidates(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
-    """Yield what the time may hold: all that was asked for, then less and less of it."""
+    """Yield all that was asked for, then less and less of it."""
     for arms in range(len(plan.arms), len(plan.arms) - plan.request.optional - 1, -1):
         fewer = plan.with_first(arms)
         if fewer.grid and plan.request.tune_lr == "auto":
@@ -131,7 +135,7 @@ def with_passes(plan: ComparisonPlan, passes: Callable[[Cell], float]) -> Compar
 
 
 def with_share(plan: ComparisonPlan, seconds: float) -> ComparisonPlan:
-    """Return the plan that takes so many seconds, in which all models that train have equal time.
+    """Return the plan that takes so many seconds, in equal time for models that train.
 
     Label budgets share the time as their usual passes would."""
     order, trained, usual = plan.order, {*plan.trained}, plan.usual_epochs
@@ -170,7 +174,7 @@ def measured(plan: ComparisonPlan) -> tuple[float, ...]:
 
 
 class Clock:
-    """Gives each run that starts its end, so that all end in time, whatever those before it took.
+    """Gives each run that starts its end, so that all end in time.
 
     `spare`: time that those before it left over is for those that follow."""
 
@@ -181,7 +185,7 @@ class Clock:
         self.running: dict[str, float] = {}
 
     def expect(self, runs: Mapping[str, float], later: Sequence[float]) -> None:
-        """Take the names of the runs that come next, with their seconds, and the seconds of those after them."""
+        """Take the seconds of the next runs by name, and those of later ones."""
         self.waiting, self.later = dict(runs), later
 
     def begin(self, run: Planned) -> Planned:

@@ -1,4 +1,7 @@
-"""Train every model of a plan. Each run is an ordinary run: a stopped one is resumed, a finished one is read."""
+"""Train every model of a plan.
+
+Each run is an ordinary run: a stopped one is resumed, a finished one is read.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -64,7 +67,7 @@ def holds(folder: Path, lr: float | None) -> bool:
 
 
 def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, Any]]]:
-    """Train every model; return the runs, and a row for each learning rate that was tried.
+    """Train every model; return the runs, and a row for each rate that was tried.
 
     Raises TrainingError, Interrupted: the same comparison can be continued."""
     slurm, folder, tracker = plan.slurm, plan.folder / "jobs", plan.request.base.output.tracker
@@ -83,9 +86,10 @@ def train_arms(plan: ComparisonPlan) -> tuple[list[FinishedRun], list[dict[str, 
 
 
 def write_commands(plan: ComparisonPlan) -> tuple[Path, list[str]]:
-    """Write a config and a command for each run that can be trained now; return the file of commands, and its lines.
+    """Write a config and a command for each run that can be trained now.
 
-    If learning rates are tuned, these are the trials at first, and the other seeds when the trials are finished.
+    Returns the file of commands, and its lines. If learning rates are tuned, these are the trials at first, and the
+    other seeds when the trials are finished.
     """
     commands = []
     try:
@@ -118,7 +122,7 @@ def finished_only(plans: Sequence[Planned]) -> Iterator[tuple[Planned, Outcome]]
 
 
 def train_all(plan: ComparisonPlan, train: TrainAll, clock: Clock | None = None) -> list[dict[str, Any]]:
-    """Train all runs by a function of `trainers.multirun.runs`; return a row for each rate that was tried.
+    """Train all runs by `train`; return a row for each rate that was tried.
 
     All rates are tried at the first seed, and the best run becomes the run of that seed. `clock`: it gives each run its
     end.
@@ -169,7 +173,7 @@ def require_result(plan: ComparisonPlan, run: ArmRun, result: RunResult | None) 
 
 
 def choose_rate(plan: ComparisonPlan, cell: Cell, results: dict[float | None, RunResult | None]) -> float | None:
-    """Return the rate of the best run on validation images, and move that run to its place in the comparison."""
+    """Return the rate of the best run on validation, and move it to its place."""
     usable = [(lr, result) for lr in plan.grid if (result := results[lr])]
     if not usable:
         tried = ", ".join(f"{lr:g}" for lr in plan.grid)
@@ -195,8 +199,9 @@ def finished_runs(plan: ComparisonPlan, place: int) -> list[FinishedRun]:
 
 
 class Progress:
-    """Prints a line for each run that has ended, with the time that the rest takes: that of `clock`, or at the pace so
-    far."""
+    """Prints a line for each run that has ended, with the time that is left.
+
+    That is the time of `clock`, or follows from the pace so far."""
 
     def __init__(self, plan: ComparisonPlan, clock: Clock | None = None) -> None:
         self.plan, self.clock, self.done, self.late = plan, clock, 0, False

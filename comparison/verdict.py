@@ -1,4 +1,4 @@
-"""All sentences of a comparison: the plan, the protocol, the warnings, who wins, and how sure that is."""
+"""Write all sentences of a comparison: plan, protocol, warnings, and who wins."""
 
 import math
 import re
@@ -134,7 +134,7 @@ def _rates(plan: ComparisonPlan) -> str:
 
 
 def headline(condition: Comparison, *, brief: bool = False) -> str:
-    """Return the verdict on all models under one label budget in one sentence: who wins, or which model to use.
+    """Say in a sentence who wins under one label budget, or which model to use.
 
     `brief`: without the number of images."""
     if len(condition.arms) == 2:
@@ -147,7 +147,7 @@ def headline(condition: Comparison, *, brief: bool = False) -> str:
 
 
 def pair_sentence(pair: Any) -> str:
-    """Return the verdict on two models, a row of `pairs`: a winner and by how much, or what would decide."""
+    """Say of a row of `pairs` who wins, or what would decide."""
     found, sign = pair.estimate, 1 if pair.difference >= 0 else -1
     arms = [(pair.second, pair.accuracy_second), (pair.first, pair.accuracy_first)]
     (better, higher), (worse, lower) = arms[::sign]
@@ -179,7 +179,7 @@ def pair_sentence(pair: Any) -> str:
 
 
 def which_to_use(condition: Comparison, *, brief: bool = False) -> str:
-    """Name the model with the highest accuracy, and the models that are, or may be, as good."""
+    """Name the most accurate model, and those that are, or may be, as good."""
     arms = {row.arm: row for row in rows_of(condition.table)}
     best, second, *_ = sorted(arms.values(), key=lambda row: -row.accuracy)
     others: dict[str, list[str]] = {"same": [], "unclear": []}
@@ -215,7 +215,9 @@ def images_text(images: int, groups: float, scored: str) -> str:
 
 
 def seeds_or_images_needed(pair: Any) -> str:
-    """Say how many seeds, or images, would decide a difference like this one; empty for one seed."""
+    """Say how many seeds, or images, would decide such a difference.
+
+    Empty for one seed."""
     found = pair.estimate
     if pair.verdict != "unclear" or not pair.difference or found.seeds == 1:
         return ""
@@ -232,7 +234,9 @@ def seeds_or_images_needed(pair: Any) -> str:
 
 
 def not_converged(comparison: Comparison) -> Iterator[str]:
-    """Yield for each label budget the models that took less than a pass or still improved, and what helps."""
+    """Yield which models took too few passes or still improved, and what helps.
+
+    There are lines for each label budget."""
     conditions = comparison.conditions
     for condition in conditions:
         rows = rows_of(condition.table)
@@ -285,7 +289,9 @@ VERDICTS = {
 
 
 def last_screen(comparison: Comparison) -> Iterator[str]:
-    """Yield the answer and its cautions, at most 80 letters wide: a line per label budget, or per model of several."""
+    """Yield the answer and its cautions, at most 80 letters wide.
+
+    The table has a line per label budget, or of several models a line for each."""
     names = [printable(name) for name in short_names(comparison.arms)]
     lines = result_table(comparison.conditions, names)
     if max(map(len, lines), default=0) > WIDTH:
@@ -321,7 +327,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
 
 
 def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list[str]:
-    """Return the lines of the table of results, with these names of the models; none of more than MOST_ROWS."""
+    """Return the lines of the table of results; none if there are more than MOST_ROWS."""
     if len(names) == 2:
         header, rows = ["labels", *names, "difference, points", ""], []
         for condition in conditions:
@@ -350,7 +356,7 @@ def letter_of(number: int) -> str:
 
 
 def assumed(clusters: Clusters) -> Spread:
-    """Return `ASSUMED` for images in these groups (N,), whose images are all right or all wrong."""
+    """Return `ASSUMED` for groups (N,), whose images are all right or all wrong."""
     counts = numbered(clusters, len(clusters))[1]
     most, groups = float((counts**2).sum()) / len(clusters), len(counts) / len(clusters)
     return Spread(most * ASSUMED.images, most * ASSUMED.runs, ASSUMED.seeds, groups)
@@ -365,7 +371,7 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, claims: int
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield what was scored, what the columns of the report mean, and which tests share one level."""
+    """Yield what was scored, what the columns mean, and which tests share one level."""
     first, claims = comparison.conditions[0], len(comparison.pairs)
     of_all, seeds = design(of_runs(comparison.predictions, first.runs)), first_of(first.table).seeds
     yield (
