@@ -13,12 +13,13 @@ from statistics import mean
 
 from common.files import made_whole
 from common.shell import watch
+from comparison.announcement import announce_plan, known_problems, protocol
 from comparison.plan import ComparisonPlan, Request
 from comparison.planning import find_folder, plan_comparison, settle
 from comparison.results import Comparison, compared
 from comparison.runs import FinishedRun, cautions, group_into_arms, on_unseen, read_run, require_same_data
 from comparison.train_arms import train_arms, write_commands
-from comparison.verdict import announce_plan, known_problems, last_screen, protocol
+from comparison.verdict import last_screen
 from datasets.split_csv import write_split
 from trainers.config import OutputConfig, metric_of, rank_key, to_dict
 from trainers.reporting import console

@@ -146,7 +146,7 @@ def versions_table(comparison: Comparison) -> Table:
 
 
 def disagreement(condition: Comparison) -> dict[str, Any]:
-    """Return images that only one of two models gets right: the first, and the best other.
+    """Return images that only the first model, or only the best other, gets right.
 
     `only`: for each of the two the winner, the loser and examples; `problem`: why there are no pictures."""
     others = condition.table[1:]

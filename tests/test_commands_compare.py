@@ -14,9 +14,9 @@ from small_run import call
 
 import main
 from comparison import planning as plan
+from comparison.announcement import known_problems
 from comparison.planning import default_arms
 from comparison.shared_split import shared_split
-from comparison.verdict import known_problems
 from datasets.config import DataConfig
 from trainers.config import RunConfig
 from trainers.system import process

@@ -9,9 +9,10 @@ import pytest
 from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run, pairs_in_memory
 
+from comparison.announcement import ASSUMED, assumed, power_line
 from comparison.results import rows_of
 from comparison.runs import read_run
-from comparison.verdict import ASSUMED, assumed, notes, pair_sentence, power_line
+from comparison.verdict import notes, pair_sentence
 from trainers.statistics import LEVEL, holm, paired_difference, sign_flip
 
 

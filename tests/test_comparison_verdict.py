@@ -9,8 +9,9 @@ import pytest
 from scipy.stats import norm
 from small_comparison import arm_of, comparison_of, pairs_in_memory
 
+from comparison.announcement import ASSUMED, power_line
 from comparison.results import improvement_at_end, rows_of
-from comparison.verdict import ASSUMED, card, headline, last_screen, not_converged, notes, pair_sentence, power_line
+from comparison.verdict import card, headline, last_screen, not_converged, notes, pair_sentence
 from trainers.statistics import LEVEL, Spread, estimate
 
 LABELS = [row % 3 for row in range(60)]
