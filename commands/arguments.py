@@ -29,7 +29,7 @@ DEFAULT_MINUTES = 15.0
 
 @dataclasses.dataclass(frozen=True)
 class SeveralRuns:
-    """Options of the runs of one command: where they train, and how many at a time."""
+    """Options of several runs: where they train, and how many at a time."""
 
     jobs: Literal["auto"] | int = "auto"
     """Train this many runs in parallel, each in its own process. The results are the same. auto: one for each processor
@@ -55,7 +55,7 @@ class SeveralRuns:
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[TextIO]:
-    """Open a text file that takes its place when it is whole; its folder is made.
+    """Open a text file that appears when it is whole, and make its folder.
 
     Raises UsageError: it cannot be written."""
     try:
@@ -93,7 +93,7 @@ class ImagesOptions:
 
 
 def refuse_place(run: str, output_dir: Path) -> None:
-    """Raise UsageError where a folder to look for `latest` is given, and something else is named."""
+    """Raise UsageError where a folder to look for `latest` is of no use."""
     if run != "latest" and output_dir != Path("runs"):
         raise UsageError(f"--output-dir is where `latest` is looked for, and {run} says itself where it is")
 
@@ -116,7 +116,9 @@ class WeightsOptions:
         refuse_place(self.run, self.output_dir)
 
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
-        """Open `run`, or another such name; `options` go to `open_classifier`. A run that is not finished is a note."""
+        """Open `run`, or another such name; `options` go to `open_classifier`.
+
+        A run that is not finished is a note."""
         from inference.classifier import open_classifier
 
         own = {name: vars(self)[name] for name in ("model", "class_names", "output_dir")}
@@ -206,7 +208,7 @@ class TrainOptions(SeveralRuns, RunConfig, ManyOptions):
 
 
 def left_out(base: RunConfig, names: Sequence[str], file: object, *, by: str) -> RunConfig:
-    """Return the options of a file without those that an option of the command line sets, and say which they are."""
+    """Return the options of a file without those that the command line sets."""
     lengths = [name for name in names if getattr(base.train, name) is not None]
     if lengths:
         print(

@@ -1,4 +1,4 @@
-"""`check DATA`: find what is wrong with a set of images, before a model learns it."""
+"""Run `check DATA`: find what is wrong with a set before a model learns it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Options(JsonOption, arguments.ImagesOptions):
 
 
 def main(config: Options) -> int:
-    """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
+    """Check, write the full list, and print the short one.
+
+    Returns 0, or 3 when training would be wrong."""
     from datasets.checking.check import check_source
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
@@ -137,14 +139,15 @@ def verdict(report: CheckReport) -> str:
 
 
 def _is_of_an_image(finding: Problem) -> bool:
-    """Return whether an error is about its image: not about a class, the bit depth of the set, or two rows of a good
-    image."""
+    """Return whether an error is about its image.
+
+    Others are about a class, the bit depth of the set, or two rows of a good image."""
     of_others = finding.path == finding.label or finding.kind in ("narrow_range", "all_blank", "duplicate_row")
     return finding.severity == "error" and not of_others
 
 
 def next_step(config: Options, report: CheckReport) -> str:
-    """Name the next step: training, or first a look at a shortcut that may be learnt in place of the content."""
+    """Name the next step: training, or first a look at a shortcut."""
     if not report.shortcuts:
         return f"next: {train_command(config)}"
     shortcut = f"take the shortcut ({report.shortcuts[0].fact}) out, or a score will be that of the shortcut"
@@ -157,7 +160,7 @@ def train_command(config: Options, exclude: Path | None = None) -> str:
 
 
 def _example(finding: Problem, room: int) -> str:
-    """Name an image of a kind of finding, with details where there is room for them."""
+    """Name an image of a kind of finding, with details where they fit."""
     other = f" = {finding.other}" if finding.other and finding.other not in finding.detail else ""
     text = printable(finding.path + other + (f" ({finding.detail})" if finding.detail else ""))
     return text if len(text) <= room else printable(finding.path)

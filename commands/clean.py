@@ -1,4 +1,4 @@
-"""`clean DATA`: find likely label errors, and write a table without them."""
+"""Run `clean DATA`: find likely label errors, and write a table without them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    """Find suspects unless they are listed already, write the table by their decisions, and open the page."""
+    """Find suspects unless they are listed, write the tables, and open the page."""
     from datasets.open import split_samples
     from inference.labels import clean
     from inference.labels.features import extract_features

@@ -1,4 +1,4 @@
-"""`compare`: scratch against pretrained, or any other models, under one protocol; or runs that are there already."""
+"""Run `compare`: train models under one protocol, or take finished runs, and judge."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
 
     @classmethod
     def from_given(cls, given: Mapping[Option, Any]) -> Self:
-        """Fill all: defaults < `--config FILE` < command line. Refuse what finished runs leave without effect."""
+        """Fill all: defaults < `--config FILE` < command line.
+
+        Raises UsageError: options that finished runs leave without effect."""
         options = filled(cls, {option: value for option, value in given.items() if not option.section})
         heeded = {"--runs", "--output-dir", "--run-name", "--json"}
         if options.runs and (idle := [option.flag for option in given if option.flag not in heeded]):
@@ -145,8 +147,9 @@ class Options(JsonOption, SeveralRuns, RunConfig, ManyOptions):
 
 
 def names_images(word: str) -> bool:
-    """Return whether a word in the place of a run names a built-in set, or is a path to something that holds no
-    runs."""
+    """Return whether a word in the place of a run names images.
+
+    It is then a built-in set, or a path to something that holds no runs."""
     path = Path(word)
     holds_runs = path.is_dir() and any(next(path.glob(below), None) for below in ("config.json", "*/config.json"))
     return word in BUILT_IN or (path.exists() and not holds_runs)
@@ -239,7 +242,9 @@ def request_of(options: Options) -> Request:
 
 
 def minutes_of(options: Options) -> float | None:
-    """Return the minutes for all runs; of one's own images, where nothing else sets a length, those of `train`."""
+    """Return the minutes for all runs.
+
+    For one's own images, where nothing else sets a length, they are those of `train`."""
     says_how = options.arms or options.images_seen or options.plan_only or options.on
     if options.minutes is not None or says_how or options.train.epochs is not None or options.data.source in BUILT_IN:
         return options.minutes

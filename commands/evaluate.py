@@ -1,4 +1,4 @@
-"""`evaluate RUN`: score a run's best weights again, or any model on any labelled images."""
+"""Run `evaluate RUN`: score a run again, or any model on any labelled images."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def show(options: Options, evaluation: Evaluation) -> None:
 
 
 def fitted_to_terminal(line: str) -> str:
-    """Wrap a line at the width of the terminal, its text in a column right of its name."""
+    """Wrap a line for the terminal, its text in a column right of its name."""
     named = line[NAMES - 1 : NAMES].strip() and line[NAMES : NAMES + 2] == "  "
     return wrapped(line, indent=NAMES + 2 if named else 0)
 

@@ -1,4 +1,4 @@
-"""`explain RUN IMAGE...`: show evidence for a class as heat maps over pictures, or a page of a model as it learned."""
+"""Run `explain RUN IMAGE...`: show heat maps, or a page of a model."""
 
 import sys
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`export RUN --format safetensors|onnx`: write a file for other programs, checked against the model."""
+"""Run `export RUN --format safetensors|onnx`: write a file, checked against the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`next POOL`: choose which unlabelled pictures to label next, with a page to label them and a table to train on."""
+"""Run `next POOL`: choose pictures to label next, and keep a table to train on."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Take over the last labels, choose new pictures once all are decided, and open the page."""
+    """Take over labels, choose new pictures once all are decided, and open the page."""
     from inference.labels import picks as table
     from inference.labels.features import extract_features, pretrained
 

@@ -1,4 +1,4 @@
-"""Print what a command found: the scores of a run, with a verdict, or one JSON document for a script (`--json`)."""
+"""Print what a command found: scores with a verdict, or one JSON document."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Convert values for JSON: dataclasses to dicts, paths to text, numbers that are not finite to null."""
+    """Convert values for JSON.
+
+    Dataclasses become dicts, paths text, and numbers that are not finite null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "_asdict"):  # a named tuple
@@ -64,10 +66,10 @@ def plain(value: Any) -> Any:
 def score_lines(
     rows: Sequence[tuple[str, Mapping[str, float], str, Design | None]], *, intervals: bool = True
 ) -> Iterator[str]:
-    """Yield a table of the scores of some splits, each with a remark; `balanced` is the mean recall of the classes.
+    """Yield a table of the scores of some splits, each with a remark.
 
-    With few images, if their number is known, scores have fewer digits, and the interval of the accuracy follows below
-    the table. With images in groups it always follows.
+    `balanced` is the mean recall of the classes. With few images, if their number is known, scores have fewer
+    digits, and the interval of the accuracy follows below the table. With images in groups it always follows.
     """
     below = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>6}  {'macro F1':>8}  {'ECE':>5}"
@@ -106,7 +108,7 @@ def verdict(result: RunResult) -> str:
 
 
 def known_design(result: RunResult, split: str) -> Design:
-    """Return the design effect of the groups in a split; without groups it is that of single images."""
+    """Return the design effect of the groups, or of the single images, of a split."""
     from trainers.statistics import Design
 
     return result.designs.get(split) or Design(result.images[split], result.images[split])

@@ -1,4 +1,4 @@
-"""`pack DATA FOLDER`: write a set of images as few large files, which are quick to copy and to read."""
+"""Run `pack DATA FOLDER`: write a set of images as few large files."""
 
 from dataclasses import dataclass
 from pathlib import Path

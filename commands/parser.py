@@ -1,4 +1,7 @@
-"""The parser and the help of every command, made from its class of options. No torch here."""
+"""Make parser and help of every command from its class of options.
+
+No torch here.
+"""
 
 import argparse
 import ast
@@ -45,7 +48,7 @@ class UsageError(OptionError):
 
 
 class ManyOptions:
-    """Base of the options of a command that has too many for one screen, and reads some from files."""
+    """Base of options too many for one screen, some of which come from files."""
 
     FIRST: ClassVar[tuple[str, ...]] = ()
     """The options that most people need, in the order in which `-h` shows them."""
@@ -84,7 +87,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str) -> Any:
 
 
 def spare_inputs(given: Mapping[Option, Any]) -> None:
-    """Raise UsageError where what is to be written is a file that the command reads, or another of a run."""
+    """Raise UsageError where an output would replace what the command reads, or a run."""
     outputs = {option: Path(os.path.realpath(value)) for option, value in given.items() if OUTPUTS & {*option.marks}}
     if not outputs:
         return
@@ -114,7 +117,9 @@ def spare_inputs(given: Mapping[Option, Any]) -> None:
 
 
 def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -> Any:
-    """Return the options that are given over those of `base`. Raises OptionError: a value that a class refuses."""
+    """Return the options that are given over those of `base`.
+
+    Raises OptionError: a value that a class refuses."""
     values = by_sections(given)
     changes = values.pop("", {})
     for field in dataclasses.fields(options_class):
@@ -127,7 +132,9 @@ def filled(options_class: type, given: Mapping[Option, Any], base: Any = None) -
 
 
 def by_sections(given: Mapping[Option, Any]) -> dict[str, dict[str, Any]]:
-    """Group values by the section of their options, as in a file; those of the command itself are in no section."""
+    """Group values by the section of their options, as in a file.
+
+    Those of the command itself are in no section."""
     values: dict[str, dict[str, Any]] = {}
     for option, value in given.items():
         values.setdefault(option.section, {})[option.name] = value
@@ -181,14 +188,14 @@ def on_line(options_class: type) -> list[Option]:
 
 
 def by_place(options_class: type) -> list[Option]:
-    """List the options that are given by their place: where a class has none of its own, the images are."""
+    """List the options that are given by their place, else that of the images."""
     options = on_line(options_class)
     own = [option for option in options if Positional in option.marks]
     return own or [option for option in options if option.flag == "--data"]
 
 
 def named_options(options_class: type) -> list[str]:
-    """List the options that are given by their name; of those with a place `--data` may be."""
+    """List the options that are given by their name; `--data` always may be."""
     places = by_place(options_class)
     return [option.flag for option in on_line(options_class) if option not in places or option.flag == "--data"]
 
@@ -237,7 +244,7 @@ def parser_of(options_class: type, *, prog: str, shown: Sequence[Option] = (), e
 
 
 def add(group: Any, option: Option, text: str, *, place: bool) -> None:
-    """Add an option to a group of a parser, by its place or its name; `--data` may be given by both."""
+    """Add an option to a parser, by place or name, `--data` by both."""
     several = takes_several(option)
     value = {"type": partial(read, option), "metavar": metavar_of(option)}
     if place:
@@ -258,7 +265,9 @@ def takes_several(option: Option) -> bool:
 
 
 def read(option: Option, word: str) -> Any:
-    """Return the value that a word stands for. Raises ArgumentTypeError: none of this option's types has it."""
+    """Return the value that a word stands for.
+
+    Raises ArgumentTypeError: none of this option's types has it."""
     word = os.path.expanduser(word)  # which a shell leaves after --NAME=
     for kind in kinds(option.kind):
         if typing.get_origin(kind) is not Literal:
@@ -292,7 +301,7 @@ def metavar_of(option: Option) -> str:
 
 
 def help_of(options_class: type, *, prog: str, everything: bool) -> str:
-    """Return the help: of `-h` a line for each option, the most important ones alone; else all of it."""
+    """Return the help: all of it, or of `-h` a line for each important option."""
     options = on_line(options_class)
     screen, more = screen_of(options_class), ""
     if not everything:
@@ -306,7 +315,7 @@ def help_of(options_class: type, *, prog: str, everything: bool) -> str:
 
 
 def text_of(option: Option, *, everything: bool) -> str:
-    """Return the help of an option: its first sentence, or all with the default, where the text does not say it."""
+    """Return the help of an option: its first sentence, or all, with its default."""
     text = " ".join((option.arg.help or docstrings(option.owner)[option.name]).split()).replace("%", "%%")
     if not everything:
         return first_sentence(text)
@@ -321,7 +330,7 @@ def first_sentence(text: str) -> str:
 
 @cache
 def docstrings(options_class: type) -> dict[str, str]:
-    """Return the string below each field of a class and of its bases, as sphinx and pdoc read them."""
+    """Return the string below each field of a class and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(options_class.__mro__[:-1]):
         if not dataclasses.is_dataclass(base):

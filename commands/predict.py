@@ -1,4 +1,4 @@
-"""`predict RUN PATH...`: classify image files, with CSV output of one line per image."""
+"""Run `predict RUN PATH...`: classify image files, with a CSV line for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rank DATA --models A B C`: rank backbones for fine-tuning on these images, after one forward pass per image."""
+"""Run `rank DATA --models A B C`: rank backbones after one pass per image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resume RUN`: train a stopped run to its end."""
+"""Run `resume RUN`: train a stopped run to its end."""
 
 from dataclasses import dataclass
 from pathlib import Path

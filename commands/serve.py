@@ -1,4 +1,4 @@
-"""`serve RUN`: serve a page on this machine to drop images on."""
+"""Run `serve RUN`: serve a page on this machine to drop images on."""
 
 import re
 from dataclasses import dataclass

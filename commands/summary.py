@@ -1,4 +1,4 @@
-"""`summary --model NAME`: print a model layer by layer, without its weights."""
+"""Run `summary --model NAME`: print a model layer by layer, without its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train`: one model, one run directory."""
+"""Run `train`: one model, one run directory."""
 
 from __future__ import annotations
 
@@ -99,14 +99,15 @@ def how_to_train(options: TrainOptions) -> list[str]:
 
 
 def idle_in_a_fit(options: TrainOptions, *, section: str = "train") -> list[str]:
-    """List the options of a section that are given, not left open, and change nothing where a head is fitted."""
+    """List the given options of a section that change nothing where a head is fitted."""
     of_section = [o for o in run_options() if o.section == section and o not in run_options(InFits)]
     return [o.said for o in of_section if o.flag in options.given and o.of(options) not in AS_IN_A_FIT]
 
 
 def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str]) -> None:
-    """Say which options, if any, keep `train PATH` from planning or are `idle`, and that a model starts from random
-    weights although some come with it."""
+    """Say which options keep `train PATH` from planning, and which are `idle`.
+
+    And that a model starts from random weights although some come with it."""
     from trainers.system.distributed import is_main_process
 
     if not is_main_process():
@@ -122,7 +123,7 @@ def say_what_trains(config: RunConfig, how: Sequence[str], idle: Sequence[str]) 
 
 
 def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
-    """Raises UsageError: an option that has no effect on what is trained."""
+    """Raise UsageError for an option that has no effect on what is trained."""
     if (options.jobs != "auto" or options.on) and not several_runs(options):
         given = "--on slurm" if options.on else f"--jobs {options.jobs}"
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
@@ -143,7 +144,9 @@ def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
 
 
 def train_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more: Sequence[str]) -> int:
-    """Train the best model for the time and report it. `more`: networks to use, as `--with` names them."""
+    """Train the best model for the time and report it.
+
+    `more`: networks to use, as `--with` names them."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import best_in
     from trainers.system.signals import signals
@@ -160,7 +163,7 @@ def train_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more:
 
 
 def rehearse_planned(config: RunConfig, budget: Budget, opened: OpenedImages, more: Sequence[str]) -> int:
-    """Try every run of a plan on two batches, in a folder that is removed again, with their features."""
+    """Try every run of a plan on two batches, in a temporary folder."""
     from trainers.budget.plan import best_in
     from trainers.rehearsal import dry_run
 
@@ -177,7 +180,7 @@ def rehearse_planned(config: RunConfig, budget: Budget, opened: OpenedImages, mo
 
 
 def with_weights(config: RunConfig, opened: OpenedImages) -> RunConfig:
-    """`--weights auto` resolved: it looks at the images."""
+    """Resolve `--weights auto`, which looks at the images."""
     if config.model.weights != "auto":
         return config
     from trainers.budget.networks import all_local
@@ -227,7 +230,7 @@ def say_untracked(config: RunConfig) -> None:
 
 
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
-    """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
+    """Train runs of several folds or seeds, and print mean and spread of their scores."""
     from trainers.multirun import seeds_and_folds
     from trainers.system.distributed import is_main_process
 
