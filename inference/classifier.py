@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model in evaluation mode on its device, how its images are prepared, and what its outputs mean."""
+    """A model on its device, how its images are prepared, and what outputs mean."""
 
     source: str
     model: nn.Module
@@ -51,7 +51,7 @@ class Classifier:
     """Result of its evaluation (`inference.certainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
-        """Compute logits of normalised images: float32 (B, C, S, S) -> (B, classes), on the CPU."""
+        """Compute logits (B, classes) of normalised images (B, C, S, S), on the CPU."""
         with torch.inference_mode(), autocast(self.device, self.amp_dtype):
             logits: Tensor = self.model(images.to(self.device))
         return logits.float().cpu()
@@ -115,7 +115,7 @@ def says_itself(source: str | Path, option: str) -> str:
 
 
 def is_run_name(source: str) -> bool:
-    """Return whether `source` means a run directory: it is a folder, or no name of a file or a hub."""
+    """Return whether `source` means a run: it names no file, and nothing of a hub."""
     path = Path(os.path.expanduser(source))
     return path.is_dir() or not (source.startswith(HF_PREFIX) or path.suffix in (".onnx", *READERS))
 
@@ -135,7 +135,7 @@ def _open_huggingface(source: str) -> Classifier:
 
 
 def _open_weights(path: Path, model: str | None) -> Classifier:
-    """Our own .safetensors exports and checkpoints say what they are; for any other file `model` says it."""
+    """Open a file of weights; `model` says what one of others is."""
     file = read_weights(path)
     if file.ours:
         if model is not None:
@@ -183,7 +183,7 @@ def _names_in(value: Any) -> tuple[str, ...]:
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
-    """ImageNet's names for torchvision's own 1000 classes, else numbers."""
+    """Return ImageNet's names for torchvision's own 1000 classes, else numbers."""
     if model in TORCHVISION_MODELS and classes == 1000:
         from torchvision.models import get_model_weights
 

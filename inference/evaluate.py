@@ -1,4 +1,4 @@
-"""Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
+"""Score a finished run again, or any classifier on any labelled images."""
 
 import dataclasses
 import os
@@ -35,10 +35,11 @@ PROCESSES_FROM = 2_000
 
 
 def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, device: str | None = None) -> Evaluation:
-    """Evaluate as training did: same evaluator, batch size, precision, thread count and device give the same bits.
+    """Evaluate as training did, to the same bits.
 
-    `device`: None for one of the kind that the run trained on, or the best one where that is not there. On val the
-    answers are fitted. Raises DataError: the data set changed since the run, or has no such split.
+    That takes the same evaluator, batch size, precision, thread count and device. `device`: None for one of the
+    kind that the run trained on, or the best one where that is not there. On val the answers are fitted. Raises
+    DataError: the data set changed since the run, or has no such split.
     """
     config = run.config
     place = torch.device(resolve_device(device or config.train.device, fall_back=device is None))
@@ -80,7 +81,7 @@ def evaluate_run(run: RunFolder, *, split: str, data_root: Path | None = None, d
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
 ) -> Evaluation:
-    """Score any classifier on any labelled images, but for those that its run used in training.
+    """Score any classifier on labelled images, but for those of its training.
 
     Nothing is compared with what a run logged. Raises FileNotFoundError, DataError: no such data, classes that the
     classifier does not have, or less than half of the images are left."""
@@ -98,9 +99,9 @@ def evaluate_on(
 
 
 def loader_of_pass(classifier: Classifier, samples: Samples, split: str, data: DataConfig) -> DataLoader:
-    """Build the loader of one pass: threads of this process decode, or for a GPU, if there are many images, processes.
+    """Build the loader of one pass.
 
-    `data` may say how many processes."""
+    Threads of this process decode, or for a GPU, if there are many images, processes. `data` may say how many."""
     few = len(samples.indices(split)) < PROCESSES_FROM
     if data.workers is None and (few or classifier.device.type != "cuda"):
         data = dataclasses.replace(data, workers=0)
@@ -122,7 +123,7 @@ def evaluate(
 
 @contextmanager
 def folder_for(folder: Path) -> Iterator[Path]:
-    """Yield a folder of a run, or one that goes with the block where it cannot be written to."""
+    """Yield a folder of a run, or a temporary one where it is read-only."""
     if os.access(folder if folder.is_dir() else folder.parent, os.W_OK):
         yield folder
         return
@@ -131,7 +132,7 @@ def folder_for(folder: Path) -> Iterator[Path]:
 
 
 def logged_metrics(run: RunFolder, split: str, epoch: int) -> dict[str, float]:
-    """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test, nothing for train."""
+    """Read what the run logged of a split for its best epoch; nothing of train."""
     if split == "test":
         test = run.summary.get("test") or {}
         return {name: value for name, value in test.items() if name != "n"}

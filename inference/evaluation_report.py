@@ -1,4 +1,4 @@
-"""Report of an evaluation, class by class, as files next to its predictions; and how far its confidence is right."""
+"""Report on an evaluation, class by class, and on how far its confidence is right."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ MOST_COLUMNS = 1_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of one split as fractions, what is derived from its scores, and the files it was written to."""
+    """The metrics of one split as fractions, what follows from them, and its files."""
 
     metrics: dict[str, float]
     images: int
@@ -125,7 +125,9 @@ def scaled_bins(scored: ScoredPass, temperature: float) -> Tensor:
 
 
 def confusion_text(outputs: Predictions, class_names: Sequence[str]) -> str:
-    """Write the confusion matrix as a table; of more than MOST_COLUMNS classes a row for each pair that occurs."""
+    """Write the confusion matrix as a table.
+
+    Of more than MOST_COLUMNS classes it has a row for each pair that occurs."""
     if len(class_names) <= MOST_COLUMNS:
         confusion = confusion_among(outputs, torch.arange(len(class_names)))
         return csv_text(["true \\ predicted", *class_names], zip(class_names, *confusion.T.tolist(), strict=True))
@@ -160,7 +162,7 @@ def report_lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
-    """Yield the lines of a table of all classes, or of many the ones with the lowest F1."""
+    """Yield a table of all classes, or of many the ones with the lowest F1."""
     rows = sorted(classes, key=lambda row: 1.0 if row.f1 is None else row.f1)[:LISTED]
     if len(classes) <= LISTED + 1:
         rows = [*classes]

@@ -1,5 +1,7 @@
-"""Explanation of one image: a heat map of what speaks for a class, and how faithful such maps are; for a Vision
-Transformer also its attention, layer by layer and head by head."""
+"""Explain one image by a heat map, and say how faithful such maps are.
+
+Of a Vision Transformer also its attention is shown, layer by layer and head by head.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -33,7 +35,9 @@ DECODED = 400  # and of those that decoding leaves at least
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Attention of the heads of a Vision Transformer. G patches per side, H heads, L layers, T tokens."""
+    """Attention of the heads of a Vision Transformer.
+
+    G patches per side, H heads, L layers, T tokens."""
 
     weights: list[Tensor]
     """Per layer (1, H, T, T); rows sum to 1."""
@@ -46,7 +50,7 @@ class AttentionWeights:
 
     @property
     def heads(self) -> Tensor:
-        """Attention of the tokens that the head reads, per layer and head: (L, H, G, G)."""
+        """Attention of what the head reads, per layer and head: (L, H, G, G)."""
         return torch.stack([self.map_of(weights[0]) for weights in self.weights])
 
     def layer_map(self, *, layer: int, head: int | None) -> Tensor:
@@ -56,7 +60,9 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One image, with its heat map. Maps sum to 1 (or are all 0: nothing spoke for the class)."""
+    """One image, with its heat map.
+
+    Maps sum to 1 (or are all 0: nothing spoke for the class)."""
 
     image: ImagePrediction
     """Its original picture, and the heat map (G, G) that lies over what the model saw of it."""
@@ -76,8 +82,9 @@ class Explanation:
         return self.image.heat
 
     def drawn(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[str, Tensor]]:
-        """List the map, and the attention of a layer or head where one is asked for, each with its title. Raises
-        OptionError: no such layer, or no attention."""
+        """List the map, and the attention that is asked for, each with its title.
+
+        Raises OptionError: no such layer, or no attention."""
         about = f"evidence for {self.target}" if self.of_class else "what the model looked at"
         shown = [(f"{about} ({self.title})", self.heat)]
         if layer is not None:
@@ -117,7 +124,9 @@ def explain(
 
 
 def _displayed(classifier: Classifier, file: ImageFile, *, channels: int) -> tuple[Any, Box]:
-    """Return the whole picture, uint8 (C, h, w), as small as a figure needs it, and the part that the model sees."""
+    """Return the whole picture, small, and the part of it that the model sees.
+
+    It is uint8 (C, h, w), as small as a figure needs it."""
     image = read_image(file.source, channels=channels, name=file.path, least=lambda *_: (DECODED, DECODED))
     box = view_of(*image.size, classifier.spec)
     width, height = image.size
@@ -127,7 +136,7 @@ def _displayed(classifier: Classifier, file: ImageFile, *, channels: int) -> tup
 
 
 def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | None:
-    """Read the attention of one image (1, C, S, S); None for a model that has none that can be read."""
+    """Read the attention of one image (1, C, S, S); None where there is none."""
     try:
         found = maps_of(classifier.model, images)
     except NoAttention:
@@ -141,7 +150,7 @@ def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | N
 
 
 def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfulness | str:
-    """Return how faithful the method of an explanation is on a run's model, or a line on why that is not known.
+    """Return how faithful the method of an explanation is, or why that is not known.
 
     It is measured once, and kept in the run."""
     unknown, run = "How faithful these maps are is not known", classifier.run
@@ -162,8 +171,9 @@ def faithfulness_of(classifier: Classifier, explanation: Explanation) -> Faithfu
 def write_pictures(
     explanation: Explanation, shown: Sequence[tuple[str, Tensor]], folder: Path, number: int, *, note: str
 ) -> str:
-    """Write the pictures of one image, whose number begins their names, with the maps `shown` and a `note`; return a
-    line that says what it was taken for."""
+    """Write the pictures of one image; return a line on what it shows.
+
+    Its number begins their names. They have the maps `shown` and a `note`."""
     from trainers.reporting.figures.results import save
     from trainers.reporting.figures.sheets import (
         DPI,

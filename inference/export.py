@@ -1,4 +1,4 @@
-"""Export a classifier, and refuse to leave a file that does not compute what the model computes."""
+"""Export a classifier, and leave no file that computes something else."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -40,7 +40,9 @@ TOLERANCE = 1e-4  # largest difference of logits; relative to the largest logit 
 
 @dataclass(frozen=True)
 class Parity:
-    """Agreement of an exported file with the model: over `n` images, in batches of each of BATCH_SIZES."""
+    """Agreement of an exported file with the model, over `n` images.
+
+    They come in batches of each of BATCH_SIZES."""
 
     n: int
     images: str
@@ -107,7 +109,9 @@ def export(
 def write_onnx(
     classifier: Classifier, path: Path, metadata: dict[str, str], *, pictures: bool, temperature: float
 ) -> None:
-    """Write the network; of an evaluated model with the output `unlike`, and of pictures with `set` and `unknown`."""
+    """Write the network.
+
+    Of an evaluated model it has the output `unlike`, and with pictures also `set` and `unknown`."""
     model: nn.Module = classifier.model.cpu()
     outputs, cut, threshold = ["logits"], None, None
     if (answers := classifier.answers) is not None:
@@ -123,7 +127,7 @@ def write_onnx(
 
 
 def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Picture], temperature: float) -> str:
-    """Compare a file of pictures with `predict`, picture by picture, and return a line on how close they are.
+    """Compare a file of pictures with `predict`, and return a line on the difference.
 
     Raises WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
     session, difference = open_pictures(file), 0.0
@@ -143,7 +147,9 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Pict
 
 
 def prepared(classifier: Classifier, pictures: Sequence[Picture]) -> Tensor:
-    """Prepare pictures as the model takes them: float32 (B, C, S, S), normalised; other channels are made from RGB."""
+    """Prepare pictures as the model takes them: float32 (B, C, S, S), normalised.
+
+    Other channels are made from RGB."""
     pipeline = Pipeline(classifier.spec)
     mode = "L" if pipeline.channels == 1 else "RGB"
     pixels = np.stack([pipeline.store(to_mode(picture, mode)) for picture in pictures])

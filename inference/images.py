@@ -1,4 +1,4 @@
-"""The image files that a person named: found as a stream, and read as the model will see them."""
+"""Find the image files that a person named, and read them for a model."""
 
 import glob
 import io
@@ -44,10 +44,11 @@ class Unreadable(NamedTuple):
 
 
 def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[ImageFile]:
-    """Yield files as they are; folders with all below them, sorted; globs; `-`: the names in `stdin`, one a line.
+    """Yield the files that are named: by path, folder, glob or standard input.
 
-    In a folder only images count, as training finds them, also those in formats that cannot be read: they are to be
-    named, not passed over. A line on standard error says how many hidden ones are left out.
+    Folders give all below them, sorted; `-`: the names in `stdin`, one a line. In a folder only images count, as
+    training finds them, also those in formats that cannot be read: they are to be named, not passed over. A line on
+    standard error says how many hidden ones are left out.
     """
     for path in paths:
         if path == STDIN and stdin is not None:
@@ -64,7 +65,7 @@ def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator
 
 
 def _below(folder: str) -> Iterator[ImageFile]:
-    """Yield the pictures that training would find below a folder, and what lies there and cannot be read."""
+    """Yield the pictures below a folder, also those that cannot be read."""
     empty, hidden = True, list[str]()
     try:
         for found in walk(folder):
@@ -88,7 +89,7 @@ def _is_picture(path: str) -> bool:
 
 
 def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
-    """Read what the model sees of an image before it is normalised, uint8 (C, S, S).
+    """Read what the model sees of an image, uint8 (C, S, S), not normalised.
 
     A large JPEG is decoded scaled down to about twice what the model needs."""
     if file.content is None and os.path.exists(file.path) and not os.path.isfile(file.path):

@@ -1,4 +1,4 @@
-"""Web pages on this machine, served by werkzeug: who may ask, how much, and how a server starts and ends."""
+"""Serve pages on this machine by werkzeug: who may ask, and how much."""
 
 import io
 import json
@@ -77,7 +77,7 @@ class LocalServer(ThreadedWSGIServer):
     """Another address under which a proxy hands requests on: http(s)://name."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Raises OptionError: the port is taken, or there is no such address."""
+        """Listen. Raises OptionError: the port is taken, or there is no such address."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:  # werkzeug itself would print a page of advice and end the process
             listening = socket.create_server((host, port), family=family, backlog=256)
@@ -93,7 +93,9 @@ class LocalServer(ThreadedWSGIServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
 
     def answer(self, request: Request) -> Response:
-        """Raises HTTPException: there is no such page, or the request is refused; its description is shown."""
+        """Answer a request.
+
+        Raises HTTPException: there is no such page, or the request is refused; its description is shown."""
         raise NotImplementedError
 
     def respond(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -112,7 +114,7 @@ class LocalServer(ThreadedWSGIServer):
         return response(environ, start_response)
 
     def refuse_strangers(self, request: Request) -> None:
-        """Refuse other names for this machine and other sites' scripts, which could reach a local server."""
+        """Refuse requests under other names, and those of other sites' scripts."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         own = TRUSTED.fullmatch(host or "") or (self.origin and host == urlsplit(self.origin).netloc)
         if (self.only_loopback and not own) or origin not in (None, f"http://{host}", self.origin or None):

@@ -1,4 +1,4 @@
-"""Classify any number of image files in constant memory: files are found, decoded and scored as a stream."""
+"""Classify any number of image files as a stream, in constant memory."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ def predict(
     cover: float = LEVEL,
     false_alarms: float = RATE,
 ) -> Iterator[ImagePrediction | Unreadable]:
-    """Yield one result per file, in order, with the `top` classes of those that can be read.
+    """Yield one result per file, in order, with the `top` classes of each image.
 
     Of a model that was evaluated also a set of classes, which holds the right one in a share `cover` of images, and
     whether the image is unlike those it was validated on, which a share `false_alarms` of these would be called.
@@ -84,7 +84,9 @@ def label_by_folder(path: str, class_names: Sequence[str]) -> str | None:
 def _decoded(
     files: Iterable[ImageFile], pipeline: Pipeline, batch_size: int, *, ahead: int
 ) -> Iterator[tuple[list[ImageFile], list[np.ndarray | Unreadable]]]:
-    """Yield batches of files with their pixels uint8 (C, S, S). While one is in use, `ahead` more are decoded."""
+    """Yield batches of files with their pixels, uint8 (C, S, S).
+
+    While one is in use, `ahead` more are decoded."""
 
     def decode(part: list[ImageFile]) -> list[np.ndarray | Unreadable]:
         return [read_pixels(file, pipeline) for file in part]
@@ -122,7 +124,7 @@ class Tally:
 
     @cached_property
     def training(self) -> set[str]:
-        """Hashes of the images that a run was trained on; empty where its split.csv has none of contents."""
+        """Hashes of the images that a run was trained on; empty where unknown."""
         table = start_of(str(self.classifier.run or self.classifier.source)).table
         with suppress(CheckpointError):
             kind, used = hashes_in(table) if table is not None else ("", {})
@@ -130,7 +132,9 @@ class Tally:
         return set()
 
     def readable(self, results: Iterable[ImagePrediction | Unreadable]) -> Iterator[ImagePrediction]:
-        """Yield the images among the results, behind a progress bar; a file that is none is named on standard error."""
+        """Yield the images among the results, behind a progress bar.
+
+        A file that is none is named on standard error."""
         # disable=None: silent where standard error is not a terminal
         for image in tqdm(
             results, desc="predict", unit="image", file=sys.stderr, disable=sys.stdout.isatty() or None, leave=False
@@ -150,7 +154,7 @@ class Tally:
 
 
 class ExampleSheet:
-    """A few pictures that stand for a stream of any length: of each predicted class the least and the most certain.
+    """Pictures of a stream: of each predicted class the least and most certain.
 
     Keeps a pool of ten times as many pictures as are wanted, and thins it to half of that when it is full."""
 
@@ -174,7 +178,9 @@ class ExampleSheet:
 
 
 def thinned(images: Sequence[ImagePrediction], count: int) -> list[ImagePrediction]:
-    """Choose up to `count` images: each class in turn gives its least or its most certain one that is left."""
+    """Choose up to `count` images: each class in turn gives one that is left.
+
+    That is its least or its most certain one, in turn, too."""
     classes = defaultdict(list)
     for image in sorted(images, key=lambda image: image.probability):
         classes[image.predicted].append(image)

@@ -1,4 +1,4 @@
-"""Table of images that a model classified, a row per image: what each column says, for `predict` and `evaluate`."""
+"""Write images that a model classified as a table, for `predict` and `evaluate`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -29,7 +29,9 @@ JUDGED: dict[str, Column] = {
 
 
 def columns_of_place(place: int) -> dict[str, Column]:
-    """Return the columns of the class at a place, from 1; empty where an image has fewer."""
+    """Return the columns of the class at a place, counted from 1.
+
+    They are empty where an image has fewer classes."""
 
     def column(cell: Callable[[str, float], str]) -> Column:
         return lambda image: cell(*image.ranked[place - 1]) if place <= len(image.ranked) else ""
@@ -38,7 +40,9 @@ def columns_of_place(place: int) -> dict[str, Column]:
 
 
 def columns_of_predict(*, top: int, judged: bool, printed: bool) -> dict[str, Column]:
-    """Return the columns for the `top` classes of each image. `printed`: codes for what a terminal cannot show."""
+    """Return the columns for the `top` classes of each image.
+
+    `printed`: with codes for what a terminal cannot show."""
     columns = dict(IMAGE)
     if printed:
         columns["path"] = lambda image: printable(image.path)
@@ -48,7 +52,7 @@ def columns_of_predict(*, top: int, judged: bool, printed: bool) -> dict[str, Co
 
 
 def columns_of_evaluation() -> dict[str, Column]:
-    """Return the columns without the probability: those of all classes have a table of their own."""
+    """Return the columns without probabilities, which have a table of their own."""
     return IMAGE | {"predicted": columns_of_place(1)["predicted"]} | JUDGED
 
 

@@ -1,4 +1,4 @@
-"""One pass of a model over labelled images: all that an evaluation, its report and its answers are made from."""
+"""Pass a model over labelled images, once for all that an evaluation needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from vit.tensor_files import require_finite
 
 @dataclass(frozen=True, eq=False)
 class ScoredPass:
-    """Scores of a model on N labelled images, with its features, and which images they are.
+    """Scores and features of a model on N labelled images, and which these are.
 
     K columns of probabilities: of all classes, or of a large pass the likeliest of each image.
     """
@@ -44,7 +44,7 @@ class ScoredPass:
 
     @cached_property
     def units(self) -> NDArray[np.int64]:
-        """Number of the unit of each image (N,): images that belong together, or one that stands alone."""
+        """Number of the unit of each image (N,): a group, or one that stands alone."""
         return units_of(self.images.samples, self.images.indices)
 
     @cached_property
@@ -62,9 +62,9 @@ class ScoredPass:
 
 
 def score(classifier: Classifier, loader: DataLoader, name: str) -> ScoredPass:
-    """Score a classifier on the images of a loader, in their order, and record its features in the same pass.
+    """Score a classifier on the images of a loader, and record its features.
 
-    Raises WeightsError: its outputs are not finite.
+    Both in one pass, in the order of the images. Raises WeightsError: its outputs are not finite.
     """
     with recorded(classifier.model) as batches:
         scores = score_split(classifier.model, loader, classifier.device, classifier.amp_dtype)

@@ -1,4 +1,7 @@
-"""A page on this machine on which a person tries a model: one HTML file that fetches nothing from elsewhere."""
+"""Serve a page on this machine on which a person tries a model.
+
+It is one HTML file that fetches nothing from elsewhere.
+"""
 
 import io
 import threading
@@ -29,13 +32,14 @@ HELD = 320_000_000
 
 
 class Server(LocalServer):
-    """Answers GET / with the page, and POST /classify and POST /page with what the model makes of a picture.
+    """Answers with the page, or with what the model makes of a picture.
 
-    A picture is the body of the request, or the first file of a form (`curl -F`).
+    GET / is the page. POST goes to /classify, or to /page for what happens inside the model. A picture is the body of
+    the request, or the first file of a form (`curl -F`).
     """
 
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
-        """Raises OptionError: the port is taken, or no such address."""
+        """Render the page and listen. Raises OptionError: the port is taken, or no such address."""
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
         self.faithful: dict[str, str] = {}
         self.one_at_a_time, self.counting, self.held = threading.Lock(), threading.Lock(), 0
@@ -55,9 +59,10 @@ class Server(LocalServer):
 
     @contextmanager
     def body_of(self, request: Request) -> Iterator[bytes]:
-        """Read the body. What clients have not sent yet takes no memory, and keeps nobody out.
+        """Read the body.
 
-        Raises ServiceUnavailable: those of all requests together take too much memory."""
+        What clients have not sent yet takes no memory, and keeps nobody out. Raises ServiceUnavailable: those of all
+        requests together take too much memory."""
         body = bytearray()
         try:
             while chunk := request.stream.read(2**16):
@@ -74,7 +79,9 @@ class Server(LocalServer):
             self.held += size
 
     def judged(self, content: bytes, *, inside: bool) -> Response:
-        """Answer with what the model makes of a picture, or with the page of what happens `inside` the model."""
+        """Answer with what the model makes of a picture, or with the page about it.
+
+        `inside`: the page of what happens inside the model."""
         try:
             if inside:
                 return as_page(page_about(self.classifier, content))
@@ -91,7 +98,7 @@ class Server(LocalServer):
 
 
 def picture_in(request: Request, body: bytes) -> bytes:
-    """Return the body, or the first file of a form; empty if the form has none."""
+    """Return the body, or the first file of a form, if any."""
     if request.mimetype != "multipart/form-data":
         return body
     parser = request.make_form_data_parser()
@@ -101,13 +108,13 @@ def picture_in(request: Request, body: bytes) -> bytes:
 
 
 def classify(classifier: Classifier, content: bytes, *, top: int, faithful: dict[str, str]) -> dict[str, Any]:
-    """Classify a picture. `faithful`: what is known of a method, which is looked up once and added.
+    """Classify a picture.
 
-    `top`: [name, probability] pairs. `set`, of an evaluated model: names of which one is right in a share `cover` of
-    images. `unknown`: whether the picture is unlike the validation images. `picture` and `heat_map`: data URIs, without
-    words in them, with `map_of`, what the map shows, and `faithful`, how far such maps can be trusted; or a `note` why
-    there is none.
-    `attention`: whether the model's attention can be shown. Or an `error`.
+    `faithful`: what is known of a method, which is looked up once and added. The answer has `top`, [name, probability]
+    pairs; `set`, of an evaluated model: names of which one is right in a share `cover` of images; `unknown`: whether
+    the picture is unlike the validation images; `picture` and `heat_map`: data URIs, without words in them, with
+    `map_of`, what the map shows, and `faithful`, how far such maps can be trusted, or a `note` why there is none;
+    `attention`: whether the model's attention can be shown. Or it has an `error`.
     """
     file = ImageFile(THE_IMAGE, content)
     image = next(predict(classifier, [file], top=top))

@@ -1,4 +1,4 @@
-"""Everything that an evaluation fits to validation images so that later answers say how sure they are, and its file.
+"""Fit to validation images what lets later answers say how sure they are.
 
 N images, C classes, D features.
 """
@@ -57,7 +57,7 @@ class Answers:
     """Whether half of the images fitted the score, and the thresholds are those of the other half."""
 
     def images_needed(self, levels: Iterable[float], rate: float) -> str | None:
-        """Say how many images it takes for the sets and unknowns that cannot be promised; None: all can."""
+        """Say how many images it takes for what cannot be promised; None: all can."""
         few = [level for level in levels if level not in self.cuts]
         needed = [f"{level:.0%} sets need {conformal.fewest_for_level(level)}" for level in few]
         if rate not in self.thresholds:
@@ -101,7 +101,9 @@ def fitted_temperature(outputs: Any) -> float:
 
 
 def own_probabilities(outputs: Any) -> NDArray[np.float64]:
-    """Return each image's probability of its own class (N,), as float64 softmax where the logits were kept."""
+    """Return each image's probability of its own class (N,).
+
+    It is a float64 softmax where the logits were kept."""
     if not outputs.whole:
         return np.exp(-outputs.losses.double().numpy())
     shares = outputs.logits.double().softmax(dim=1)
@@ -109,7 +111,7 @@ def own_probabilities(outputs: Any) -> NDArray[np.float64]:
 
 
 class Judge:
-    """A model with its answers: images in, logits and verdicts out, from one forward pass and one product."""
+    """A model with its answers: images in, logits and verdicts out, in one pass."""
 
     def __init__(
         self,
@@ -121,7 +123,9 @@ class Judge:
         rate: float = RATE,
         amp_dtype: torch.dtype | None = None,
     ) -> None:
-        """`model` is in evaluation mode, on the device that its images come to; autocast computes it in `amp_dtype`."""
+        """Take a model in evaluation mode, on the device that its images come to.
+
+        Autocast computes it in `amp_dtype`."""
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.model = WithUnlikeness(model, copy.deepcopy(answers.unlikeness).to(place), amp_dtype)
         self.class_names = class_names
@@ -129,7 +133,9 @@ class Judge:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> tuple[Tensor, list[Verdict]]:
-        """Score images, float32 (B, channels, S, S), normalised, on the model's device: logits (B, C), and verdicts."""
+        """Score normalised images (B, channels, S, S): logits (B, C), and verdicts.
+
+        They are float32, on the model's device."""
         logits, unlike = (part.float().cpu() for part in self.model(images))
         sets: list[Any] = [None] * len(images)
         unknown = sets if self.threshold is None else (unlike.numpy() > self.threshold).tolist()
@@ -149,8 +155,9 @@ def write_answers(folder: Path, answers: Answers) -> Path:
 
 
 def read_answers(folder: Path, weights: str) -> Answers | None:
-    """Read what `write_answers` left in a folder for these weights; None: nothing. Raises WeightsError: the file is
-    damaged."""
+    """Read what `write_answers` left in a folder for these weights; None: nothing.
+
+    Raises WeightsError: the file is damaged."""
     path = folder / FILE
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Report of an evaluation on its answers: in sentences, as a table of images, as a picture, and as numbers."""
+"""Report on the answers of an evaluation: sentences, a table, a picture, numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ LEAST_OF_CLASS = 20
 
 @dataclass(frozen=True, eq=False)
 class JudgedPass:
-    """A scored pass over N images with K columns of probabilities, and what answers say of each image."""
+    """A scored pass over N images, and what answers say of each.
+
+    There are K columns of probabilities."""
 
     scored: ScoredPass
     answers: Answers | None
@@ -40,13 +42,15 @@ class JudgedPass:
 
     @property
     def sets(self) -> NDArray[np.bool_] | None:
-        """Which classes are in the set of each image at LEVEL (N, K); None: it cannot be promised."""
+        """Classes in the set of each image at LEVEL (N, K); None: no promise."""
         cut = None if self.answers is None else self.answers.cuts.get(LEVEL)
         return None if cut is None else sets_of(self.scored.probabilities, cut)
 
     @property
     def unknown(self) -> NDArray[np.float64] | None:
-        """1 for each image (N,) that is unknown at RATE, else 0; NaN, None: as `unlike`, or nothing can be promised."""
+        """1 for each image (N,) that is unknown at RATE, else 0.
+
+        NaN and None as in `unlike`; None also where nothing can be promised."""
         threshold = None if self.answers is None else self.answers.thresholds.get(RATE)
         if threshold is None or self.unlike is None:
             return None
@@ -54,7 +58,9 @@ class JudgedPass:
 
 
 def fit_to(scored: ScoredPass, weights: str) -> JudgedPass:
-    """Fit answers to a pass over validation images. `weights`: name of the weights that they hold for."""
+    """Fit answers to a pass over validation images.
+
+    `weights`: name of the weights that they hold for."""
     if not scored.outputs.whole and scored.features is None:
         return JudgedPass(scored, None, None, fitted=True)
     answers, unlike = fit_answers(scored.outputs, scored.features, scored.units, weights=weights)
@@ -96,10 +102,11 @@ def write_answers_report(folder: Path, judged: JudgedPass) -> tuple[dict[str, An
 
 
 def numbers_of_answers(judged: JudgedPass, unknown: NDArray[np.float64] | None) -> dict[str, Any]:
-    """Count how often answers are right, as fractions; of groups of images each weighs as one image.
+    """Count how often answers are right, as fractions.
 
-    `sets`: for each level that can be promised the share of images whose set has the right class, and the mean number
-    of classes. `unknown`: the share of images called unlike the validation images.
+    Of groups of images each weighs as one image. `sets`: for each level that can be promised the share of
+    images whose set has the right class, and the mean number of classes. `unknown`: the share of images called unlike
+    the validation images.
     """
     scored, answers = judged.scored, judged.answers
     shares, correct = scored.probabilities, scored.outputs.correct.numpy()
@@ -145,7 +152,7 @@ def sentences_of(answers: Answers | None, numbers: dict[str, Any], *, fitted: bo
 def unknown_by_class(
     unlike: NDArray, labels: NDArray, class_names: Sequence[str]
 ) -> tuple[dict[str, float], list[str]]:
-    """Return the share of each class's images that is called unknown, and a line on the largest, if it is large.
+    """Return the share of each class called unknown, and a line on a large one.
 
     A class without images is not among them."""
     images = np.bincount(labels, minlength=len(class_names))
@@ -159,7 +166,7 @@ def unknown_by_class(
 
 
 def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
-    """Yield each image with its likeliest class, its set, and whether it is unknown; None: it is not known."""
+    """Yield each image with its likeliest class, set, and whether it is unknown."""
     scored, sets, unknown = judged.scored, judged.sets, judged.unknown
     names, shares, classes = scored.class_names, scored.probabilities, scored.columns
     predicted, labels = scored.outputs.predicted.tolist(), scored.outputs.labels.tolist()
@@ -174,7 +181,7 @@ def judged_images(judged: JudgedPass) -> Iterator[ImagePrediction]:
 
 
 def draw_answers(path: Path, scored: ScoredPass, sets: NDArray | None) -> None:
-    """Draw the accuracy on the images that it is most confident of, and the sizes of the sets."""
+    """Draw the accuracy on the most confident images, and the sizes of the sets."""
     from trainers.reporting.figures.results import coverage_picture  # matplotlib takes a second to import
 
     confidence, correct = scored.probabilities.max(axis=1), scored.outputs.correct.numpy()

@@ -1,4 +1,4 @@
-"""Features of the blocks of a model, and what reaches its head, from the very pass that computes its logits.
+"""Record features of blocks and head in the pass that computes the logits.
 
 Fine-tuning makes what reaches the head blind to what it need not tell apart (arXiv:2603.11269); the first and the
 middle block keep more of it. Each part is the mean over the places of an image. B images, D features of all parts.
@@ -20,7 +20,7 @@ UNLIKE = "unlike"
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Record the parts (B, width) of each batch in the list while entered, float32 on the CPU.
+    """Record the parts (B, width) of each batch, float32 on the CPU, while entered.
 
     There are none where the blocks and the head of a model are not known. The logits keep their bits.
     """
@@ -37,9 +37,10 @@ def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Record the parts (B, width) of a batch in the list while entered; the caller empties it after each batch.
+    """Record the parts (B, width) of a batch in the list while entered.
 
-    They are what the first block and the middle one hand on, and what reaches the head; of an ONNX file its own score.
+    The caller empties it after each batch. They are what the first block and the middle one hand on, and what
+    reaches the head; of an ONNX file its own score.
     """
     if UNLIKE in names_of_outputs(model):
         features: list[Tensor] = []
@@ -64,7 +65,7 @@ def names_of_outputs(model: nn.Module) -> list[str]:
 
 @contextmanager
 def scored_by_itself(model: Any, features: list[Tensor]) -> Iterator[None]:
-    """Let an ONNX file compute its score (B, 1) in the pass that computes the logits."""
+    """Let an ONNX file compute its score (B, 1) in the pass of the logits."""
 
     def forward(images: Tensor) -> Tensor:
         logits, score = model.run(images, model.output, UNLIKE)
@@ -79,15 +80,14 @@ def scored_by_itself(model: Any, features: list[Tensor]) -> Iterator[None]:
 
 
 def pooled(values: Tensor) -> Tensor:
-    """Average tokens (B, N, width) or maps (B, width, H, W) to (B, width); what is (B, width) stays."""
+    """Average tokens (B, N, width) or maps (B, width, H, W) to (B, width)."""
     if values.dim() == 3:
         return values.mean(dim=1)
     return values.mean(dim=(2, 3)) if values.dim() == 4 else values.flatten(1)
 
 
 class WithUnlikeness(nn.Module):
-    """A model that answers logits (B, C) and, from the same pass, how unlike its validation images each image is
-    (B,)."""
+    """A model with two answers of one pass: logits (B, C), and unlikeness (B,)."""
 
     def __init__(self, model: nn.Module, unlikeness: nn.Module, amp_dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -100,6 +100,6 @@ class WithUnlikeness(nn.Module):
 
 
 def joined_batches(batches: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
-    """Join the parts that batches recorded to (N, width) of all N images; None unless each image has them."""
+    """Join recorded parts to (N, width); None unless each of N images has them."""
     whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True)) if batches else ()
     return whole if whole and all(len(part) == images for part in whole) else None

@@ -1,4 +1,4 @@
-"""A score for images unlike anything trained on, and the threshold at which a stated share of one's own is called so.
+"""Score how unlike the validation images others are, and fit a threshold.
 
 The score is a smooth maximum of two, each less its median and in units of its spread among validation images: the
 distance of the features (`layer_features.py`) from one Gaussian with a shrunken covariance, and the energy, minus the
@@ -52,9 +52,11 @@ class Gaussian(nn.Module):
     """
 
     def __init__(self, mean: Tensor, scale: Tensor, axes: Tensor, rest: float, lengths: Sequence[bool]) -> None:
-        """mean and scale (D,), float32: features less `mean` times `scale` are standardised. axes (D, R): directions
-        times sqrt(1 / rest - 1 / variance). rest: the variance of what is orthogonal to them.
-        lengths: the parts that are divided by their length first."""
+        """Take mean and scale (D,), which standardise features, and axes (D, R).
+
+        Features less `mean` times `scale` are standardised, float32. axes: directions times
+        sqrt(1 / rest - 1 / variance). rest: the variance of what is orthogonal to them. lengths: the parts that are
+        divided by their length first."""
         super().__init__()
         self.rest, self.lengths = rest, tuple(lengths)
         for name, tensor in (("mean", mean), ("scale", scale), ("axes", axes)):
@@ -74,10 +76,11 @@ def joined_parts(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
 
 
 def fit_gaussian(parts: Sequence[Tensor]) -> Gaussian:
-    """Fit a Gaussian to parts (n, width), its covariance shrunken by OAS (Chen et al. 2010, arXiv:0907.4698).
+    """Fit a Gaussian with a shrunken covariance to parts (n, width).
 
-    A part that is never negative, such as what a ReLU leaves of the maps of a convolutional network, is divided by its
-    length, which says little but how much contrast a picture has.
+    It is shrunken by OAS (Chen et al. 2010, arXiv:0907.4698). A part that is never negative, such as what a ReLU
+    leaves of the maps of a convolutional network, is divided by its length, which says little but how much contrast a
+    picture has.
     """
     lengths = [bool((part >= 0).all()) for part in parts]
     features = joined_parts(parts, lengths).double().numpy()
@@ -112,11 +115,13 @@ def shrinkage(variances: Floats, *, images: int, features: int) -> tuple[float, 
 
 
 class Unlikeness(nn.Module):
-    """Logits (B, C) and parts (B, width) of the features -> (B,): how unlike the validation images."""
+    """Logits (B, C) and parts (B, width) of the features -> (B,), the score."""
 
     def __init__(self, gaussian: Gaussian | None, distance: RobustScale | None, energy: RobustScale | None) -> None:
-        """`gaussian` with the scale of its `distance`: None without features. `energy`: None without logits. All None:
-        the score of an ONNX file, which computes it and gives it as its features (B, 1)."""
+        """Take what is fitted; all None for an ONNX file.
+
+        `gaussian` with the scale of its `distance`: None without features. `energy`: None without logits. An ONNX file
+        computes its score and gives it as its features (B, 1)."""
         super().__init__()
         self.gaussian, self.distance, self.energy = gaussian, distance, energy
 
@@ -149,7 +154,7 @@ def energy(logits: Tensor) -> Tensor:
 def fit_unlikeness(
     logits: Tensor | None, features: Sequence[Tensor] | None, units: NDArray
 ) -> tuple[Unlikeness, Floats]:
-    """Fit the score to logits (N, C) and parts (N, width) of the features, of which one may be None.
+    """Fit the score to logits (N, C) and parts (N, width); one may be None.
 
     Returns it with its values (N,); those of the images that the Gaussian is fitted to, which are nearer than new ones,
     are NaN. Images of one of the units (N,) lie in one half.
@@ -168,7 +173,7 @@ def fit_unlikeness(
 
 
 def fitted_rows(units: NDArray) -> NDArray[np.bool_]:
-    """Draw whole units with half of the images (N,), at most MOST_FITTED of them; at least one unit."""
+    """Draw whole units, at least one, with half of the images, at most MOST_FITTED."""
     _, numbers, sizes = np.unique(units, return_inverse=True, return_counts=True)
     order = np.random.default_rng(0).permutation(len(sizes))
     chosen = np.cumsum(sizes[order]) <= min(len(units) // 2, MOST_FITTED)
@@ -177,12 +182,12 @@ def fitted_rows(units: NDArray) -> NDArray[np.bool_]:
 
 
 def fewest_for_rate(rate: float) -> int:
-    """Return the fewest images, or units of them, from which a threshold at this rate of false alarms can be set."""
+    """Return the fewest images, or units of them, that a threshold at this rate takes."""
     return int(np.ceil(1 / rate - 1e-9)) - 1
 
 
 def fit_threshold(scores: Floats, units: NDArray, rate: float) -> float | None:
-    """Fit the score above which an image is unknown: the conformal quantile of scores (N,) that are known.
+    """Fit the score above which an image is unknown: a quantile of known scores (N,).
 
     The expected share of new images of one's own above it is at most `rate`. None: there are less than
     `fewest_for_rate(rate)` units."""

@@ -33,7 +33,9 @@ DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
 
 
 def networks_for(samples: Samples) -> list[ModelConfig]:
-    """Name the networks that look at a set: two, or of fewer images than their features one at a large input."""
+    """Name the networks that look at a set: two, or one at a large input.
+
+    One looks at fewer images than two networks have features."""
     if np.count_nonzero(samples.splits >= 0) > 2 * CLEAN_COMPONENTS:
         return pretrained(CLEAN_BACKBONE)
     return [config for config in local_pretrained_models() if config.name in (FOR_FEW, EMBEDDED)][-1:]
@@ -56,7 +58,7 @@ def cross_validate(samples: Samples, found: ExtractedFeatures, *, folds: int) ->
 def suspects_of(
     samples: Samples, found: ExtractedFeatures, probabilities: NDArray[np.float64], *, test: bool
 ) -> list[Suspect]:
-    """List the doubtful labels of the test images, or of all others; each with what is proposed."""
+    """List the doubtful labels of test images, or of all others, with proposals."""
     in_test = samples.splits == TEST
     # Few test images tell little of how sure models are of a class, so they are looked at among all.
     chosen = (test | ~in_test)[found.readable]
@@ -79,7 +81,7 @@ def suspects_of(
 
 
 def accuracy_of(samples: Samples, found: ExtractedFeatures, probabilities: NDArray[np.float64]) -> float:
-    """Return the share of images whose most probable class is the label, the test images aside."""
+    """Return the share of images, but test ones, whose likeliest class is the label."""
     rows = np.flatnonzero(found.readable)
     agreed = probabilities.argmax(axis=1) == samples.labels[rows]
     return float(agreed[samples.splits[rows] != TEST].mean())
@@ -88,7 +90,7 @@ def accuracy_of(samples: Samples, found: ExtractedFeatures, probabilities: NDArr
 def say_suspects(
     folder: Path, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool, reviewed: bool
 ) -> None:
-    """Print the first suspects, how many there are of each kind, and what to do next."""
+    """Print the first suspects, how many of each kind, and what to do next."""
     say()
     rows = [(s.label, s.suggested, f"{float(s.confidence):.1%}", s.kind, s.decision, s.path) for s in suspects[:LISTED]]
     header = ("label", "the model thinks", "", "kind", "decision", "image")

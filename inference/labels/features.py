@@ -1,4 +1,4 @@
-"""Features of pictures by frozen networks, and which pictures are copies: computed once and kept on disk."""
+"""Compute features and copies of pictures once, and keep them on disk."""
 
 import hashlib
 from collections.abc import Sequence
@@ -46,7 +46,9 @@ class ExtractedFeatures:
 
 
 def pretrained(imagenet: str) -> list[ModelConfig]:
-    """Name the larger embedded network and, where it is installed, this one of ImageNet at its smaller size."""
+    """Name the larger embedded network, and this one of ImageNet if it is installed.
+
+    That one at its smaller size."""
     chosen: dict[str, ModelConfig] = {}
     for config in local_pretrained_models():
         if config.weights == "tiny_imagenet" or config.name == imagenet:
@@ -62,7 +64,7 @@ def extract_features(
     components: int,
     data_root: Path | None = None,
 ) -> ExtractedFeatures:
-    """Find the copies among the pictures of a set, and compute features of those that can be read.
+    """Find copies among the pictures of a set, and compute their features.
 
     What lies in `folder`, or below `data_root`, already is read from there. `components`: principal components to keep
     of each network.
@@ -92,15 +94,17 @@ def extract_features(
         content = hashlib.sha256(samples.digests[rows].tobytes()).hexdigest()[:16]
         about = [content, to_dict(spec), BATCH, str(amp_dtype)]
         parts.append(kept_features(folder, about, model, loader, place, amp_dtype=amp_dtype))
-    beside = side_by_side(parts, components)
-    values = np.zeros((len(samples), beside.shape[1]), np.float32)
-    values[rows] = beside
+    joined = side_by_side(parts, components)
+    values = np.zeros((len(samples), joined.shape[1]), np.float32)
+    values[rows] = joined
     groups = np.where(copies >= 0, copies, np.arange(len(samples)))
     return ExtractedFeatures(values, groups, np.isin(np.arange(len(samples)), rows), faults)
 
 
 def side_by_side(parts: list[Tensor], components: int) -> Floats:
-    """Join the features of several networks, (N, ...) each, as (N, D) of deviation 1; up to `components` of each."""
+    """Join features of several networks, (N, ...), as (N, D) of deviation 1.
+
+    Each network gives up to `components` of them."""
     columns = []
     for part in parts:
         values = StandardScaler().fit_transform(part.flatten(1).float().numpy())
@@ -112,12 +116,14 @@ def side_by_side(parts: list[Tensor], components: int) -> Floats:
 
 
 def unit_length(features: Floats) -> Floats:
-    """Divide each row (N, D) by its length, so that a product of two is the cosine of their angle."""
+    """Divide each row (N, D) by its length: products of two are cosines."""
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
 def nearest(features: Floats, groups: NDArray[np.int64], row: int, candidates: NDArray[np.int64]) -> list[int]:
-    """Find the candidates at the smallest angles to a row of features of length 1, nearest first, of copies one."""
+    """Find candidates at the smallest angles to a row, nearest first, of copies one.
+
+    `features` have length 1."""
     order = candidates[np.argsort(-(features[candidates] @ features[row]), kind="stable")]
     _, first = np.unique(groups[order], return_index=True)
     return order[np.sort(first)].tolist()

@@ -1,5 +1,8 @@
-"""Labels that models doubt which have not learnt from them: confident learning (Northcutt et al. 2021) by cleanlab;
-also copies under two labels, and images that are like no others."""
+"""Find labels that models doubt which have not learnt from them.
+
+By confident learning (Northcutt et al. 2021) of cleanlab; also copies under two labels, and images that are like no
+others.
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -48,9 +51,10 @@ def fold_of_each(labels: Ints, groups: Ints, *, folds: int) -> Ints:
 
 
 def out_of_fold(features: NDArray[np.float32], labels: Ints, folds: Ints, learns: Bools) -> Floats:
-    """Predict each image by a model of the other folds, of those of their images that `learns` allows: (N, C).
+    """Predict each image by a model of the other folds: (N, C).
 
-    Where these have none of its class, an image is said to be what its label says."""
+    It learns from those of their images that `learns` allows. Where these have none of its class, an image is said to
+    be what its label says."""
     probabilities, cuts = np.eye(int(labels.max()) + 1)[labels], []
     for fold in range(int(folds.max()) + 1):
         learnt = learns & (folds != fold)
@@ -105,8 +109,10 @@ def label_issues(
     groups: NDArray[np.int64],
     features: NDArray[np.float32],
 ) -> list[Issue]:
-    """Find the doubtful labels among N images, each once: copies first, then by how little probability their label has,
-    then outliers of the `features` (N, D). `probabilities` are (N, C); copies share a number in `groups`."""
+    """Find the doubtful labels among N images, each once.
+
+    Copies come first, then labels by how little probability they have, then outliers of the `features` (N, D).
+    `probabilities` are (N, C); copies share a number in `groups`."""
     first: dict[int, Issue] = {}
     for issue in (
         *copies(labels, probabilities, groups),
@@ -118,8 +124,9 @@ def label_issues(
 
 
 def doubted_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """Yield as many labels as cleanlab estimates to be wrong: those with the least probability of their label, which
-    is not the most probable class."""
+    """Yield as many labels as cleanlab estimates to be wrong, the least probable ones.
+
+    None of them is the most probable class."""
     order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
     for image in issues_found(labels, probabilities, **order).tolist():
         suggested, label = int(probabilities[image].argmax()), labels[image]
@@ -136,7 +143,7 @@ def issues_found(labels: NDArray[np.int64], probabilities: NDArray[np.float64], 
 
 
 def copies(labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups: NDArray[np.int64]) -> Iterator[Issue]:
-    """Yield images whose copies have another label, which on the average of them all is the more probable one."""
+    """Yield images whose copies have another label, which is more probable on average."""
     order = np.argsort(groups, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         given = np.unique(labels[group])

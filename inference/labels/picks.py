@@ -1,5 +1,4 @@
-"""The pictures to label next: which they are, the table and the page on which a person labels them, and the table to
-train on that follows.
+"""Choose pictures to label next, and keep the tables of picks and of labels.
 
 Centres come first, then uncertain and diverse pictures (Gupte et al. 2024, arXiv 2401.14555):
 1. While labels are few, pictures that stand for many: clusters of all pictures, those without a label and the largest
@@ -115,10 +114,10 @@ class Pool:
 
 
 def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_column: str | None = None) -> Pool:
-    """Find the pictures of a folder with its sub-folders, a table, or an archive (unpacked below `root`); add those of
-    `labelled` sets. A label that a table gives a picture counts as given; names of folders do not.
+    """Find the pictures of a folder, a table or an archive, and of `labelled` sets.
 
-    Raises what reading them for training raises, and DataError: no picture, or no files."""
+    Sub-folders count; archives are unpacked below `root`. A label that a table gives a picture counts as given; names
+    of folders do not. Raises what reading them for training raises, and DataError: no picture, or no files."""
     if source in BUILT_IN:
         raise DataError(f"{source} has a label for each picture: expected a folder, a table with paths, or an archive")
     samples = read(source, root, columns=Columns(path_column), needs_labels=False).usable()
@@ -133,9 +132,9 @@ def read_pool(source: str, root: Path, *, labelled: Sequence[str] = (), path_col
 
 
 def labels_of(samples: Samples) -> dict[str, Label]:
-    """Return the label and the split that a set gives each picture, by its absolute path; the name of no label is "".
+    """Return the label and the split of each picture of a set, by absolute path.
 
-    Raises DataError: pictures that are no files."""
+    The name of no label is "". Raises DataError: pictures that are no files."""
     if samples.pixels is not None or samples.members is not None:
         raise DataError(f"{samples.name} is not made of files: next knows pictures by their files")
     return {
@@ -147,7 +146,7 @@ def labels_of(samples: Samples) -> dict[str, Label]:
 
 
 def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, count: int) -> list[Pick]:
-    """Choose up to `count` pictures that no earlier pick, no label and no copy of one covers.
+    """Choose up to `count` pictures that no pick, no label and no copy covers.
 
     Raises OptionError: no picture is left."""
     labels, taken = pool.labels(picks), pool.rows([*pool.given, *(pick.path for pick in picks)])
@@ -173,16 +172,18 @@ def choose_picks(pool: Pool, picks: Sequence[Pick], found: ExtractedFeatures, co
 
 
 def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Ints) -> Ints:
-    """Return the rows to choose from: usable ones, of copies the first, none with a copy among those that are taken."""
+    """Return the rows to choose from: usable ones without a taken copy.
+
+    Of copies it is the first."""
     rows = np.flatnonzero(usable & ~np.isin(groups, groups[taken]))
     _, first = np.unique(groups[rows], return_index=True)
     return rows[np.sort(first)]
 
 
 def probabilities_of(features: Floats, rows: Ints, labels: Ints) -> NDArray[np.float64] | None:
-    """Ask logistic regression on the labelled `rows` about every picture: (N, C), of labels 0 to C - 1.
+    """Ask logistic regression on the labelled `rows` about every picture: (N, C).
 
-    None where labels are too few: under `SWITCH` a class on average, or of a single class."""
+    Labels are 0 to C - 1. None where labels are too few: under `SWITCH` a class on average, or of a single class."""
     classes = len(np.unique(labels))
     if classes < 2 or len(labels) < SWITCH * classes:
         return None
@@ -190,8 +191,10 @@ def probabilities_of(features: Floats, rows: Ints, labels: Ints) -> NDArray[np.f
 
 
 def typical(features: Floats, free: Ints, labelled: Ints, count: int) -> Chosen:
-    """Take the picture nearest to the centre of each of `count` clusters: of as many as there are labels and picks
-    together, those with the fewest labels, and of these the largest first. Score: 1 / (1 + distance)."""
+    """Take the picture nearest to the centre of each of `count` clusters.
+
+    There are as many clusters as labels and picks together; those with the fewest labels are taken, and of these the
+    largest first. Score: 1 / (1 + distance)."""
     count, rows = min(count, len(free)), np.concatenate([free, labelled])
     clusters = min(count + len(labelled), max(MOST_CLUSTERS, count), len(rows))
     means = clustered(features[rows], clusters)
@@ -203,8 +206,10 @@ def typical(features: Floats, free: Ints, labelled: Ints, count: int) -> Chosen:
 
 
 def uncertain(features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int) -> Chosen:
-    """Take the nearest to the centres of clusters of the least certain pictures, weighted by how unsure the model is,
-    the least certain first. Score: 1 less the lead of the likeliest class over the next."""
+    """Take pictures nearest to centres of clusters of the least certain ones.
+
+    Clusters are weighted by how unsure the model is. The least certain come first; score: 1 less the lead of the
+    likeliest class over the next."""
     top = np.partition(probabilities[free], -2, axis=1)
     doubt = 1 - (top[:, -1] - top[:, -2])
     count = min(count, len(free))
@@ -215,7 +220,7 @@ def uncertain(features: Floats, free: Ints, probabilities: NDArray[np.float64], 
 
 
 def one_each(distances: NDArray[np.floating]) -> list[int]:
-    """Take for each column of (N, K), in turn, the nearest row that is not taken yet."""
+    """Take for each column of (N, K) the nearest row that is not taken."""
     taken = np.zeros(len(distances), bool)
     rows = []
     for column in distances.T:
@@ -235,8 +240,10 @@ def write_picks(path: Path, picks: Sequence[Pick]) -> None:
 
 
 def read_picks(path: Path, samples: Samples) -> list[Pick]:
-    """Read picks.csv. Raises DataError: it lacks a column, names a picture that the pool does not have, or holds no
-    class name or no number where one belongs."""
+    """Read picks.csv.
+
+    Raises DataError: it lacks a column, names a picture that the pool does not have, or holds no class name or no
+    number where one belongs."""
     picks, known = [], set(samples.paths)
     for row in read_rows(path, Pick._fields):
         pick = Pick(*(row[name] for name in Pick._fields))
@@ -253,14 +260,16 @@ def read_picks(path: Path, samples: Samples) -> list[Pick]:
 
 
 def require_class_name(name: str, path: str) -> None:
-    """Raise DataError where a name is none for a class: empty, on two lines, or very long."""
+    """Raise DataError where a class name is empty, on two lines, or very long."""
     if not name.strip() or len(name) > LONGEST or printable(name) != name:
         raise DataError(f"{path!r}: {name[:LONGEST]!r} is no class name: 1 to {LONGEST} printable signs")
 
 
 def save_picks(folder: Path, pool: Pool, picks: Sequence[Pick]) -> None:
-    """Write picks.csv, and labels.csv for `train`: path and label of all that is labelled so far, and the split where
-    one is known of any; of others it is train. Raises DataError: a path that a table in UTF-8 cannot hold."""
+    """Write picks.csv, and labels.csv for `train`.
+
+    That has path and label of all that is labelled so far, and the split where one is known of any; of others it is
+    train. Raises DataError: a path that a table in UTF-8 cannot hold."""
     folder.mkdir(parents=True, exist_ok=True)
     write_picks(folder / "picks.csv", picks)
     labels = pool.labels(picks)

@@ -1,4 +1,7 @@
-"""A page on this machine on which a person decides on the rows of a table; each decision is saved at once."""
+"""Serve a page on which a person decides on the rows of a table.
+
+Each decision is saved at once.
+"""
 
 import json
 import threading
@@ -27,7 +30,9 @@ MOST_EXAMPLES = 4
 
 
 def write_utf8(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table to train on. Raises DataError: a path that a table in UTF-8 cannot hold."""
+    """Write a table to train on.
+
+    Raises DataError: a path that a table in UTF-8 cannot hold."""
     try:
         write_text(path, csv_text(header, rows), errors="strict")
     except UnicodeEncodeError as error:
@@ -35,7 +40,7 @@ def write_utf8(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def require_share(text: str, path: str) -> None:
-    """Raise DataError where a cell of a table is no number, such as one with a decimal comma."""
+    """Raise DataError where a cell is no number, such as with a decimal comma."""
     try:
         float(text)
     except ValueError:
@@ -43,10 +48,11 @@ def require_share(text: str, path: str) -> None:
 
 
 class Review(LocalServer):
-    """Answers GET / with the page, /rows with all of them, /row?N with one, /picture?N&SIZE with a sample; and POST
-    /decide. A subclass says what the table is, and what follows from a decision.
+    """Answers requests of the page; a subclass says what the table is.
 
-    Rows are named tuples with at least `path`, of a sample, `decision` and `decided`.
+    GET / is the page, /rows all of them, /row?N one, /picture?N&SIZE a sample; POST /decide is a decision. A subclass
+    also says what follows from a decision. Rows are named tuples with at least `path`, of a sample, `decision` and
+    `decided`.
     """
 
     max_bytes = 10_000
@@ -55,7 +61,7 @@ class Review(LocalServer):
     class, and `choices`, each {key, text, decision}; `new_classes`: may a class be typed that no image has yet?"""
 
     def __init__(self, folder: Path, samples: Samples, found: ExtractedFeatures, *, port: int) -> None:
-        """Raises OptionError: the port is taken. DataError: as `read`."""
+        """Read the table and listen. Raises OptionError: the port is taken. DataError: as `read`."""
         self.folder, self.samples, self.one_at_a_time = folder, samples, threading.Lock()
         self.features, self.found = unit_length(found.values), found
         self.row_of = {name: row for row, name in enumerate(samples.paths)}
@@ -71,7 +77,9 @@ class Review(LocalServer):
         raise NotImplementedError
 
     def decided(self, row: Any, decision: str, by: str) -> Any:
-        """Return the row with this decision; `by` is `person`, or empty: nobody. Raises DataError: no such decision."""
+        """Return the row with this decision; `by` is `person`, or empty: nobody.
+
+        Raises DataError: no such decision."""
         raise NotImplementedError
 
     def save(self, rows: Sequence[Any]) -> None:
@@ -79,8 +87,10 @@ class Review(LocalServer):
         raise NotImplementedError
 
     def shown(self, row: Any) -> dict[str, Any]:
-        """Return what the page shows of a row: `facts`, pairs of term and sentence; `suggested`, a class or empty;
-        `other`, the path of the sample that it is a copy of, or empty; `classes`, to compare with."""
+        """Return what the page shows of a row.
+
+        `facts`, pairs of term and sentence; `suggested`, a class or empty; `other`, the path of the sample that it is a
+        copy of, or empty; `classes`, to compare with."""
         raise NotImplementedError
 
     def comparable(self, row: Any, name: str) -> np.ndarray:
@@ -88,7 +98,7 @@ class Review(LocalServer):
         raise NotImplementedError
 
     def details(self, row: Any) -> dict[str, Any]:
-        """Return what is `shown` of a row, and the nearest samples of each class to compare with."""
+        """Return what is `shown` of a row, and samples to compare it with."""
         shown, place, groups = self.shown(row), self.row_of[row.path], self.found.groups
         near = {name: nearest(self.features, groups, place, self.comparable(row, name)) for name in shown["classes"]}
         strips = [(f"labelled {name}", rows[:MOST_EXAMPLES]) for name, rows in near.items() if rows]
@@ -126,9 +136,10 @@ class Review(LocalServer):
             raise NotFound(str(error)) from None
 
     def decide(self, asked: bytes) -> None:
-        """Save the decision in a request's body into the table as it is now: others may have been made there meanwhile.
+        """Save the decision in a request's body into the table as it is now.
 
-        Raises UnprocessableEntity: it is no decision, or the table cannot be read or written."""
+        Others may have been made there meanwhile. Raises UnprocessableEntity: it is no decision, or the table
+        cannot be read or written."""
         try:
             values = json.loads(asked)
             path, decision, by = values["path"], str(values["decision"]), "person" * bool(values["decided"])

@@ -1,4 +1,4 @@
-"""Doubtful labels as a table that a person edits, by hand or on a page, and the table to train on that follows."""
+"""Keep doubtful labels as a table to edit and one to train on."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,10 +69,10 @@ def require_decision(suspect: Suspect, class_names: Sequence[str]) -> None:
 
 
 def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
-    """Write the table of all images that are not dropped: path, label, split, what was changed and why; and the group
-    where there are groups.
+    """Write the table of all images that are not dropped.
 
-    Test images stay as they are. Pictures of a set without files are written next to the table, once."""
+    Its columns are path, label, split, what was changed and why, and the group where there are groups. Test images
+    stay as they are. Pictures of a set without files are written next to the table, once."""
     for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
         file = path.parent / "images" / f"{samples.paths[row]}.png"
         if not file.exists():
@@ -102,7 +102,7 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
 
 
 def has_files(samples: Samples) -> bool:
-    """Return whether each picture is a file of its own: not in memory, nor inside a shard."""
+    """Return whether each picture is a file, not in memory or inside a shard."""
     return samples.pixels is None and samples.members is None
 
 
@@ -151,7 +151,7 @@ class SuspectsPage(Review):
 
 
 def reason(suspect: Suspect) -> str:
-    """Say in a sentence why a label is doubted, as what a model thinks and no more."""
+    """Say why a label is doubted, as what a model thinks and no more."""
     if suspect.kind == COPY:
         return f"a duplicate of it is labelled {suspect.suggested}"
     if suspect.kind == OUTLIER:

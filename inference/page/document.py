@@ -1,6 +1,7 @@
-"""One HTML file about a model as it learned: the numbers of a few pictures at each snapshot, in a page that shows them.
+"""Build one HTML file about a model as it learned.
 
-Whatever is hovered or changed in it is looked up or computed in the page itself; it asks for nothing from elsewhere.
+It holds the numbers of a few pictures at each snapshot, in a page that shows them. Whatever is hovered or changed in
+it is looked up or computed in the page itself; it asks for nothing from elsewhere.
 B images, L blocks, H heads, T tokens, N patches, D width, as in `vit/model.py`.
 """
 
@@ -45,7 +46,7 @@ FILES = Path(__file__).with_name("files")
 
 
 class PagePicture(NamedTuple):
-    """A picture to look at: uint8 (C, h, w), and its class where that is known."""
+    """A picture to look at, uint8 (C, h, w), and its class where known."""
 
     name: str
     label: str | None
@@ -58,7 +59,9 @@ class PagePicture(NamedTuple):
 
 
 def validation_pictures(classifier: Classifier) -> list[PagePicture]:
-    """Take a few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
+    """Take a few of the run's own validation images, spread over its classes.
+
+    Raises DataError: they are not there."""
     assert classifier.run is not None
     images = open_validation_images(classifier.run, classifier.spec)
     rows, names = evenly(len(images), SHOWN).tolist(), images.samples.class_names
@@ -73,9 +76,10 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
 
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) -> str:
-    """Build the whole document; of small models with their weights, so that it can try any change.
+    """Build the whole document.
 
-    Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
+    Of small models it has the weights, so that it can try any change. Raises NoAttention: no attention weights, or
+    tokens that are not one class token and a square grid."""
     snapshots = [snapshots_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads
@@ -120,7 +124,7 @@ def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
 
 
 def convolutions_of_stem(model: nn.Module) -> int:
-    """Count the convolutions that make a token of a patch and its surroundings; 0 where one linear map does."""
+    """Count the convolutions of the stem; 0 where one linear map makes the tokens."""
     if not isinstance(model, VisionTransformer) or not isinstance(model.embedding.patches, ConvStem):
         return 0
     return sum(isinstance(layer, nn.Conv2d) for layer in model.embedding.patches.modules())
@@ -174,7 +178,9 @@ def snapshot_numbers(
 
 
 def arrays_of_pass(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
-    """Pass one image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
+    """Pass an image (1, C, S, S), and keep what the page shows.
+
+    `classes` are those whose logits are kept."""
     with residual_stream(model) as stream:
         maps = maps_of(model, image)
     with torch.no_grad():
@@ -195,17 +201,17 @@ def arrays_of_pass(model: nn.Module, image: Tensor, classes: list[int], *, every
 
 
 def residual_stream(model: nn.Module) -> AbstractContextManager[list[Tensor]]:
-    """Record in the list the tokens of a pass while entered: before the first block, then after each, (B, T, D)."""
+    """Record the tokens (B, T, D) before the first block and after each."""
     blocks = anatomy_of(model).blocks
     return recording([(blocks[0], "in"), *((block, "out") for block in blocks)])
 
 
 def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
-    """Compute what the head says of the tokens before the first block and after each, final norm and pooling applied:
-    logits (L + 1, B, classes), of which the last are the model's own (nostalgebraist 2020, "the logit lens").
+    """Compute what the head says before the first block and after each.
 
-    `stream` is what `residual_stream` took of these `images`. The model's own end computes it, whatever it is made of:
-    the last block hands on all of the stream as one batch.
+    They are logits (L + 1, B, classes), final norm and pooling applied, of which the last are the model's own
+    (nostalgebraist 2020, "the logit lens"). `stream` is what `residual_stream` took of these `images`. The model's
+    own end computes it, whatever it is made of: the last block hands on all of the stream as one batch.
     """
 
     def hand_on(_module: nn.Module, _given: Any, output: Any) -> Any:
@@ -217,18 +223,20 @@ def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor
 
 
 def patch_contents(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the patches (B, N, D) of the tokens that enter the first block, less the learnt position of each."""
+    """Return the patches (B, N, D) that enter the first block, less their positions."""
     patches, positions = tokens[:, 1 + anatomy_of(model).extra_tokens :], position_embeddings(model)
     return patches if positions is None or len(positions) != patches.size(1) + 1 else patches - positions[1:]
 
 
 def packed_shares(values: Tensor) -> np.ndarray:
-    """Numbers from 0 to 1 as bytes of their square root: within 1/255, and the finer the smaller they are."""
+    """Pack numbers from 0 to 1 as bytes of their square root.
+
+    They are within 1/255, and the finer the smaller they are."""
     return (255 * values.detach().float().clamp(0, 1).sqrt()).round().byte().cpu().numpy()
 
 
 def cosines(vectors: Tensor) -> np.ndarray:
-    """(N, D) -> the cosine of each pair (N, N), -1 to 1 as 0 to 255."""
+    """Return the cosines (N, N) of vectors (N, D), as 0 to 255."""
     unit = F.normalize(vectors.detach().float(), dim=1)
     return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
 
@@ -240,9 +248,9 @@ def may_be_run(model: nn.Module) -> bool:
 
 
 def weights_to_run(model: Any, images: Sequence[Tensor]) -> dict[str, Any]:
-    """Return what the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however
-    patches are made, they can be left out or change places.
+    """Return what the page needs to run a small ViT itself.
 
+    Its pictures begin as patch embeddings (B, N, D): however patches are made, they can be left out or change places.
     Each row (..., D) becomes whole numbers of a step of its own, 32,767 for the largest: as many bytes as half
     precision, and a tenth of its rounding.
     """
@@ -258,8 +266,9 @@ def weights_to_run(model: Any, images: Sequence[Tensor]) -> dict[str, Any]:
 
 
 def encode_arrays(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Type and shape of each array, and the content of all, compressed. The bytes of a number lie apart: the first ones
-    are alike."""
+    """Describe each array by type and shape, and compress the content of all.
+
+    The bytes of a number lie apart: the first ones are alike."""
     apart = [np.frombuffer(of.tobytes(), np.uint8).reshape(-1, of.itemsize).T.tobytes() for of in arrays.values()]
     described = [{"name": name, "type": of.dtype.name, "shape": of.shape} for name, of in arrays.items()]
     content = base64.b64encode(zlib.compress(b"".join(apart), 9)).decode("ascii")
@@ -267,7 +276,7 @@ def encode_arrays(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def document(data: dict[str, Any], *, title: str) -> str:
-    """Fill the page, which may run its own script, show its own pictures, and ask for nothing."""
+    """Fill the page, which runs only its own script and asks for nothing."""
     style, *scripts = ((FILES / name).read_text(encoding="utf-8") for name in ("page.css", "forward.js", "page.js"))
     environment = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html").render(

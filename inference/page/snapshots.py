@@ -1,4 +1,4 @@
-"""A run's model as it learned: before its first step, after each quarter where it kept its weights, and at its best."""
+"""Load a run's model as it was: untrained, after quarters, at its best."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,9 @@ from vit.tensor_files import read_tree
 
 
 class Snapshot(NamedTuple):
-    """Model at one time: after which share of the run's epochs (its best counts as 1), and how to have it."""
+    """A model at one time, and how to have it.
+
+    `share`: of the run's epochs before that time; its best counts as 1."""
 
     name: str
     share: float
@@ -25,7 +27,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshots_of(classifier: Classifier) -> list[Snapshot]:
-    """List a run's snapshots in the order of time, the best last; for what is no run, the model as it is."""
+    """List a run's snapshots in time, the best last; else the model as it is."""
     now = lambda: classifier.model  # noqa: E731
     if (run := classifier.run) is None:
         return [Snapshot("as it is", 1.0, now)]
@@ -43,8 +45,9 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
 
 
 def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
-    """Load the model with the weights of a quarter, which a run keeps in half precision. Raises
-    CheckpointError: they are another's."""
+    """Load the model with the weights of a quarter, kept in half precision.
+
+    Raises CheckpointError: they are another's."""
     assert classifier.run is not None
     model = open_best(classifier.run).model
     with report_damage(classifier.run.path / SNAPSHOTS):
@@ -53,15 +56,16 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
 
 
 def can_be_rebuilt(config: RunConfig) -> bool:
-    """Return whether a run's first weights can be had without its images, a download, or a file that a stranger's run
-    may name."""
+    """Return whether a run's first weights can be had from what is here.
+
+    That is without its images, a download, or a file that a stranger's run may name."""
     known = {(model.name, model.weights) for model in local_pretrained_models()}
     at_once = config.model.weights == "none" or (config.model.name, config.model.weights) in known
     return at_once and config.train.start_head not in ("probe", "fit")
 
 
 def untrained_model(classifier: Classifier, config: RunConfig) -> nn.Module:
-    """Build the model of a run before its first step, to the last bit, from its seed."""
+    """Build the model of a run before its first step, from its seed."""
     names = tuple(classifier.class_names)
     seed_everything(config.train.seed)
     with untrusted_run():
