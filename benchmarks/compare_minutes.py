@@ -1,11 +1,12 @@
-"""Hold `compare --data SET --minutes M` to its promise, and its arms against `train --model ARM --minutes` alone.
+"""Hold `compare --minutes` to its promise, and its models against `train` alone.
 
     python -m benchmarks.compare_minutes SET [SET ...] [--minutes 3 10] [--alone] [--busy] [--out FOLDER]
 
-A row for each set and length: images, seconds taken of those that were announced, seeds and learning rates that were
-kept, passes of each arm, verdict. `--alone`: each arm is trained by `train` afterwards, with the seeds of the
-comparison and the time that a run of it took there, and both accuracies are printed (a frozen network's features are
-kept between runs: it gets no less than half a minute). `--busy`: a process computes in one thread all the while.
+Prints a row for each set and length of `compare --data SET --minutes M`: images, seconds taken of those that were
+announced, seeds and learning rates that were kept, passes of each arm, verdict. `--alone`: each arm is trained by
+`train` afterwards, with the seeds of the comparison and the time that a run of it took there, and both accuracies are
+printed (a frozen network's features are kept between runs: it gets no less than half a minute). `--busy`: a process
+computes in one thread all the while.
 
 A folder with train/ and test/ gives both the same test images. Run it alone on the machine.
 """
@@ -72,7 +73,7 @@ def row_of(out: Path, log: str) -> dict[str, Any]:
 
 
 def train_alone(folder: Path, arm: dict[str, Any], out: Path) -> list[float]:
-    """Train an arm by `train`, once for each of its runs; return the accuracies on test images."""
+    """Train an arm by `train`, once for each run; return the test accuracies."""
     found = []
     for number, run in enumerate(arm["runs"]):
         config = json.loads((Path(run) / "config.json").read_text())

@@ -1,12 +1,12 @@
-"""Count how often two equal arms on photographs are told apart: once as they are, once with tuned learning rates.
+"""Count how often two equal models on photographs are called different.
 
     python -m benchmarks.equal_arms FOLDER [--seeds 16] [--labels 50] [--epochs 6] [--out runs/equal_arms]
 
 Trains a ViT from scratch and a pretrained one on FOLDER, each with many seeds at each learning rate that `compare`
 tries, and keeps their predictions. Then it simulates comparisons of an arm with itself: a split draws the images that
-are scored, 100 to choose a rate and 300 for the verdict, from all held-out ones; each side draws three seeds that
-the other has not. A tuned side takes at its first seed the rate that is best on the 100 images, by accuracy or, as with
-`--minutes`, by log loss, and keeps it. Runs that are finished are read, not trained again.
+are scored, 100 to choose a rate and 300 for the verdict, from all held-out ones; each side draws three seeds that the
+other has not. A side is not tuned, or tuned: it takes at its first seed the rate that is best on the 100 images, by
+accuracy or, as with `--minutes`, by log loss, and keeps it. Runs that are finished are read, not trained again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USUAL = LARGE_GRID[1]
 
 
 def held_out(options: argparse.Namespace, weights: str, seed: int, lr: float) -> Any:
-    """Train a run unless it is there; return whether it is right and the log loss of each held-out image, (2, N)."""
+    """Train a run unless it is there; return its hits and log losses (2, N)."""
     name = f"{weights}_s{seed}_{lr:g}"
     run = options.out / Path(options.folder).name / name
     if not RunFolder(run).is_finished:
@@ -52,7 +52,9 @@ def held_out(options: argparse.Namespace, weights: str, seed: int, lr: float) ->
 
 
 def share_told_apart(found: Any, *, tuned: str, times: int) -> float:
-    """Simulate comparisons of an arm with itself, from found (rates, seeds, 2, N); return the share with a winner."""
+    """Return the share of simulated comparisons of a model with itself that name a winner.
+
+    `found`: (rates, seeds, 2, N)."""
     generator, told = np.random.default_rng(0), 0
     right = found[:, :, 0].astype(bool)
     for _ in range(times):

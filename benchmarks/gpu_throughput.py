@@ -1,8 +1,9 @@
-"""Speed of training on a GPU, a line of JSON a figure: `python -m benchmarks.gpu_throughput eager compiled loaders`.
+"""Measure training on a GPU: `python -m benchmarks.gpu_throughput eager compiled loaders`.
 
-A step is that of the application's own engine, with bf16, AdamW and clipping, on one batch that is on the GPU already;
-the networks are ours and timm's ViT-B/16 at 224 px, eager and compiled, in one process. Loaders read JPEG pictures of
-500 x 375 pixels that are made first, and their batches are counted where they arrive: on the GPU, as normalised floats.
+Each figure is a line of JSON. A step is that of the application's own engine, with bf16, AdamW and clipping, on one
+batch that is on the GPU already; the networks are ours and timm's ViT-B/16 at 224 px, eager and compiled, in one
+process. Loaders read JPEG pictures of 500 x 375 pixels that are made first, and their batches are counted where they
+arrive: on the GPU, as normalised floats.
 """
 
 import json
@@ -110,7 +111,7 @@ def photographs(folder):
 
 
 def loader_speed(folder, *, workers, augment):
-    """Measure pictures a second of the training loader, without the time in which its processes start."""
+    """Measure pictures a second of the training loader, its processes started."""
     config = DataConfig(
         source=str(folder), val_fraction=0.05, test_fraction=0, cache="off", workers=workers, augment=augment,
         batch_size=BATCH,

@@ -1,8 +1,8 @@
-"""Damaged files at every reader: what is refused in one line, what loads unchanged, and what must not be: the rest.
+"""Give damaged files to every reader, and tell what becomes of them.
 
-Each input is a whole file with one to eight mutations (bits, bytes, lengths, cuts, copies; in JSON also values). A file
-of ours that carries a hash loads as it was or not at all. Each is read in this process as the commands read it, and
-20 s are a hang.
+Some are refused in one line, some load unchanged; the rest must not be. Each input is a whole file with one to eight
+mutations (bits, bytes, lengths, cuts, copies; in JSON also values). A file of ours that carries a hash loads as it was
+or not at all. Each is read in this process as the commands read it, and 20 s are a hang.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FAULTS = ("traceback", "hang", "silent change", "outside", "connection", "memory
 
 
 def outcomes(numbers: Iterable[int]) -> Iterator[tuple[int, str, str, str]]:
-    """Of each of these inputs its number, its kind, what became of it and, of some, why."""
+    """Yield of each input its number, its kind, what became of it, and perhaps why."""
     torch.set_num_threads(1)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
@@ -77,7 +77,7 @@ def outcomes(numbers: Iterable[int]) -> Iterator[tuple[int, str, str, str]]:
 
 
 def one(kind: str, whole: Path, read: Reader, *, seed: int) -> tuple[str, str]:
-    """What became of one mutated file."""
+    """Return what became of one mutated file, and perhaps why."""
     rng, as_it_was = random.Random(seed), expected(whole, read)
     target = whole.with_name("mutated") / whole.name
     target.parent.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def damage(file: Path, whole: Path, target: Path, rng: random.Random) -> None:
 
 @contextmanager
 def watched() -> Iterator[list[Any]]:
-    """Ends the block after 20 s; gives the addresses that it asks for."""
+    """End the block after 20 s; yield the addresses that it asks for."""
     asked: list[Any] = []
 
     def alarm(*_: Any) -> None:
@@ -169,7 +169,7 @@ def mutated_json(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutated_tree(tree: Any, rng: random.Random) -> Any:
-    """The same with one value, somewhere, of another type, length or range."""
+    """Return the same with one value, somewhere, of another type, length or range."""
     if isinstance(tree, dict) and tree and rng.random() < 0.8:
         name = rng.choice(list(tree))
         if rng.random() < 0.15:
@@ -182,7 +182,7 @@ def mutated_tree(tree: Any, rng: random.Random) -> Any:
 
 
 def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
-    """A whole file of each kind in a folder of its own, and what reads it."""
+    """Make a file of each kind in its own folder; return each with its reader."""
     config = RunConfig(model=Blueprint(ModelConfig(name="vit_micro_2", weights="none")).resolved)
     model = build_model(config.model, num_classes=3)
     torch.manual_seed(0)
@@ -242,7 +242,9 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
 
 def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
-    """What commands leave behind for later ones: a run directory, of which one file is damaged, and a comparison's."""
+    """Make what commands leave for later ones: a run directory, and a comparison's file.
+
+    Of the run directory one file is damaged."""
     good, output = folder / "whole" / "digits" / "run", folder / "comparing" / "out"
     words = ["--labels-per-class", "2", "--model", "vit_micro_2", "--epochs", "1", "--workers", "0", "--tb", "scalars"]
     with redirect_stdout(StringIO()):
@@ -269,7 +271,7 @@ def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
 
 
 def of_images(place: Callable[[str], Path]) -> dict[str, tuple[Path, Reader]]:
-    """Pictures, tables of them and archives of both."""
+    """Make pictures, tables of them and archives of both."""
     files: dict[str, tuple[Path, Reader]] = {}
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8))
     for ending in ("jpg", "png", "tiff", "webp", "bmp", "gif", "ppm"):
@@ -306,7 +308,9 @@ def unpacked(path: Path) -> Any:
 
 
 def cleaned_in(path: Path, picture: bytes) -> Any:
-    """What `clean` writes of a shard whose members have the names in a file, each with this picture and a label."""
+    """Return what `clean` writes of a shard whose members have the names in a file.
+
+    Each has this picture and a label."""
     names = json.loads(path.read_text(encoding="utf-8", errors="replace")) if is_object(path) else refuse(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         home = Path(folder) / "some" / "where"
@@ -348,7 +352,7 @@ _EXPECTED: dict[Path, str] = {}
 
 
 def digest(found: Any) -> str:
-    """Tells contents apart, to the bit."""
+    """Return a hash of a content, to the bit."""
     summary = hashlib.sha256()
 
     def take(value: Any) -> None:

@@ -1,11 +1,12 @@
-"""Accuracy of a small ViT from scratch on CIFAR-10 in seven minutes (`--config scratch-small`), part by part.
+"""Measure a small ViT from scratch on CIFAR-10 in seven minutes, part by part.
 
     python -m benchmarks.speedrun --data FOLDER --seeds 3                                  # test images, rules: docs
     python -m benchmarks.speedrun --data FOLDER --arms all --images-seen 180000 --seeds 1  # what the parts bring
 
-FOLDER holds CIFAR-10's pictures as train/CLASS/* and test/CLASS/*. A tenth of the training images is held back; every
-choice was made on those. With `--images-seen` the runs are of equally many image passes instead of equally many
-minutes, which a busy machine does not change, and the seconds are processor seconds.
+It trains with `--config scratch-small`. FOLDER holds CIFAR-10's pictures as train/CLASS/* and test/CLASS/*. A tenth of
+the training images is held back; every choice was made on those. With `--images-seen` the runs are of equally many
+image passes instead of equally many minutes, which a busy machine does not change, and the seconds are processor
+seconds.
 """
 
 import argparse
@@ -37,7 +38,7 @@ ARMS["AdamW, no norms"] = ARMS["AdamW"] | ARMS["no norms"]
 
 
 def run(arm: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Train once in a process of its own; what it reached, and its processor seconds."""
+    """Train once in a process of its own; return what it reached, and its seconds."""
     length = {"epochs": options.images_seen / 45_000 if options.images_seen else options.epochs}
     file = folder / f"{arm}_{seed}.json"
     file.write_text(json.dumps(RECIPES["scratch-small"].options | ARMS[arm] | length))

@@ -1,4 +1,4 @@
-"""Time starts, draws of a split, passes over batches and augmentation, of one or several versions of this program.
+"""Time starts, splits, passes and augmentation of versions of this program.
 
     python -m benchmarks.starts [TREE ...] --sets FOLDER [--measure start draw epoch augment] [--rounds 5]
 
@@ -78,7 +78,9 @@ def starts(source: str, options: dict[str, Any], which: tuple[str, ...]) -> dict
 
 
 def passes(source: str, options: dict[str, Any], root: Path) -> dict[str, float]:
-    """Return the seconds of a pass by the clock, or the images in a second of the processor if they are augmented."""
+    """Return the seconds of a pass, or of augmented images their number in a second.
+
+    Passes are timed by the clock, augmentation in seconds of the processor."""
     from common.image_spec import ImageSpec
     from datasets import DataConfig, build_dataloaders
 
@@ -100,7 +102,7 @@ def passes(source: str, options: dict[str, Any], root: Path) -> dict[str, float]
 
 
 def measure(kind: str, folder: Path) -> dict[str, dict[str, float]]:
-    """Measure all cases of a kind in this process, with the modules that PYTHONPATH leads to."""
+    """Measure all cases of a kind in this process, by the modules of PYTHONPATH."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Train a small ViT on a trained network's features and on labels: `python -m examples.distill --help`.
+"""Train a small ViT on a network's features and on labels: `python -m examples.distill --help`.
 
 Knowledge distillation (Hinton et al. 2015, arXiv:1503.02531) of features (Romero et al. 2015, arXiv:1412.6550). The
 teacher sees each training image once, not augmented, and its features are kept in a file. While the student trains, a
@@ -97,7 +97,7 @@ class DistillationLoss(nn.Module):
     """Mix the cross-entropy of labels with a `weight` of the cosine distance to the teacher."""
 
     def __init__(self, head: nn.Linear, features: np.ndarray, *, weight: float) -> None:
-        """`head`: the student's head, whose inputs (B, D) are compared; `features`: float16 (N, K)."""
+        """Watch the inputs (B, D) of the student's `head`; `features` are float16 (N, K)."""
         super().__init__()
         self.weight, self.classes = weight, head.out_features
         self.projection = nn.Linear(head.in_features, features.shape[1])
@@ -129,7 +129,7 @@ def distill(
     device: str = "cpu",
     amp_dtype: torch.dtype | None = torch.bfloat16,
 ) -> tuple[nn.Module, tuple[str, ...], list[dict[str, float]]]:
-    """Train a student; return it at its best epoch, its class names, and losses by epoch.
+    """Train a student; return its best epoch, class names, and losses by epoch.
 
     `kept`: file of the teacher's features; `weight`: share of the teacher in the loss.
     """

@@ -20,7 +20,7 @@ from vit.model import VisionTransformer
 
 
 def load_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Read 1,797 scanned digits of 8 x 8 pixels as training and validation images and labels."""
+    """Read 1,797 digits of 8 x 8 pixels as training and validation images and labels."""
     digits = load_digits()
     images = torch.from_numpy(digits.images).float()[:, None] / 16  # (1797, 1, 8, 8), grey levels in [0, 1]
     images = (images - 0.5) / 0.5  # normalised to [-1, 1]: the model should see numbers around zero
@@ -31,7 +31,7 @@ def load_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def jitter(images: Tensor) -> Tensor:
-    """Augment (B, C, S, S): turn each image by up to 10 degrees, shift it by up to a tenth of its side [7]."""
+    """Turn images (B, C, S, S) by up to 10 degrees and shift them [7]."""
     turn, right, down = (torch.rand(3, len(images)) * 2 - 1) * torch.tensor([math.radians(10), 0.2, 0.2])[:, None]
     rows = [torch.stack([turn.cos(), -turn.sin(), right], 1), torch.stack([turn.sin(), turn.cos(), down], 1)]
     grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)  # where each pixel comes from
@@ -56,7 +56,9 @@ def learning_rate(step: int, total_steps: int, *, peak: float, warmup_steps: int
 
 
 def train_one_epoch(model, optimizer, images: Tensor, labels: Tensor, *, first_step: int, total_steps: int) -> float:
-    """Pass over all training images once, in a new order. The accuracy on the augmented images, as it was meanwhile."""
+    """Pass over all training images once, in a new order; return the accuracy meanwhile.
+
+    It is that of the augmented images."""
     model.train()
     correct = 0
     for number, batch in enumerate(torch.randperm(len(images)).split(64)):
