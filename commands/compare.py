@@ -1,4 +1,4 @@
-"""Run `compare`: train models under one protocol, or take finished runs, and judge."""
+"""Run `compare`: train models under one protocol, or compare finished runs."""
 
 from __future__ import annotations
 
