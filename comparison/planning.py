@@ -134,7 +134,8 @@ def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
     if begun is not None:
         threads, seconds = threads or begun["threads"], begun["seconds"]
         known = {name: begun[name] for name in ("why_not_tuned", "number_of_seeds")}
-        known |= {name: tuple(begun[name]) for name in ("grid", "given_up")} | {"epochs": in_rows(begun["epochs"])}
+        known |= {name: tuple(begun[name]) for name in ("grid", "given_up")}
+        known["epochs"] = tuple(map(tuple, begun["epochs"]))
         plan = replace(plan.with_first(begun["number_of_arms"]), seconds=seconds and tuple(seconds), **known)
     else:
         grid, why_not_tuned = rates_to_try(plan)
@@ -144,10 +145,6 @@ def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
     if begun is not None:
         return plan
     return with_seconds(plan) if plan.until is None else within(plan, plan.until - time.monotonic())
-
-
-def in_rows(values: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-    return tuple(map(tuple, values))
 
 
 def fewest_runs(request: Request) -> int:

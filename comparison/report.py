@@ -30,8 +30,11 @@ EXAMPLES = 8
 """Images shown per model."""
 THUMBNAIL = 160
 """Longer side in pixels."""
-
-
+DETAILS: dict[str, Callable[[Any], str]] = {
+    "model": VERDICTS["model"],
+    **{each.heading: each.cell for each in (*SCORES, *COSTS) if each.heading},
+}
+"""Columns of further scores and of costs: heading -> text for a row of the table."""
 Table = tuple[list[str], list[list[str]]]
 """Header and cells."""
 
@@ -84,16 +87,11 @@ def page(comparison: Comparison, pictures: Sequence[ReportFigure]) -> str:
         result_table=text_table(comparison, VERDICTS),
         verdicts=comparison.table["verdict"].tolist(),
         notes=[*notes(comparison)],
-        detail_table=text_table(comparison, details()),
+        detail_table=text_table(comparison, DETAILS),
         mistakes_table=mistakes_table(comparison),
         settings_table=settings_table(comparison),
         versions_table=versions_table(comparison),
     )
-
-
-def details() -> dict[str, Callable[[Any], str]]:
-    """Return the columns of further scores and of costs."""
-    return {"model": VERDICTS["model"]} | {each.heading: each.cell for each in (*SCORES, *COSTS) if each.heading}
 
 
 def text_table(comparison: Comparison, columns: Mapping[str, Callable[[Any], str]]) -> Table:

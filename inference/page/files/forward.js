@@ -2,7 +2,7 @@
 // T tokens, D width, H heads, K = D / H; a matrix is a Float32Array, row after row.
 "use strict";
 
-// The arrays that inference/page.py has packed: {name: {shape, values}}.
+// The arrays that inference/page/document.py has packed: {name: {shape, values}}.
 async function unpack({described, content}) {
   const text = atob(content), bytes = new Uint8Array(text.length), arrays = {};
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
