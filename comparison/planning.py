@@ -3,12 +3,13 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from common.errors import OptionError
+from common.errors import OptionError, report_damage
 from comparison.plan import ComparisonPlan, PlannedArm, Request
 from comparison.runs import arm_names, slugs
 from comparison.shared_split import shared_split
@@ -29,7 +30,7 @@ from trainers.reporting import console
 from trainers.seen import starts_of, without_seen
 from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder, free_folder
-from trainers.storage.run_folder import read_if_whole
+from trainers.storage.run_folder import read_if_whole, read_json
 from trainers.system.distributed import world_size
 from vit.anatomy import count_parameters
 from vit.config import EMBEDDED_WEIGHTS
@@ -130,21 +131,38 @@ def settle(plan: ComparisonPlan, *, jobs: int | None) -> ComparisonPlan:
 
     A comparison that continues keeps what it began with."""
     train, threads = plan.request.base.train, plan.request.base.train.threads
-    begun = read_if_whole(plan.folder / "compare.json", **SETTLED) if plan.continued else None
-    if begun is not None:
-        threads, seconds = threads or begun["threads"], begun["seconds"]
-        known = {name: begun[name] for name in ("why_not_tuned", "number_of_seeds")}
-        known |= {name: tuple(begun[name]) for name in ("grid", "given_up")}
-        known["epochs"] = tuple(map(tuple, begun["epochs"]))
-        plan = replace(plan.with_first(begun["number_of_arms"]), seconds=seconds and tuple(seconds), **known)
+    if plan.continued:
+        plan, threads_then = as_begun(plan)
+        threads = threads or threads_then
     else:
         grid, why_not_tuned = rates_to_try(plan)
         plan = replace(plan, grid=grid, why_not_tuned=why_not_tuned)
     shared = sharing(train.device, plan.number_of_runs, jobs=jobs, threads=threads, slurm=plan.slurm)
     plan = replace(plan, sharing=shared)
-    if begun is not None:
+    if plan.continued:
         return plan
     return with_seconds(plan) if plan.until is None else within(plan, plan.until - time.monotonic())
+
+
+def as_begun(plan: ComparisonPlan) -> tuple[ComparisonPlan, int | None]:
+    """Return the plan with what compare.json says of its beginning, and the threads.
+
+    Raises CheckpointError: compare.json is damaged."""
+    path = plan.folder / "compare.json"
+    begun = read_json(path, **SETTLED)
+    with report_damage(path):
+        arms, seconds, epochs = begun["number_of_arms"], begun["seconds"], tuple(map(tuple, begun["epochs"]))
+        numbers = [begun["number_of_seeds"], begun["threads"] or 1, *chain(*epochs), *begun["grid"]]
+        if not (2 <= arms <= len(plan.arms) and [*map(len, epochs)] == [arms] * len(plan.request.labels)):
+            raise ValueError("it is of other models or label budgets")
+        if min(numbers) <= 0 or not all(isinstance(what, str) for what in begun["given_up"]):
+            raise ValueError("a number is not above 0, or what was given up has no name")
+        known = {name: begun[name] for name in ("why_not_tuned", "number_of_seeds")}
+        known |= {name: tuple(begun[name]) for name in ("grid", "given_up")}
+        plan = replace(plan.with_first(arms), epochs=epochs, seconds=seconds and tuple(seconds), **known)
+        if plan.seconds is not None and (len(plan.seconds), plan.all_seconds > 0) != (plan.number_of_runs, True):
+            raise ValueError("it has the seconds of other runs")
+    return plan, begun["threads"]
 
 
 def fewest_runs(request: Request) -> int:

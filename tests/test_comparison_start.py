@@ -17,7 +17,7 @@ from comparison import compare, planning
 from comparison.plan import Request
 from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.storage.run_folder import read_json
+from trainers.storage.run_folder import read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,24 @@ def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp
     assert (first.continued, again.continued, first.folder) == (False, True, again.folder)
     assert first.settled == again.settled
     assert first.seconds is not None
+
+
+def test_a_damaged_plan_of_a_stopped_comparison_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "train_arms", stop)
+    with pytest.raises(Crash):
+        start(tmp_path)
+    capsys.readouterr()
+    path = tmp_path / "digits" / "compare" / "compare.json"
+    whole = read_json(path)
+    for change in (
+        {"epochs": [1]}, {"epochs": [["x", 1]]}, {"epochs": [[1]]}, {"epochs": None}, {"number_of_arms": 3},
+        {"number_of_seeds": 0}, {"threads": -1}, {"grid": ["x"]}, {"seconds": [None]}, {"seconds": []},
+        {"given_up": [1]},
+    ):  # fmt: skip
+        write_json(path, whole | change)
+        assert start(tmp_path) == 3, change
+        err = capsys.readouterr().err
+        assert (f"{path} is damaged" in err, err.count("\n")) == (True, 1), err
 
 
 def test_a_stopped_comparison_whose_name_is_a_path_is_found_again(tmp_path, monkeypatch):
