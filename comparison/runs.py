@@ -131,9 +131,10 @@ def differences(first: FinishedRun, other: FinishedRun, splits: Sequence[str] = 
     for split in reversed(splits):
         named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
         reasons += _unlike(f"{split} images", *named)
-    for column, name in (("hash", "content"), ("label", "label")):
-        both = [path for path in ours if path in theirs]
-        changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
+    both = [(row, theirs[path]) for path, row in ours.items() if path in theirs]
+    alike = [(row, their) for row, their in both if row.kind == their.kind]  # a hash of a path says nothing of contents
+    for pairs, column, name in ((alike, "hash", "content"), (both, "label", "label")):
+        changed = [row.path for row, their in pairs if getattr(row, column) != getattr(their, column)]
         if changed:
             reasons.append(f"{pluralise(len(changed), 'image')} changed {name}, first {changed[0]!r}")
     predicted = [run.predictions["path"].tolist() for run in (first, other)]

@@ -113,6 +113,13 @@ def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
         require_same_data([first, read_run(folder)])
 
 
+def test_hashes_of_paths_are_not_held_against_those_of_contents(tmp_path):
+    first, folder = read_run(run_in(tmp_path / "a")), run_in(tmp_path / "b")
+    change(folder / "split.csv", "content_hash", "path_hash")
+    change(folder / "split.csv", "hant/0003.png", "other")
+    require_same_data([first, read_run(folder)])
+
+
 def test_the_report_lies_with_the_runs_from_whatever_directory_they_are_compared(tmp_path, monkeypatch):
     home, folders = tmp_path / "here" / "runs" / "photos", []
     runs = [run_in(home / "plain", source="photos"), run_in(home / "deep" / "er", source="photos", options={"lr": 0.1})]
