@@ -84,7 +84,7 @@ def own_images(options: Options) -> dict[str, Any]:
         device=None if options.device == "auto" else options.device,
     )
     print(f"{run}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images")
-    show(options, evaluation)
+    show(evaluation)
     return {"model": run.path, "scored": evaluation}
 
 
@@ -97,11 +97,11 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
     data = DataConfig(*place, *columns, exclude=options.exclude, on_bad_image=options.on_bad_image)
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
     print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {source}")
-    show(options, evaluation)
+    show(evaluation)
     return {"model": classifier.source, "scored": evaluation}
 
 
-def show(options: Options, evaluation: Evaluation) -> None:
+def show(evaluation: Evaluation) -> None:
     from inference.evaluation_report import report_lines
 
     row = ("scored", evaluation.metrics, pluralise(evaluation.images, "image"), evaluation.design)
