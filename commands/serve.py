@@ -31,7 +31,7 @@ class Options(ModelOptions):
         super().__post_init__()
         require_finite(self)
         require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
-        require(self, "be positive", lambda size: size > 0, "max_megabytes")
+        require(self, "be above 0 and at most a million", lambda size: 0 < size <= 1e6, "max_megabytes")
         require_counts(self, "top")
         require(self, "be like https://name or http://name:8080", lambda url: bool(ORIGIN.fullmatch(url)), "origin")
 

@@ -162,6 +162,7 @@ MISTAKES = [  # a command, words of its answer, and its exit code unless that is
     ("predict {folder}/digits/vit a.png --device cuda:99", "is not there"),
     ("predict {folder}/digits/vit a.png --output /proc/nothing/x.csv", "cannot write /proc/nothing/x.csv"),
     ("explain {folder}/digits/vit {folder}/a.png --head 1", "head=1 needs --layer"),
+    ("serve {folder}/digits/vit --max-megabytes 1e303", "max_megabytes=1e+303"),
     ("next {folder}/photos -n 0", "number=0 must be"),
     ("next {folder}/photos --port 0", "--port is of the page of --review"),
     ("next {folder}/photos --labelled digits", "digits is not made of files", 3),
