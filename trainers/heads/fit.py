@@ -32,7 +32,8 @@ FROZEN = "frozen ensemble"
 MOST_TO_BEGIN_WITH = 60_000
 """Most training images for the head of a probe: features of more images take gigabytes."""
 SOFTENED, HIGH_RATE = 0.1, 1e-3
-"""Share of a fitted head's weights that training begins with, and the learning rate from which: docs/results.md."""
+"""Share of a fitted head's weights that training of a whole network begins with, and the learning rate from which:
+docs/results.md."""
 
 PartScores = dict[str, dict[str, dict[str, float]]]
 """Part of a head -> `cross-validation` on training images, val or test -> score; `ensemble` -> its share."""
@@ -162,7 +163,7 @@ def soften_head(setup: RunSetup) -> None:
 
     It keeps its directions. With all of its weights a step changes the logits so much that images are memorised."""
     assert setup.config.train.lr is not None
-    if setup.config.train.lr >= HIGH_RATE:
+    if setup.config.train.lr >= HIGH_RATE and setup.config.model.trainable == "all":
         for parameter in setup.network.get_submodule(anatomy_of(setup.network).head_name).parameters():
             parameter.mul_(SOFTENED)
 
