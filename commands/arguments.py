@@ -58,10 +58,16 @@ def output_file(path: Path) -> Iterator[TextIO]:
     """Open a text file that appears when it is whole, and make its folder.
 
     Raises UsageError: it cannot be written."""
+    with writing(path), text_file(path) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make the folder of a file that the block writes. Raises UsageError: it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with text_file(path) as file:
-            yield file
+        yield
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (path, *path.parents):
             raise
