@@ -80,8 +80,9 @@ class LocalServer(ThreadedWSGIServer):
         """Listen. Raises OptionError: the port is taken, or there is no such address."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:  # werkzeug itself would print a page of advice and end the process
+            host.encode("idna")  # where a name cannot be one of a machine, the socket would stay open
             listening = socket.create_server((host, port), family=family, backlog=256)
-        except (OSError, TypeError) as error:  # TypeError: a name that cannot be one of a machine
+        except (OSError, UnicodeError) as error:
             reason, other = getattr(error, "strerror", error), "--port" if host in LOOPBACK else "--host or --port"
             raise OptionError(f"cannot listen on {host}:{port}: {reason}; choose another {other}") from None
         with listening:

@@ -193,9 +193,9 @@ class RunCheckpoints:
         """Save the last epoch's weights if they beat the run's first ones.
 
         No epoch follows."""
-        last = self.run.trainer.state.history[-1]
-        if self.last_against_first and last["epoch"] and self.best_row() is last:
-            self.keep_weights(last["epoch"])
+        best = self.best_row()
+        if self.last_against_first and best is self.run.trainer.state.history[-1] and best["epoch"]:
+            self.keep_weights(best["epoch"])
             if distributed.is_main_process():
                 self.write_best()
 
