@@ -57,11 +57,10 @@ def load_weights(
         )
     taken = {id(tensor) for tensor in theirs.values()}
     others = [name for name, tensor in file.held.items() if id(tensor) not in taken]
-    left_out = [f"left out: {shorten_list(others)}"] if others else []
     changed = _fit(tensors, layout, file, class_names, usual, spec)
     if exact and changed:
         raise WeightsError(f"{file.path} does not hold the model that it names: {'; '.join(changed)}")
-    notes = [*file.notes, *left_out, *changed]
+    notes = [*file.notes, *([f"left out: {shorten_list(others)}"] if others else []), *changed]
     _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():

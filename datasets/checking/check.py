@@ -107,9 +107,7 @@ def check_source(
     grouped = samples if suspect is None else with_groups(samples, suspect.option)
     units = merged(contents, units_of(grouped, rows), pairs=pairs)
     shortcuts = find_shortcuts(samples, rows, known, units)
-    for one in shortcuts:
-        label = samples.class_names[samples.labels[one.row]]
-        findings.append(Problem("shortcut", samples.paths[one.row], label=label, detail=str(one)))
+    findings += [_shortcut(samples, one) for one in shortcuts]
     too_small, unread, is_copied = len(distinct) - len(large), len(used) - len(rows), ("duplicate", "near_duplicate")
     sizes, labels = known.sizes[rows[readable]], samples.labels[rows[readable]]
     notes = {
@@ -123,6 +121,11 @@ def check_source(
     }
     said = tuple(note for note, holds in notes.items() if note and holds)
     return CheckReport(reading, _ordered(findings), tuple(shortcuts), said)
+
+
+def _shortcut(samples: Samples, found: Shortcut) -> Problem:
+    label = samples.class_names[samples.labels[found.row]]
+    return Problem("shortcut", samples.paths[found.row], label=label, detail=str(found))
 
 
 def look_anew(samples: Samples, rows: np.ndarray, *, workers: int, with_facts: int) -> Known:

@@ -49,7 +49,7 @@ from trainers.storage.run_folder import RunFolder
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
 FINAL = "10_result"
 """Section of the final scores: the server sorts it before `1_learning`, the page behind `9_`."""
-SHOWN_CLASSES = 20  # with more classes, one curve for the worst tenth
+CLASS_CURVES = 20  # with more classes, one curve for the worst tenth
 
 
 def numbered(tag: str) -> str:
@@ -188,7 +188,7 @@ def training_scores(trainer: Trainer) -> dict[str, float]:
 def recall(shares: Tensor, class_names: Sequence[str]) -> dict[str, float]:
     """Return the recall of each class, or with many classes of the worst tenth."""
     of_class = {index: share for index, share in enumerate(shares.tolist()) if not math.isnan(share)}
-    if len(class_names) <= SHOWN_CLASSES:
+    if len(class_names) <= CLASS_CURVES:
         return {tag_of(class_names, index): share for index, share in of_class.items()}
     worst = sorted(of_class.values())[: -(-len(of_class) // 10)]
     return {"of_worst_tenth": sum(worst) / len(worst)} if worst else {}
