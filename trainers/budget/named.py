@@ -76,7 +76,9 @@ def one_model(config: RunConfig, start: Start, budget: Budget, opened: OpenedIma
         config = config.changed(model={"trainable": "head"})
     config = suited(config, heads=heads)
     if config.train.start_head != "fit":
-        return start(*with_deadline(config, max(left, 0.0) / a_pass, budget.until))
+        result = start(*with_deadline(config, max(left, 0.0) / a_pass, budget.until))
+        say_unused(budget, "the end was set, by the pace until then, when the rate began to fall")
+        return result
     result = start(config, ())
     say_result("frozen", result)
     say_unused(budget, "a head is fitted at once")
