@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +70,8 @@ def main(options: Options) -> int:
     classifier = options.open()
     say_what_is_not_promised(classifier, options)
     judged, temperature = classifier.answers is not None, temperature_of(classifier) if options.calibrated else 1.0
-    tally, spread = Tally(classifier), ExampleSheet(options.grid_images or 25)
+    bar = options.output is not None or is_file(sys.stdout)
+    tally, spread = Tally(classifier, bar=bar), ExampleSheet(options.grid_images or 25)
     found = find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None)
     with table_of(options, tally, found) as (file, files, begun):
         results = predict(
@@ -91,6 +94,13 @@ def main(options: Options) -> int:
         draw_grid(spread, options.grid, of=tally.images)
     say(tally, [*filter(None, (options.output, options.grid if spread.pool else None))])
     return 3 if tally.unreadable else 0
+
+
+def is_file(stream: TextIO) -> bool:
+    """Return whether a stream goes to a file; a terminal, or a pipe that ends at one, shows its rows."""
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    return False
 
 
 @contextlib.contextmanager

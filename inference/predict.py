@@ -109,6 +109,8 @@ class Tally:
     """Counts of the results of a classifier that pass through it."""
 
     classifier: Classifier
+    bar: bool = False
+    """Whether a progress bar is shown, if standard error is a terminal."""
     images: int = 0
     labelled: int = 0
     """Images whose folder names their class."""
@@ -135,10 +137,8 @@ class Tally:
         """Yield the images among the results, behind a progress bar.
 
         A file that is none is named on standard error."""
-        # disable=None: silent where standard error is not a terminal
-        for image in tqdm(
-            results, desc="predict", unit="image", file=sys.stderr, disable=sys.stdout.isatty() or None, leave=False
-        ):
+        hidden = None if self.bar else True  # None: where standard error is no terminal
+        for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=hidden, leave=False):
             if isinstance(image, Unreadable):
                 self.unreadable += 1
                 tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)

@@ -86,6 +86,20 @@ def test_a_model_below_the_home_of_nobody_is_one_line(capsys, name):
     assert (code in (2, 3), error.count("\n")) == (True, 1), error
 
 
+@pytest.mark.parametrize("words", [[], ["--output", "table.csv"]], ids=["pipe", "file"])
+def test_a_progress_bar_is_shown_only_where_the_rows_are_not(run, tmp_path, monkeypatch, capsys, words):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    picture = photo(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    code, _, _ = call(capsys, "predict", run, picture, *words)
+    assert code == 0
+    assert ("predict:" in sys.stderr.getvalue()) == bool(words)
+
+
 def test_top_is_capped_at_the_classes(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "data", n=2)
     code, out, err = call(capsys, "predict", run, data, "--top", 5)
