@@ -34,9 +34,9 @@ COMMANDS = {
 }
 
 ALONE = {
-    "COMMAND -h": "shows a command's options",
-    "COMMAND --debug": "shows the traceback of an error",
-    "--version": "names the program's version and its libraries",
+    "COMMAND -h": "a command's options",
+    "COMMAND --debug": "an error's traceback",
+    "--version": "versions of program and libraries",
 }
 """Rows below the commands in the help."""
 
@@ -44,7 +44,10 @@ ALONE = {
 def usage() -> str:
     """Return the help of the whole program."""
     listed = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
-    rest = "\n".join(f"{f'{PROGRAM} {words}':<34}{text}" for words, text in ALONE.items())
+    rows = [(f"{PROGRAM} {words}", text) for words, text in ALONE.items()]
+    first = 2 + max(len(words) for words, _ in rows)
+    between = f"\n{'':<12}" if first + max(len(text) for _, text in rows) > 80 else ""
+    rest = "\n".join(f"{words}{between}{text}" if between else f"{words:<{first}}{text}" for words, text in rows)
     return f"""usage: {PROGRAM} [COMMAND] [OPTIONS]
 
 Train Vision Transformers and compare them; TensorBoard shows the runs. Without

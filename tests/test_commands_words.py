@@ -169,9 +169,13 @@ def test_the_first_screen_fits_and_says_how_many_options_there_are(name, width, 
     assert f" {len(on_line(CLASSES[name]))} options" in screen[-1]
 
 
-def test_the_list_of_commands_fits_80_columns(capsys):
+@pytest.mark.parametrize("program", ["python main.py", "/home/somebody/vit/.venv/bin/python main.py"])
+def test_the_list_of_commands_fits_80_columns(capsys, monkeypatch, program):
+    monkeypatch.setattr(main, "PROGRAM", program)
     assert main.main(["--help"]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    assert all(re.search(rf"{re.escape(program)} {re.escape(words)}\s", out) for words in main.ALONE)
 
 
 @pytest.mark.parametrize("name", ["train", "compare"])
