@@ -143,6 +143,7 @@ def test_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monkeypat
         (["runs/c/scratch/all/s0", "runs/c/tuned/all/s0"], ["scratch", "tuned"]),
         (["runs/a", "hf:some/b"], ["runs/a", "hf:some/b"]),
         (["."], ["here"]),
+        (["runs/c/tuned/all/s0"], ["tuned/all/s0"]),
     ],
 )
 def test_models_go_by_what_their_paths_do_not_share(sources, names, tmp_path, monkeypatch):

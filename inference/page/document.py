@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -102,10 +103,12 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture]) 
 
 
 def names_of(classifiers: Sequence[Classifier]) -> list[str]:
-    """Return the parts that their paths do not share; for one path its end."""
+    """Return the parts that their paths do not share; for one path its end, of a comparison MODEL/LABELS/SEED."""
     parts = [Path(classifier.source).parts or (Path.cwd().name,) for classifier in classifiers]  # `.` has none
     shared = set.intersection(*map(set, parts))
-    return ["/".join(part for part in of if part not in shared) or of[-1] for of in parts]
+    ends = ["/".join(of[-3:] if re.fullmatch(r"s\d+", of[-1]) else of[-1:]) for of in parts]
+    own = ["/".join(part for part in of if part not in shared) for of in parts]
+    return [name or end for name, end in zip(own, ends, strict=True)]
 
 
 def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
