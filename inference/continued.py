@@ -2,9 +2,10 @@
 
 import csv
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -12,7 +13,7 @@ from typing import BinaryIO, TextIO
 import torch
 
 from common.errors import Interrupted
-from common.files import replacing, stamp
+from common.files import replacing, stamp, temporary_path
 from common.tables import unguarded
 from common.text import pluralise, wrapped
 from common.versions import versions_of
@@ -69,7 +70,18 @@ def continued_table(
 
     The rows of a command with the same key that a signal has stopped stay, and are counted by `tally`. The file takes
     its place when the block ends. Raises OptionError: another process writes it."""
-    with held(path.resolve()), replacing(path, key=key) as part:
+    with ExitStack() as holding:
+        place = path.resolve()
+        try:
+            trial = temporary_path(place)  # where no file can be made, the lock looks taken
+            trial.touch()
+            trial.unlink()
+            holding.enter_context(held(place))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None  # rather than their names
+        part = holding.enter_context(replacing(path, key=key))
+        if not is_own(part):
+            part.unlink(missing_ok=True)
         kept = Kept(part, files, Pipeline(tally.classifier.spec), size=batch_size)
         for _ in tally.readable(kept.results()):
             pass
@@ -84,6 +96,14 @@ def continued_table(
             except Interrupted as stop:
                 stop.hint = "the same command continues"
                 raise
+
+
+def is_own(part: Path) -> bool:
+    """Return whether a file is one that this user wrote; in a shared folder its name can be known."""
+    with suppress(FileNotFoundError):
+        found = part.lstat()
+        return stat.S_ISREG(found.st_mode) and (os.name == "nt" or found.st_uid == os.geteuid())
+    return False
 
 
 def key_of(classifier: Classifier, options: object) -> str:

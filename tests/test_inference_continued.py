@@ -123,6 +123,22 @@ def test_a_signal_keeps_the_rows_and_an_error_does_not(run, images, tmp_path):
     assert (stopped_by(ValueError("a fault")), stopped_by(Interrupted(signal.SIGTERM))) == (0, 1)
 
 
+def test_a_strangers_link_in_the_place_of_the_rows_is_not_followed(capsys, run, images, whole, tmp_path):
+    output, precious = tmp_path / "table.csv", tmp_path / "precious.txt"
+    precious.write_bytes(whole)
+    part_of(run, images, output).symlink_to(precious)
+    code, _, err = call(capsys, "predict", *words(run, images, output))
+    assert (code, output.read_bytes(), precious.read_bytes()) == (3, whole, whole)
+    assert "are in the table" not in err
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc on this system")
+def test_a_place_that_takes_no_file_is_named_as_it_was_given(capsys, run, images):
+    code, _, err = call(capsys, "predict", *words(run, images, Path("/proc/table.csv")))
+    assert code == 2
+    assert "error: cannot write /proc/table.csv: " in err
+
+
 @pytest.mark.slow
 def test_a_command_killed_again_and_again_ends_with_the_undisturbed_table(run, tmp_path):
     images = tmp_path / "images"
