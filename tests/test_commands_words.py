@@ -155,7 +155,7 @@ def shown(name: str, monkeypatch, *, everything: bool, width: int = 80) -> list[
 def test_every_option_stands_in_the_whole_help_with_a_sentence(name, monkeypatch):
     text = "\n".join(shown(name, monkeypatch, everything=True))
     for option in on_line(CLASSES[name]):
-        start = option.arg.metavar if Positional in option.marks else rf"(-\w .*, )?{option.flag}"
+        start = option.arg.metavar if Positional in option.marks else rf"(-\w( .*)?, )?{option.flag}"
         assert re.search(rf"^  {start.replace('|', '[|]')}\b[^.]*\.", text, re.M), option.flag
     assert "None" not in text
 
