@@ -53,6 +53,13 @@ def test_a_step_on_features_takes_what_the_head_takes(tmp_path, clock):
     assert (slow.step, slow.training) == (0.25, Cost(0.25, 0.0))
 
 
+def test_a_run_keeps_time_for_its_files(tmp_path, monkeypatch, clock):
+    """Price files and pictures alone: on a clock that stands still nothing else takes time."""
+    monkeypatch.setattr(pace, "step_times", lambda *_, **__: (0.0, 0.0))
+    bare, drawn = (measure(prepare(digits_run(tmp_path, output={"tb": tb}))) for tb in ("scalars", "standard"))
+    assert 0 < bare.seconds(epochs=1) < drawn.seconds(epochs=1)
+
+
 @pytest.mark.parametrize("each", [1e-4, 1.0])
 def test_a_long_step_is_priced_by_two_parts_of_it(tmp_path, monkeypatch, each):
     setup = prepare(digits_run(tmp_path, data={"batch_size": 64}))

@@ -198,6 +198,12 @@ def test_the_last_fit_is_foretold_by_the_first(monkeypatch):
     assert begun.fitting([LITE0, LARGE_LITE0]) == pytest.approx(4.0 + more)
 
 
+def test_each_network_has_heads_of_its_own_to_fit():
+    both, wide = priced([VIT, LARGE_VIT]), priced([LITE0])
+    wide.prices[LITE0] = PRICES[LITE0]._replace(features=sum(price.features for price in both.prices.values()))
+    assert both.fitting(both.prices) > 1.1 * wide.fitting(wide.prices)
+
+
 def test_pictures_not_drawn_have_no_time_kept(monkeypatch):
     """One minute for 60 pictures ended after 16 s, without features of more than one network."""
     machine = Machine(monkeypatch, priced(train=60), seconds=60)
