@@ -200,6 +200,18 @@ class TestBatchMix:
         assert torch.equal(targets, torch.eye(3)[self.labels])
 
 
+def test_standard_crops_as_torchvision_does_by_default():
+    image = v2.functional.to_image(picture(0, (200, 150)))
+    crops = []
+    for crop in (
+        train_pipeline("standard", LARGE).transform.transforms[0],
+        v2.RandomResizedCrop(96, interpolation=v2.InterpolationMode.BICUBIC),
+    ):
+        torch.manual_seed(0)
+        crops.append(torch.stack([crop(image) for _ in range(8)]))
+    assert torch.equal(*crops)
+
+
 def test_strong_changes_a_picture_more_than_standard():
     spec, draws = Spec(image_size=32), np.arange(32)
 
