@@ -189,6 +189,15 @@ def test_a_machine_that_becomes_slower_stops_a_run(tmp_path, capsys):
     assert read_json(result.run_dir / "summary.json")["stopped"] == why
 
 
+@pytest.mark.parametrize(("seconds", "stops"), [(60.0, False), (3_600.0, True)])
+def test_a_long_run_may_be_late_by_a_smaller_share(seconds, stops):
+    run, stopped = SimpleNamespace(setup=SimpleNamespace(total_steps=10), stopped=None), []
+    handler = SimpleNamespace(run=run, began=0.0, until=seconds, validation=0.0, ending=0.0, per_epoch=1)
+    engine = SimpleNamespace(state=SimpleNamespace(iteration=5), terminate=lambda: stopped.append(True))
+    DeadlineHandler.stop_if_late(handler, engine, seconds * (1 + 1.5 * deadline.LATE))
+    assert bool(stopped) is bool(run.stopped) is stops
+
+
 def test_no_end_that_moves_is_said(tmp_path, capsys):
     run_in_24_s(tmp_path, "cooldown", lambda step: 1.0)
     lines = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]

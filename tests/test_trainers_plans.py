@@ -105,6 +105,7 @@ def test_a_step_costs_its_operations(name):
         model(images).sum().backward()
     operations = step.get_total_flops() / forward.get_total_flops()
     assert operations < networks_module.STEP < 2 * operations
+    assert 1 < networks_module.LAST_STAGES < networks_module.STEP  # a forward pass, and part of the backward one
 
 
 @pytest.mark.parametrize(("side", "names"), [(32, {"vit_nano_8", "vit_stem_16"}), (128, {"vit_stem_16"})])
@@ -203,6 +204,7 @@ def test_each_network_has_heads_of_its_own_to_fit():
     both, wide = priced([VIT, LARGE_VIT]), priced([LITE0])
     wide.prices[LITE0] = PRICES[LITE0]._replace(features=sum(price.features for price in both.prices.values()))
     assert both.fitting(both.prices) > 1.1 * wide.fitting(wide.prices)
+    assert wide.fitting(wide.prices) > 1.1 * both.fitting([VIT])  # and more features take longer
 
 
 def test_pictures_not_drawn_have_no_time_kept(monkeypatch):
