@@ -267,3 +267,6 @@ def test_unequal_training_of_finished_runs_is_in_the_sentence(tmp_path):
     assert comparison.arms == ["short", "long"]
     (pair,) = rows_of(comparison.pairs)
     assert f"{comparison.arms[1]} saw 4,020 training images" in pair_sentence(pair)
+    for times, said in ((1.02, False), (2, True)):  # in equal time they differ a little
+        near = pair._replace(images_seen_second=int(times * pair.images_seen_first))
+        assert (" saw " in pair_sentence(near)) is said

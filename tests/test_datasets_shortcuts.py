@@ -9,7 +9,7 @@ from PIL import Image
 from planted_faults import photograph
 
 from datasets.checking.check import check_source
-from datasets.checking.shortcuts import FACTS
+from datasets.checking.shortcuts import FACTS, _accuracy
 from datasets.config import Columns
 from datasets.look import look_at
 
@@ -91,6 +91,13 @@ def test_labels_dealt_at_random_have_no_shortcut(tmp_path):
     for _ in range(20):
         rows = [(f"{k:03}.jpg", "ab"[rng.integers(2)]) for k in range(60)]
         assert not check_source(str(write_table(tmp_path / "t.csv", rows)), near=False).shortcuts
+
+
+@pytest.mark.parametrize(("strength", "named"), [(0.56, False), (0.75, True)])
+def test_a_weak_trait_is_no_shortcut_however_sure(strength, named):
+    rng, labels = np.random.default_rng(0), np.arange(3_000) % 2
+    codes = (labels == (rng.random(len(labels)) < strength)).astype(np.int64)
+    assert (_accuracy(codes, labels) is not None) is named
 
 
 def test_images_of_one_group_count_once(tmp_path):

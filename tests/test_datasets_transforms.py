@@ -217,9 +217,12 @@ def test_strong_changes_a_picture_more_than_standard():
 
     def drawn(preset, **changes):
         pipeline = train_pipeline(preset, spec)
-        vars(pipeline).update({"erase": 0.0} | changes)
+        vars(pipeline).update(changes)
         stored = [pipeline.store(picture(number, (80, 80))) for number in range(32)]
         return pipeline.pixels(stored, seed=0, epoch=0, draws=draws).float()
 
-    standard, strong = ((drawn(name) - drawn(name, magnitude=0)).abs().mean() for name in ("standard", "strong"))
+    calm = drawn("strong", magnitude=0, erase=0.0)  # crops and mirrors, as those of standard
+    standard, strong = ((drawn(name, erase=0.0) - calm).abs().mean() for name in ("standard", "strong"))
     assert strong > 1.5 * standard > 0
+    erased = (drawn("strong", magnitude=0) != calm).flatten(1).any(dim=1)
+    assert 0.1 < erased.float().mean() < 0.5
