@@ -13,9 +13,9 @@ import main
 from inference.classifier import open_classifier
 from trainers import setup as prepared_runs
 from trainers.budget import ensemble, named
-from trainers.budget import networks as networks_module
-from trainers.budget import networks as ways
+from trainers.budget import networks as pricing
 from trainers.engine.randomness import seed_everything
+from trainers.heads import linear
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import read_result
@@ -27,9 +27,16 @@ NANO = {"name": "vit_nano_8", "image_size": 32}
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos") / "photos"
-    class_folders(folder, {"cats": 20, "dogs": 20})
-    return folder
+    return class_folders(tmp_path_factory.mktemp("photos") / "photos", {"cats": 20, "dogs": 20})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_heads():
+    """Cross-validate two penalties on two folds: no test here needs the best one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "PENALTIES", (0.1, 0.01))
+        patch.setattr(linear, "FOLDS", 2)
+        yield
 
 
 def train(photos, folder, name, *words):
@@ -46,12 +53,14 @@ def fitted(photos, folder, name, *networks, words=()):
     return train(photos, folder, name, "--config", str(folder / f"{name}.json"), *words)
 
 
-def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
+def test_ensemble_is_evaluated_and_predicts(photos, tmp_path, capsys):
     ensemble = fitted(photos, tmp_path, "ensemble")
     result, classifier = read_result(RunFolder(ensemble)), open_classifier(str(ensemble), device="cpu")
     assert (result.epochs[-1]["step"], result.epochs[-1]["lr"]) == (0, None)
     assert classifier.model.head.weight.abs().sum() > 0
     assert main.main(["evaluate", str(ensemble)]) == 0
+    said = capsys.readouterr().out
+    assert ("as logged" in said, "logged: 0" in said) == (True, False)
     assert main.main(["predict", str(ensemble), str(next(photos.rglob("*.*")))]) == 0
     assert main.main(["resume", str(ensemble)]) == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -59,8 +68,9 @@ def test_what_opens_it_says_what_the_run_said(photos, tmp_path, capsys):
     assert "--epochs" in capsys.readouterr().err
 
 
-def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its_run_had(photos, tmp_path):
-    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2", "--test-fraction", "0.2"]
+def test_trained_networks_join_with_their_heads(photos, tmp_path):
+    """And each part has alone the scores that its run had."""
+    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "1", "--test-fraction", "0.2"]
     tuned = [train(photos, tmp_path, f"s{seed}", *words, "--seed", str(seed)) for seed in (0, 1)]
     networks = [NANO | {"weights": str(each)} for each in tuned]
     run = fitted(photos, tmp_path, "both", FROZEN, *networks, words=["--test-fraction", "0.2"])
@@ -81,7 +91,7 @@ def test_trained_networks_join_with_their_heads_and_each_part_has_alone_what_its
     assert main.main(["evaluate", str(run)]) == 0
 
 
-def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
+def test_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
     (tmp_path / "fit.toml").write_text('start-head = "fit"')
     words = ["--model", "vit_nano_8", "--config", str(tmp_path / "fit.toml"), "--output-dir", str(tmp_path)]
     assert main.main(["train", *words, "--data", str(photos)]) == 2
@@ -92,12 +102,12 @@ def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
 def small_plan(monkeypatch):
     """A plan of two small networks, of which one is trained for an epoch."""
     networks = [Network("vit_nano_8", 32), Network("vit_stem_16", 64)]
-    way = ways.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
+    way = pricing.Way({"model": {"name": "vit_nano_8", "weights": "fashion_mnist"}}, 1.0, 1.0, 1.0, 0.0)
 
     def an_epoch(config, passes, until, **most):
         return config.changed(train={"epochs": 1}), [lambda trainer: None]
 
-    monkeypatch.setattr(networks_module, "local_networks", lambda: networks)
+    monkeypatch.setattr(pricing, "local_networks", lambda: networks)
     monkeypatch.setattr(ensemble, "local_networks", lambda: networks)
     monkeypatch.setattr(ensemble, "ways", lambda accuracy, priced, seconds: [way])
     for module in (ensemble, named):
@@ -109,34 +119,39 @@ def planned_run(photos, folder, *words):
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_plan_ends_in_an_ensemble_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
-    prepared = []
+def test_plan_ends_in_an_ensemble(photos, tmp_path, capsys, monkeypatch):
+    """A network of a hub joins, and a command that is given again ends in the same weights."""
+    prepared, hub = [], f"hf:{tmp_path / 'dino'}"
+    saved_backbone("dinov2", tmp_path / "dino")
     monkeypatch.setattr(prepared_runs, "seed_everything", lambda seed: prepared.append(seed) or seed_everything(seed))
-    run = planned_run(photos, tmp_path)
+    run = planned_run(photos, tmp_path, "--with", f"{hub}@32")
     assert len(prepared) == 4  # to price the networks, and one for each run
     assert "frozen ensemble" in capsys.readouterr().out
     folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "vit_nano_8", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
     assert RunFolder.find("latest", tmp_path).path == run
-    assert (
-        len([*run.parent.glob("features/*")]) == 3 * 2
-    )  # three splits by two frozen networks, none by the trained one
+    # Three splits by three frozen networks, none by the trained one.
+    assert len([*run.parent.glob("features/*")]) == 3 * 3
+    networks = json.loads((run / "config.json").read_text())["model"]["networks"]
+    assert (hub, 32) in [(network["name"], network["image_size"]) for network in networks]
     before = read_checkpoint(best_of(run))["model"]
     assert before["head.weight"].size(1) > 2 * 128
     parts = json.loads((run / "heads.json").read_text())
     assert sum(part["ensemble"]["share"] for part in parts.values() if "ensemble" in part) == pytest.approx(1)
     for folder in (folders[0], run):  # fitted at once: no step says anything of the training images
         assert pd.read_csv(folder / "metrics.csv")["train_loss"].isna().all()
+    assert main.main(["evaluate", str(run)]) == 0
+    assert "logged: 0" not in capsys.readouterr().out
     shutil.rmtree(run)  # as if it had been killed before its first file
-    planned_run(photos, tmp_path)
+    planned_run(photos, tmp_path, "--with", f"{hub}@32")
     after = read_checkpoint(best_of(run))["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(networks_module, "QUICK", 1e8)
-    monkeypatch.setattr(networks_module, "SMALL_SIDE", 1000)
+def test_slower_networks_join_after_a_first_answer(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(pricing, "QUICK", 1e8)
+    monkeypatch.setattr(pricing, "SMALL_SIDE", 1000)
     monkeypatch.setattr(ensemble, "ways", lambda accuracy, priced, seconds: [])
     run = planned_run(photos, tmp_path)
     frozen, mixed = (
@@ -147,16 +162,6 @@ def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, mon
     assert (frozen["image_size"], mixed["image_size"]) == (34, 34)  # the largest shorter side
 
 
-@pytest.mark.usefixtures("small_plan")
-def test_a_network_of_a_hub_joins_those_on_this_machine(photos, tmp_path, capsys):
-    saved_backbone("dinov2", tmp_path / "dino")
-    run = planned_run(photos, tmp_path, "--with", f"hf:{tmp_path / 'dino'}@32")
-    networks = json.loads((run / "config.json").read_text())["model"]["networks"]
-    assert (f"hf:{tmp_path / 'dino'}", 32) in [(network["name"], network["image_size"]) for network in networks]
-    assert main.main(["evaluate", str(run)]) == 0
-    assert "differ" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -165,7 +170,7 @@ def test_a_network_of_a_hub_joins_those_on_this_machine(photos, tmp_path, capsys
         (["--epochs", "1", "--with", "timm:resnet18"], 2, "--minutes"),
     ],
 )
-def test_a_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypatch, words, code, said):
+def test_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypatch, words, code, said):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main.main(["train", "--data", str(photos), "--output-dir", str(tmp_path), *words]) == code
     assert said in capsys.readouterr().err
@@ -173,19 +178,12 @@ def test_a_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_named_model_trains_on_the_head_of_its_probe_from_the_weights_that_come_with_it(photos, tmp_path):
-    words = ["--model", "vit_stem_16", "--minutes", "5", "--batch-size", "8"]
+def test_named_model_trains_on_the_head_of_its_probe(photos, tmp_path):
+    """From the weights that come with it, unless none are to be used."""
+    words = ["--model", "vit_nano_8", "--minutes", "5", "--batch-size", "8"]
     of_words = {"own": [], "none": ["--weights", "none"]}
     for name, more in of_words.items():
         config = json.loads((train(photos, tmp_path, name, *words, *more) / "config.json").read_text())
         begun = (config["model"]["weights"], config["train"]["start_head"], config["train"]["epochs"])
-        assert begun == (("none", "plain", 1) if more else ("tiny_imagenet", "probe", 1))
+        assert begun == (("none", "plain", 1) if more else ("fashion_mnist", "probe", 1))
     assert RunFolder.find("latest", tmp_path).path.name == "none"
-
-
-@pytest.mark.parametrize(("words", "said"), [([], True), (["--weights", "none"], False)])
-def test_an_ordinary_run_says_which_weights_are_at_hand_and_leaves_them(photos, tmp_path, capsys, words, said):
-    run = train(photos, tmp_path, "run", "--model", "vit_nano_8", "--epochs", "1", *words)
-    printed = capsys.readouterr()
-    assert ("--weights fashion_mnist starts from those" in printed.out + printed.err) == said
-    assert json.loads((run / "config.json").read_text())["model"]["weights"] == "none"
