@@ -22,6 +22,7 @@ from datasets.open import OpenedImages
 from trainers import rehearsal as dry_run
 from trainers.budget import plan
 from trainers.config import RunConfig, run_options
+from trainers.options.defaults import with_model
 from trainers.options.recipes import filled_in
 from vit.config import Network
 
@@ -61,7 +62,7 @@ def began(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("option", on_line(TrainOptions), ids=lambda option: option.flag)
-def test_every_option_is_obeyed_by_the_plan_or_turns_it_off_aloud_or_is_refused(option, began, capsys):
+def test_option_is_obeyed_or_ends_the_plan_or_refused(option, began, capsys):
     words = words_of(option).split()
     code, out, err = call(capsys, "train", *words, *([] if option.flag == "--data" else ["--data", "photos"]))
     if code:
@@ -88,7 +89,7 @@ def test_every_option_is_obeyed_by_the_plan_or_turns_it_off_aloud_or_is_refused(
         ("--folds 5", False), ("--seeds 2", False), ("--config scratch-small", False),
     ],
 )  # fmt: skip
-def test_a_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys):
+def test_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys):
     assert call(capsys, "train", "photos", *words.split())[0] == 0
     assert (began[0][0] == "plan") is plans
 
@@ -98,35 +99,36 @@ def test_a_plan_is_for_who_does_not_say_how_to_train(words, plans, began, capsys
     [
         ('label-column = "kind"\nsave_every = 5\nthreads = 1\n', True), ("[data]\nbatch_size = 8\n", True),
         ("[train]\nlr = 0.1\n", False), ("layer-decay = 0.5", False), ('optimizer = "adamw"\n', False),
+        ('{"train": {"epochs": null, "amp": "off"}, "model": {"name": "auto"}}', True),
     ],
 )  # fmt: skip
-def test_a_file_counts_by_what_it_sets(content, plans, began, capsys, tmp_path):
-    (tmp_path / "mine.toml").write_text(content)
-    assert call(capsys, "train", "photos", "--config", "mine.toml")[0] == 0
+def test_file_counts_by_what_it_sets(content, plans, began, capsys, tmp_path):
+    name = "mine.json" if content.startswith("{") else "mine.toml"
+    (tmp_path / name).write_text(content)
+    assert call(capsys, "train", "photos", "--config", name)[0] == 0
     assert (began[0][0] == "plan") is plans
 
 
-def test_a_file_that_leaves_options_open_sets_nothing(began, capsys, tmp_path):
-    (tmp_path / "mine.json").write_text(
-        json.dumps({"train": {"epochs": None, "amp": "off"}, "model": {"name": "auto"}})
-    )
-    assert call(capsys, "train", "photos", "--config", "mine.json")[0] == 0
-    assert began[0][0] == "plan"
-
-
-def test_several_processes_train_what_is_named_and_say_so(began, capsys, monkeypatch):
+def test_several_processes_make_no_plan_and_say_so(began, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "torchrun" in call(capsys, "train", "photos")[1]
     assert began[0][0] == "train"
 
 
-def test_a_built_in_set_is_trained_as_before(began, capsys):
+def test_built_in_set_gets_no_plan(began, capsys):
     code, out, _err = call(capsys, "train", "digits", "--epochs", "3")
     assert (code, began[0][0]) == (0, "train")
     assert "plan" not in out
 
 
-def test_a_plan_that_is_interrupted_says_how_it_goes_on(monkeypatch):
+@pytest.mark.parametrize(("words", "said"), [("", True), ("--weights none", False)], ids=["open", "given"])
+def test_weights_that_come_with_a_model_are_named(words, said, began, capsys):
+    out = call(capsys, "train", "digits", "--model", "vit_nano_8", "--epochs", "1", *words.split())[1]
+    assert ("--weights fashion_mnist starts from those" in out) is said
+    assert with_model(began[0][1]).model.weights == "none"
+
+
+def test_interrupted_plan_says_how_it_goes_on(monkeypatch):
     def interrupted(*options, **more):
         raise Interrupted(signal.SIGINT)
 
@@ -193,11 +195,14 @@ def same(one: object, other: object) -> bool:
     ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_given_is_obeyed_or_refused_or_said_to_have_no_effect(mode, began, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] * (mode in ("find", "folds"))) for mode in MODES]
+)
+def test_given_option_is_obeyed_refused_or_idle_aloud(mode, began, capsys, tmp_path, monkeypatch):
     """Also what equals the default, on the command line and in a file, in each way that `train` goes."""
     found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
     monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
+    monkeypatch.setattr("trainers.budget.networks.local_networks", list)
     monkeypatch.setattr(train, "with_weights", WITH_WEIGHTS)
     loud = lambda config, budget, *_: began.append(("plan", filled_in(config, LOUD))) or 0  # noqa: E731
     monkeypatch.setattr(train, "train_planned", loud)
@@ -221,11 +226,6 @@ def test_what_is_given_is_obeyed_or_refused_or_said_to_have_no_effect(mode, bega
     assert not lost
 
 
-COMPARED = {
-    "own models": "", "arms": "--arms vit_nano_8 vit_micro_4", "minutes": "--minutes 3", "images": "--images-seen 9",
-}  # fmt: skip
-
-
 def record_requests(monkeypatch, began):
     """Let `compare` put the request that it would train into a list, in place of training."""
 
@@ -235,33 +235,6 @@ def record_requests(monkeypatch, began):
 
     monkeypatch.setattr(compare, "compared", compared)
     monkeypatch.setattr(compare, "as_json", lambda _: {})
-
-
-@pytest.mark.parametrize("mode", COMPARED)
-def test_what_is_given_to_a_comparison_is_obeyed_or_refused_or_said_to_have_no_effect(
-    mode, capsys, tmp_path, monkeypatch
-):
-    began, lost, typed = [], [], {option.flag for option in on_line(compare.Options)}
-
-    record_requests(monkeypatch, began)
-    for option in run_options():
-        for value, place in itertools.product(values_of(option), ("line", "file")):
-            if option.flag == "--data" or (place == "line" and (option.flag not in typed or value is False)):
-                continue
-            (tmp_path / "given.toml").write_text(as_toml(option, value) * (place == "file"))
-            began.clear()
-            words = ["--data", "digits", *COMPARED[mode].split(), "--config", tmp_path / "given.toml"]
-            code, out, err = call(capsys, "compare", *words, *(as_words(option, value) if place == "line" else []))
-            if named(option, out + err) and code in (0, 2):
-                continue
-            request = began[0] if began else None
-            if option.flag == "--labels-per-class" and place == "line":
-                obeyed = request and request.labels == (value,)
-            else:
-                obeyed = request and all(same(option.of(config), value) for config in (request.base, *request.arms))
-            if not obeyed:
-                lost.append((option.flag, value, place, request and option.of(request.arms[0]), err))
-    assert not lost
 
 
 def planned(*options):
@@ -282,7 +255,7 @@ KEPT = {
 
 
 @pytest.mark.slow
-def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
+def test_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     """The frozen networks, the networks that are trained and their ensemble, on few batches; options are obeyed."""
     tried, rehearsed = [], dry_run.dry_run
     monkeypatch.setattr(
@@ -307,7 +280,7 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_takes_steps_for_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
+def test_dry_run_takes_steps_for_each_run_of_a_plan(tmp_path, capsys, monkeypatch):
     model = {"name": "vit_micro_2", "image_size": 8}
     runs = [{"model": model | {"trainable": trainable}, "train": {"epochs": 1}} for trainable in ("head", "all")]
     monkeypatch.setattr(plan, "best_in", planned(*runs))

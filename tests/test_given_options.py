@@ -41,6 +41,7 @@ def one_network(monkeypatch, tmp_path):
     (tmp_path / "fit.toml").write_text('start-head = "fit"\ntrainable = "head"\naugment = "none"\n')
     found = SimpleNamespace(prices={Network("vit_nano_8", 32): None}, canvas=None)
     monkeypatch.setattr("trainers.budget.networks.priced", lambda *_: found)
+    monkeypatch.setattr("trainers.budget.networks.local_networks", list)
 
 
 @pytest.fixture
@@ -160,10 +161,9 @@ OPTIONS_OF_RUNS = [
         "train": {
             "epochs": 2, "optimizer": "sgd", "lr": 0.3, "weight_decay": 0.3, "schedule": "cooldown",
             "warmup_epochs": 0.5, "label_smoothing": 0.3, "mixup": 0.3, "cutmix": 0.3, "ema_decay": 0.3,
-            "clip_norm": 0.3,
-            "layer_decay": 0.3, "accumulate": 2, "checkpoint_activations": True, "amp": "off", "deterministic": True,
-            "cache_features": "off", "start_head": "probe", "select": "loss", "seed": 2, "save_every": 2,
-            "device": "cpu", "threads": 1, "log_every": 2,
+            "clip_norm": 0.3, "layer_decay": 0.3, "accumulate": 2, "checkpoint_activations": True, "amp": "off",
+            "deterministic": True, "cache_features": "off", "start_head": "probe", "select": "loss", "seed": 2,
+            "save_every": 2, "device": "cpu", "threads": 1, "log_every": 2,
         },
         "output": {"tb": "scalars", "auto_resume": True},
     },
@@ -301,13 +301,12 @@ def test_options_of_resume_are_kept_or_refused(state, words, said, runs, tmp_pat
 @pytest.mark.parametrize(
     ("options", "file", "words"),
     [
-        (TrainOptions, "fold = 1", "--folds 3"),
-        (TrainOptions, "grow = true", "--split split.csv"),
+        (TrainOptions, "fold = 1", "--folds 3"), (TrainOptions, "grow = true", "--split split.csv"),
         (TrainOptions, "val-fraction = 0.9", "--val-fraction 0.2"),
         (compare.Options, "grow = true", "--split split.csv"),
         (compare.Options, "val-fraction = 0.9", "--val-fraction 0.2"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_judged_with_the_line_over_it(options, file, words, tmp_path):
     (tmp_path / "mine.toml").write_text(file)
     config = parse(options, ["--data", "photos", "--config", str(tmp_path / "mine.toml"), *words.split()], prog="x")

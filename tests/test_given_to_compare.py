@@ -3,12 +3,41 @@
 import itertools
 import re
 
+import pytest
 from small_run import call
-from test_commands_plan import as_words, named, record_requests, same, values_of
+from test_commands_plan import as_toml, as_words, named, record_requests, same, values_of
 
 from commands import compare
 from commands.parser import on_line
 from trainers.config import run_options
+
+COMPARED = {
+    "own models": "", "arms": "--arms vit_nano_8 vit_micro_4", "minutes": "--minutes 3", "images": "--images-seen 9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", COMPARED)
+def test_given_option_is_obeyed_refused_or_idle_aloud(mode, capsys, tmp_path, monkeypatch):
+    began, lost, typed = [], [], {option.flag for option in on_line(compare.Options)}
+    record_requests(monkeypatch, began)
+    for option in run_options():
+        for value, place in itertools.product(values_of(option), ("line", "file")):
+            if option.flag == "--data" or (place == "line" and (option.flag not in typed or value is False)):
+                continue
+            (tmp_path / "given.toml").write_text(as_toml(option, value) * (place == "file"))
+            began.clear()
+            words = ["--data", "digits", *COMPARED[mode].split(), "--config", tmp_path / "given.toml"]
+            code, out, err = call(capsys, "compare", *words, *(as_words(option, value) if place == "line" else []))
+            if named(option, out + err) and code in (0, 2):
+                continue
+            request = began[0] if began else None
+            if option.flag == "--labels-per-class" and place == "line":
+                obeyed = request and request.labels == (value,)
+            else:
+                obeyed = request and all(same(option.of(config), value) for config in (request.base, *request.arms))
+            if not obeyed:
+                lost.append((option.flag, value, place, request and option.of(request.arms[0]), err))
+    assert not lost
 
 
 def test_an_option_of_an_arm_is_its_or_refused(capsys, monkeypatch):
@@ -68,12 +97,11 @@ def test_options_of_compare_are_obeyed_or_refused(capsys, tmp_path, monkeypatch)
         "--images-seen": ("images_seen", (9,)), "--tune-lr": ("tune_lr", "off"),
     }  # fmt: skip
     began = []
-    monkeypatch.setattr(
-        "comparison.compare.compare_arms", lambda request, **placed: began.append((request, placed)) or None
-    )
-    monkeypatch.setattr(
-        "comparison.compare.plan_arms", lambda request: began.append((request, "plan")) or (tmp_path / "x", [])
-    )
+    for name, note in {
+        "compare_arms": lambda request, **placed: began.append((request, placed)),
+        "plan_arms": lambda request: began.append((request, "plan")) or (tmp_path / "x", []),
+    }.items():
+        monkeypatch.setattr(f"comparison.compare.{name}", note)
     monkeypatch.setattr(compare, "as_json", lambda _: {})
     for (flag, word), (other, also) in itertools.permutations(OF_COMPARE.items(), 2):
         if {flag, other} == {"--plan-only", "--jobs"}:  # below
