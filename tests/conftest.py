@@ -87,6 +87,16 @@ def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest
         yield
 
 
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw pictures in one test of a file that leaves them blank."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from trainers.reporting.figures import results
+
+    monkeypatch.setattr(results, "FigureCanvasAgg", FigureCanvasAgg)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real images that VIT_TEST_DATA names; the test is skipped where there is none."""
@@ -139,6 +149,17 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with tempfile.TemporaryDirectory(prefix="t") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_heads() -> Iterator[None]:
+    """Cross-validate two penalties on two folds, for the tests of one file: none needs the best one."""
+    from trainers.heads import linear
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "PENALTIES", (0.1, 0.01))
+        patch.setattr(linear, "FOLDS", 2)
         yield
 
 
