@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,14 @@ from trainers.engine.metrics import class_scores, mean_of, per_class
 from trainers.storage.run_folder import RunFolder
 
 TINY = "--model vit_micro_2 --epochs 1 --device cpu --workers 0 --tb scalars"
-pytestmark = pytest.mark.drawn
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run on a few digits."""
+    folder = tmp_path_factory.mktemp("trained")
+    assert main.main(f"train digits --labels-per-class 2 {TINY} --output-dir {folder} --run-name r".split()) == 0
+    return folder / "digits" / "r"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -31,7 +39,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_classes_and_confusion_agree_with_scikit_learn():
+def test_scores_of_classes_are_those_of_scikit_learn():
     generator = np.random.default_rng(0)
     labels, predicted = generator.integers(0, 5, 300), generator.integers(0, 6, 300)  # class 5 has no image
     outputs = SimpleNamespace(labels=torch.from_numpy(labels), predicted=torch.from_numpy(predicted))
@@ -39,8 +47,7 @@ def test_classes_and_confusion_agree_with_scikit_learn():
         labels, predicted, labels=range(6), zero_division=np.nan
     )
     for index, row in enumerate(per_class(outputs, [*"abcdef"])):
-        assert row.precision == pytest.approx(precision[index])
-        assert row.images == images[index]
+        assert (row.precision, row.images) == (pytest.approx(precision[index]), images[index])
         if images[index]:
             assert row.recall == pytest.approx(recall[index])
             assert row.f1 == pytest.approx(f1[index])
@@ -56,7 +63,7 @@ def fitted(logits: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("planted", [0.4, 1.0, 3.0])
-def test_a_planted_temperature_is_found_again(tmp_path, planted):
+def test_planted_temperature_is_found_again(tmp_path, planted):
     generator = torch.Generator().manual_seed(0)
     true = torch.randn(20_000, 5, generator=generator) * 1.5
     labels = torch.multinomial(true.softmax(1), 1, generator=generator)[:, 0]
@@ -65,14 +72,15 @@ def test_a_planted_temperature_is_found_again(tmp_path, planted):
 
 @pytest.mark.parametrize("confidence", [1.0, 50.0])
 @pytest.mark.parametrize("n", [3, 30, 300])
-def test_images_that_are_all_right_prove_no_certainty(tmp_path, n, confidence):
+def test_images_all_right_prove_no_certainty(tmp_path, n, confidence):
     labels = torch.arange(n) % 3
     logits = confidence * F.one_hot(labels, 3).float()
     right = (logits / fitted(logits, labels)).softmax(1).max(1).values.mean()
     assert 1 - right == pytest.approx(2 / 3 / (n + 1), rel=0.02)
 
 
-def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, run, tmp_path):
+@pytest.mark.usefixtures("drawing")
+def test_other_data_is_scored_by_class_name(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "photos", n=5)
     code, out, err = call(capsys, "evaluate", run, "--data", data, "--json")
     assert code == 0, err
@@ -98,7 +106,7 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
 
 
 @pytest.mark.parametrize("name", ["test", "val"])
-def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_images(capsys, tmp_path, name):
+def test_folder_named_as_a_split_leaves_own_rows(capsys, tmp_path, name):
     run = make_run(tmp_path / "run")
     own = run / "eval" / f"{name}_predictions.csv"
     own.parent.mkdir(exist_ok=True)
@@ -109,7 +117,7 @@ def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_i
     assert len(rows(own.with_name(f"data_{name}_predictions.csv"))) == 2 * len(CLASSES)
 
 
-def test_files_about_shards_have_the_name_of_their_folder(capsys, run, tmp_path):
+def test_files_about_shards_are_named_as_their_folder(capsys, run, tmp_path):
     assert call(capsys, "pack", labelled_photos(tmp_path / "photos", n=2), tmp_path / "shards")[0] == 0
     code, _, err = call(capsys, "evaluate", run, "--data", tmp_path / "shards" / "*.tar", "--output", tmp_path / "out")
     assert code == 0, err
@@ -117,7 +125,7 @@ def test_files_about_shards_have_the_name_of_their_folder(capsys, run, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["test", "val", "Test_images"])
-def test_a_folder_of_held_out_images_alone_is_scored_and_not_trained_on(capsys, run, tmp_path, name):
+def test_folder_of_held_out_images_is_scored_only(capsys, run, tmp_path, name):
     labelled_photos(tmp_path / "set" / name, n=2)
     code, out, err = call(capsys, "evaluate", run, "--data", tmp_path / "set", "--output", tmp_path / "out")
     assert code == 0, err
@@ -127,7 +135,7 @@ def test_a_folder_of_held_out_images_alone_is_scored_and_not_trained_on(capsys, 
             split_samples(DataConfig(source=str(tmp_path / "set"), root=tmp_path))
 
 
-def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys, run, tmp_path):
+def test_table_is_scored_by_the_named_columns(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "photos", n=2)
     pictures = sorted(data.rglob("*.png"))
     lines = ["Bild,Art", *(f"{path.relative_to(data)},{path.parent.name}" for path in pictures)]
@@ -141,11 +149,11 @@ def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys,
     assert f"on {len(pictures)} labelled images" in out
 
 
-def test_a_damaged_picture_is_named_and_the_advice_about_it_works(capsys, run, tmp_path):
+def test_damaged_picture_is_named_with_working_advice(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "pets", n=4)
     (data / "bee" / "1.png").write_bytes(b"no picture")
     code, _, err = call(capsys, "evaluate", run, "--data", data)
-    assert (code, "--on-bad-image skip" in err, "1.png" in err) == (3, True, True)
+    assert (code, "--on-bad-image skip" in err, "1.png" in err) == (3, True, True), err
     code, out, err = call(capsys, "evaluate", run, "--data", data, "--on-bad-image", "skip")
     assert (code, "11 labelled images" in out) == (0, True), err
     assert "1 unreadable image left out" in " ".join(out.split())
@@ -154,7 +162,7 @@ def test_a_damaged_picture_is_named_and_the_advice_about_it_works(capsys, run, t
     assert (code, "10 labelled images" in out, "2 images left out" in out) == (0, True, True), err
 
 
-def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
+def test_fewer_classes_are_scored_and_unknown_refused(capsys, run, tmp_path):
     two = labelled_photos(tmp_path / "two", classes=("bee", "cat"))
     code, out, _err = call(capsys, "evaluate", run, "--data", two, "--output", tmp_path / "out")
     assert code == 0
@@ -169,31 +177,24 @@ def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused
     )
 
 
-def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
-    data = labelled_photos(tmp_path / "pets", n=20)
-    common = ["--output-dir", str(tmp_path / "runs"), "--run-name", "r"]
-    options = ["--model", "vit_micro_4", "--image-size", "16", "--epochs", "1", "--workers", "0", "--device", "cpu"]
-    assert main.main(["train", "--data", str(data), *common, *options, "--tb", "scalars"]) == 0
-    trained = tmp_path / "runs" / "pets" / "r"
-    code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
-    assert code == 0
-    assert "fitted on val" not in out
-    code, out, _err = call(capsys, "evaluate", trained)
-    assert code == 0
-    assert out.count("as logged") == 1
-    assert "logged: 0" not in out
-    temperature = json.loads((trained / "eval" / FILE).read_text())["temperature"]
-    code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
-    assert f"{temperature:.4f} fitted on val" in out
+def test_val_fits_the_temperature_and_test_uses_it(capsys, trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "r")
+    outputs = [call(capsys, "evaluate", run, "--split", split) for split in ("test", "val", "test")]
+    assert [code for code, _, _ in outputs] == [0, 0, 0]
+    before, val, after = (out for _, out, _ in outputs)
+    assert "fitted on val" not in before
+    assert (val.count("as logged"), "training logged" in val) == (1, False)
+    temperature = json.loads((run / "eval" / FILE).read_text())["temperature"]
+    assert f"{temperature:.4f} fitted on val" in after
 
 
-def test_scores_of_training_images_are_held_against_none_of_validation_images(run):
+def test_training_scores_have_no_logged_counterpart(run):
     assert logged_metrics(RunFolder(run), "train", 1) == {}
 
 
 @pytest.mark.parametrize("words", ["--model vit_micro_4", "--class-names {names}"])
 @pytest.mark.parametrize("command", ["evaluate", "predict", "explain"])
-def test_a_run_says_itself_what_an_option_is_given_for(capsys, run, tmp_path, command, words):
+def test_option_that_a_run_answers_itself_is_refused(capsys, run, tmp_path, command, words):
     names = tmp_path / "names.txt"
     names.write_text("x\ny\nz\n", encoding="utf-8")
     data = labelled_photos(tmp_path / "photos", n=1)
@@ -204,22 +205,19 @@ def test_a_run_says_itself_what_an_option_is_given_for(capsys, run, tmp_path, co
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "c.safetensors", "d.pth"])
-def test_a_run_may_be_called_like_a_file(capsys, tmp_path, name):
-    run, data = make_run(tmp_path / name), labelled_photos(tmp_path / "photos", n=1)
-    assert call(capsys, "predict", run, *data.rglob("*.png"))[0] == 0
-    assert call(capsys, "evaluate", run, "--data", data)[0] == 0
+def test_run_may_be_called_like_a_file(capsys, tmp_path, name):
+    run, picture = make_run(tmp_path / name), photo(tmp_path / "photos" / "bee" / "0.png")
+    assert call(capsys, "predict", run, picture)[0] == 0
+    assert call(capsys, "evaluate", run, "--data", picture.parents[1])[0] == 0
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_a_run_that_can_only_be_read_is_scored_and_nothing_is_kept(tmp_path, monkeypatch, capsys, split):
-    assert main.main(f"train digits --labels-per-class 2 {TINY} --output-dir {tmp_path} --run-name r".split()) == 0
-    run = tmp_path / "digits" / "r"
-    capsys.readouterr()
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+def test_read_only_run_is_scored_and_nothing_is_kept(trained, monkeypatch, capsys, split):
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))  # also of root
-    code, out, err = call(capsys, "evaluate", run, "--split", split, "--json")
+    code, out, err = call(capsys, "evaluate", trained, "--split", split, "--json")
     assert code == 0, err
     assert json.loads(out)["scored"]["files"] == []
-    assert str(run / "eval") in err
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert str(trained / "eval") in err
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before

@@ -20,8 +20,6 @@ from trainers.reporting.explanations.methods import heat_maps
 from trainers.reporting.figures.sheets import heads_figure
 from vit.export import describe
 
-pytestmark = pytest.mark.drawn
-
 
 def check(source: str, picture: Path, *, grid: int) -> None:
     classifier = open_classifier(source, device="cpu")
@@ -42,7 +40,7 @@ def check(source: str, picture: Path, *, grid: int) -> None:
     torch.testing.assert_close(attention.layer_map(layer=-1, head=1), attention.heads[-1, 1])
 
 
-def test_a_scratch_vit_is_explained(run, tmp_path):
+def test_scratch_vit_is_explained(run, tmp_path):
     check(str(run), photo(tmp_path / "a.jpg"), grid=8)
 
 
@@ -51,7 +49,7 @@ def test_torchvisions_vit_b_16_is_explained(tmp_path):
     check(str(make_run(tmp_path / "run", name="vit_b_16", image_size=64)), photo(tmp_path / "a.jpg"), grid=4)
 
 
-def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tmp_path):
+def test_mean_pooled_model_is_explained_by_all_patches(tmp_path):
     run = make_run(tmp_path / "run", pool="mean")
     explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
     assert isinstance(explanation, Explanation)
@@ -66,17 +64,19 @@ def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tm
     )
 
 
-@pytest.mark.parametrize("target", CLASSES)
-def test_a_map_is_about_the_class_that_was_asked_for(run, tmp_path, target):
+def test_map_is_about_the_class_asked_for(run, tmp_path):
     classifier, picture = open_classifier(str(run), device="cpu"), photo(tmp_path / "a.png")
-    found = explain(classifier, ImageFile(str(picture)), target=target)
     images = preprocess(Image.open(picture), classifier.spec)[None]
-    expected = heat_maps(classifier.model, images, torch.tensor([CLASSES.index(target)])).values[0]
-    assert found.target == target
-    torch.testing.assert_close(found.heat, expected)
+    expected = heat_maps(classifier.model, images.expand(3, -1, -1, -1), torch.arange(3)).values
+    assert (expected[0] - expected[1]).abs().max() > 1e-4
+    for target, heat in zip(CLASSES, expected, strict=True):
+        found = explain(classifier, ImageFile(str(picture)), target=target)
+        assert found.target == target
+        torch.testing.assert_close(found.heat, heat)
 
 
-def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):
+@pytest.mark.usefixtures("drawing")
+def test_maps_are_written_and_unreadable_files_named(capsys, run, tmp_path):
     good, bad = photo(tmp_path / "odd name $1.png"), tmp_path / "bad.jpg"
     bad.write_text("text")
     code, out, err = call(
@@ -93,7 +93,7 @@ def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, 
     assert str(good) in out
 
 
-def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_path):
+def test_convolutional_network_gets_a_heat_map_alone(capsys, tmp_path):
     run = make_run(tmp_path / "run", name="resnet18", image_size=32)
     code, out, err = call(
         capsys, "explain", run, photo(tmp_path / "a.png", size=(60, 40)), "--output", tmp_path / "out"
@@ -112,14 +112,14 @@ def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_pa
     assert (code, "no attention weights" in err) == (2, True)
 
 
-def test_a_name_as_long_as_file_systems_allow_gets_its_pictures(capsys, run, tmp_path):
+def test_longest_file_name_gets_its_pictures(capsys, run, tmp_path):
     picture = photo(tmp_path / ("\U00010330" * 62 + ".png"))
     code, _, err = call(capsys, "explain", run, picture, "--output", tmp_path / "out")
     assert (code, err) == (0, "")
     assert len([*(tmp_path / "out").glob("000_*.png")]) == 2
 
 
-def test_maps_are_drawn_where_the_images_of_the_run_need_a_package_that_is_missing(capsys, run, tmp_path, monkeypatch):
+def test_missing_package_of_the_images_stops_no_map(capsys, run, tmp_path, monkeypatch):
     def missing(*_):
         raise MissingPackage("pip install it")
 
@@ -141,7 +141,7 @@ class MeansOfChannels(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["one layer", pytest.param("exported", marks=pytest.mark.slow)])
-def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run, tmp_path, kind):
+def test_export_is_explained_by_occlusion(capsys, run, tmp_path, kind):
     pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
     file, ours = tmp_path / "m.onnx", open_classifier(str(run), device="cpu")
     if kind == "exported":
@@ -162,7 +162,7 @@ def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run,
     ("name", "size", "shown"),
     [("small.jpg", (40, 36), (36, 40)), ("any.png", (900, 600), (533, 800)), ("large.jpg", (3600, 2400), (533, 800))],
 )
-def test_a_figure_shows_all_of_a_picture_however_little_a_small_model_needs_of_it(run, tmp_path, name, size, shown):
+def test_figure_shows_the_whole_picture(run, tmp_path, name, size, shown):
     classifier = open_classifier(str(run), device="cpu")
     classifier = replace(classifier, spec=replace(classifier.spec, decoding="scaled"))
     explanation = explain(classifier, ImageFile(str(photo(tmp_path / name, size=size))))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
@@ -20,7 +21,8 @@ from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.checkpoint_file import load
 from vit import build_model
-from vit.export import fits_torchvision
+from vit.export import export_safetensors, fits_torchvision
+from vit.weight_files import read_weights
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 
@@ -80,19 +82,28 @@ def pictures(tmp_path) -> list[Path]:
     ],
     ids=["scratch", "other_resolution", "vit_b_16", "options", "resnet18", "efficientnet", "timm"],
 )
-def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, pictures, kind, model):
+def test_every_format_of_every_model_and_its_example(capsys, tmp_path, pictures, kind, model):
     run = make_run(tmp_path / "run", **model)
     example_agrees(kind, check(capsys, run, kind, pictures), run, pictures)
 
 
-def test_the_example_writes_a_file_in_8_bits_that_opens_here(capsys, tmp_path, pictures):
+@pytest.fixture
+def run_example(monkeypatch):
+    """Run an example in this process, with these words on its command line."""
+
+    def run(name: str, *words: object) -> None:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+    return run
+
+
+def test_quantise_example_writes_a_file_that_opens(capsys, tmp_path, pictures, run_example):
     run = make_run(tmp_path / "run", name="vit_micro_2")
     file, small = check(capsys, run, "onnx", pictures), tmp_path / "small.onnx"
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "quantise.py", file, pictures[0].parent, small],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
-    assert "of 2 pictures" in done.stdout  # five less those that gave the ranges
+    run_example("quantise.py", file, pictures[0].parent, small)
+    assert "of 2 pictures" in capsys.readouterr().out  # five less those that gave the ranges
     assert small.stat().st_size < file.stat().st_size / 2
     files = [ImageFile(str(picture)) for picture in pictures]
     full, eight = (list(predict(open_classifier(str(path), device="cpu"), files, top=3)) for path in (run, small))
@@ -100,44 +111,32 @@ def test_the_example_writes_a_file_in_8_bits_that_opens_here(capsys, tmp_path, p
         assert dict(theirs.ranked) == pytest.approx(dict(ours.ranked), abs=0.05)
 
 
-def soup_of(target: Path, *files: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(EXAMPLES / "soup.py"), str(target), *map(str, files)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120)
-
-
-def exported(capsys, folder: Path, **options) -> Path:
-    code, _out, err = call(capsys, "export", make_run(folder, **options))
-    assert code == 0, err
-    return folder / "export" / "model.safetensors"
-
-
-def test_the_example_writes_the_mean_of_weights_which_opens_as_each_of_them(capsys, tmp_path):
-    fine_tuned = {"name": "vit_nano_8", "weights": "fashion_mnist"}
-    files = [exported(capsys, tmp_path / str(seed), seed=seed, **fine_tuned) for seed in range(3)]
-    done = soup_of(tmp_path / "soup.safetensors", *files)
-    assert done.returncode == 0, done.stderr
+def test_soup_example_writes_the_mean_of_weights(capsys, tmp_path, run_example):
+    files = []
+    for seed in range(2):
+        run = make_run(tmp_path / str(seed), seed=seed, name="vit_nano_8", weights="fashion_mnist")
+        assert call(capsys, "export", run)[0] == 0
+        files.append(run / "export" / "model.safetensors")
+    run_example("soup.py", tmp_path / "soup.safetensors", *files)
     soup = open_classifier(str(tmp_path / "soup.safetensors"), device="cpu").model.state_dict()
     parts = [open_classifier(str(file), device="cpu").model.state_dict() for file in files]
+    assert not torch.equal(parts[0]["head.weight"], parts[1]["head.weight"])
     for name, tensor in soup.items():
         torch.testing.assert_close(tensor, torch.stack([part[name] for part in parts]).mean(dim=0))
 
 
-def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path, pictures, monkeypatch):
+def test_example_opens_a_vit_unlike_torchvisions(capsys, tmp_path, pictures, run_example):
     options = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"}  # the recipe scratch-small
     run = make_run(tmp_path / "run", **options)
     assert not fits_torchvision(load(run)[0])
     file = check(capsys, run, "safetensors", pictures)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.setattr(sys, "argv", ["use_safetensors.py", str(file), *map(str, pictures)])
-    runpy.run_path(str(EXAMPLES / "use_safetensors.py"), run_name="__main__")
+    run_example("use_safetensors.py", file, *pictures)
     expected = predict(open_classifier(str(run), device="cpu"), [ImageFile(str(picture)) for picture in pictures])
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
     assert names == [prediction.predicted for prediction in expected]
 
 
-def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_path, pictures):
-    from safetensors.torch import load_file
-
+def test_safetensors_load_into_torchvisions_class(capsys, tmp_path, pictures):
     run = make_run(tmp_path / "run", name="vit_micro_2")
     file = check(capsys, run, "safetensors", pictures)
     model, spec, _ = load(run)
@@ -149,9 +148,10 @@ def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_p
     torch.testing.assert_close(theirs(images), model(images), atol=1e-5, rtol=0)
 
 
-def test_an_export_is_scored_and_trains_on_like_the_run_it_came_from(capsys, tmp_path):
+def test_export_is_scored_like_its_run(capsys, tmp_path):
     run, data = make_run(tmp_path / "run", name="vit_micro_2"), labelled_photos(tmp_path / "photos")
-    assert call(capsys, "export", run)[0] == 0
+    code, out, _ = call(capsys, "export", run)
+    assert (code, "64 generated images (the run's own are gone or changed" in out) == (0, True)
     file = run / "export" / "model.safetensors"
     outputs = [
         call(capsys, "evaluate", source, "--data", data, "--output", tmp_path / "out")[1].splitlines()[1:]
@@ -159,21 +159,12 @@ def test_an_export_is_scored_and_trains_on_like_the_run_it_came_from(capsys, tmp
     ]
     of_run, of_file = ([line for line in output if "is not known" not in line] for output in outputs)
     assert of_run == of_file
-    from vit.weight_files import read_weights
-
     assert read_weights(file).image_spec == load(run)[1]
 
 
-def test_without_the_runs_images_it_says_what_it_compared_on(capsys, tmp_path):
-    _code, out, _err = call(capsys, "export", make_run(tmp_path / "run", name="vit_micro_2"))
-    assert "64 generated images (the run's own are gone or changed; --images names some)" in out
-
-
-def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(capsys, tmp_path, monkeypatch):
-    import inference.export
-
+def test_wrong_export_is_refused_and_removed(capsys, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", name="vit_micro_2")
-    write = inference.export.export_safetensors
+    write = export_safetensors
 
     def damaged(model, path, *, metadata):
         with torch.no_grad():
@@ -183,7 +174,7 @@ def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(caps
             model.head.bias[0] -= 0.01
         return names
 
-    monkeypatch.setattr(inference.export, "export_safetensors", damaged)
+    monkeypatch.setattr("inference.export.export_safetensors", damaged)
     code, _out, err = call(capsys, "export", run)
     assert code == 3
     assert "safetensors export refused: logits differ by at most 0.01" in err
@@ -203,7 +194,7 @@ def test_nan_is_never_parity(tmp_path):
         assert not compare(classifier, other, images, "").good
 
 
-def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsys, tmp_path):
+def test_foreign_weights_need_model_and_class_names(capsys, tmp_path):
     model, _, _ = load(make_run(tmp_path / "run"))
     torch.save(model.state_dict(), tmp_path / "w.pth")
     picture = photo(tmp_path / "a.png")
@@ -224,9 +215,12 @@ def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsy
     assert "names 1 class; the model has 3" in err
 
 
-@pytest.mark.parametrize("names", [["cat", "dog", "owl"], {0: "cat", 1: "dog", 2: "owl"}, 3])
-@pytest.mark.parametrize("config", [{"lr": 0.1}, {"model": "vit"}, {}])
-def test_class_names_and_a_config_do_not_make_anothers_checkpoint_one_of_ours(capsys, tmp_path, names, config):
+@pytest.mark.parametrize(
+    ("names", "config"),
+    [(["cat", "dog", "owl"], {"lr": 0.1}), ({0: "cat", 1: "dog"}, {"model": "vit"}), (3, {})],
+    ids=str,
+)
+def test_foreign_checkpoint_is_not_taken_for_ours(capsys, tmp_path, names, config):
     run = make_run(tmp_path / "run", name="vit_micro_2")
     state = open_classifier(str(run), device="cpu").model.state_dict()
     torch.save({"model": state, "class_names": names, "config": config}, tmp_path / "theirs.pth")
