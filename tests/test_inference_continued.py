@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import signal
 import subprocess
@@ -59,8 +61,8 @@ def whole(run, images, tmp_path_factory) -> bytes:
     return output.read_bytes()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.3, 0.5, 0.55, 0.6, 0.75, 0.9, 0.99, 1.0])
-def test_a_table_cut_off_anywhere_is_continued_to_the_same_bytes(capsys, run, images, whole, tmp_path, share):
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.55, 0.99, 1.0])
+def test_cut_table_is_continued_to_the_same_bytes(capsys, run, images, whole, tmp_path, share):
     output = tmp_path / "table.csv"
     part = part_of(run, images, output)
     part.write_bytes(whole[: round(share * len(whole))])
@@ -70,20 +72,16 @@ def test_a_table_cut_off_anywhere_is_continued_to_the_same_bytes(capsys, run, im
     assert err.count("_text.png") == 3
     assert f"3 of {whole.count(b'.png') + 3} files could not be read" in err
     assert ("are in the table" in err) == (share >= 0.3)
+    assert f"{right_in(whole)} images whose folder names their class are right" in err
 
 
-def test_a_continued_table_has_the_summary_of_an_undisturbed_one(capsys, run, images, whole, tmp_path):
-    def summary(name: str) -> str:
-        err = call(capsys, "predict", *words(run, images, tmp_path / name))[2]
-        return "\n".join(line for line in err.splitlines() if "folder names their class" in line)
-
-    undisturbed = summary("a.csv")
-    part_of(run, images, tmp_path / "b.csv").write_bytes(whole[: len(whole) // 2])
-    assert undisturbed
-    assert summary("b.csv") == undisturbed
+def right_in(table: bytes) -> str:
+    """Return how many of the labelled rows of a table are right, as the summary has it."""
+    rows = [row for row in csv.DictReader(io.StringIO(table.decode("utf-8", "surrogateescape"))) if row["label"]]
+    return f"{sum(row['label'] == row['predicted'] for row in rows)} of {len(rows)}"
 
 
-def test_a_picture_that_changed_since_is_classified_anew(capsys, run, tmp_path):
+def test_changed_picture_is_classified_anew(capsys, run, tmp_path):
     images = labelled_photos(tmp_path / "images", n=4)
     first, second = tmp_path / "first.csv", tmp_path / "second.csv"
     call(capsys, "predict", *words(run, images, first))
@@ -106,7 +104,7 @@ def test_another_promise_or_model_begins_anew(capsys, run, images, tmp_path):
     assert part_of(run, images, output) != before
 
 
-def test_a_signal_keeps_the_rows_and_an_error_does_not(run, images, tmp_path):
+def test_signal_keeps_the_rows_and_an_error_does_not(run, images, tmp_path):
     classifier = open_classifier(str(run), device="cpu")
 
     def stopped_by(error: BaseException) -> int:
@@ -123,7 +121,7 @@ def test_a_signal_keeps_the_rows_and_an_error_does_not(run, images, tmp_path):
     assert (stopped_by(ValueError("a fault")), stopped_by(Interrupted(signal.SIGTERM))) == (0, 1)
 
 
-def test_a_strangers_link_in_the_place_of_the_rows_is_not_followed(capsys, run, images, whole, tmp_path):
+def test_link_in_the_place_of_rows_is_not_followed(capsys, run, images, whole, tmp_path):
     output, precious = tmp_path / "table.csv", tmp_path / "precious.txt"
     precious.write_bytes(whole)
     part_of(run, images, output).symlink_to(precious)
@@ -133,14 +131,14 @@ def test_a_strangers_link_in_the_place_of_the_rows_is_not_followed(capsys, run, 
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc on this system")
-def test_a_place_that_takes_no_file_is_named_as_it_was_given(capsys, run, images):
+def test_place_that_takes_no_file_is_named_as_given(capsys, run, images):
     code, _, err = call(capsys, "predict", *words(run, images, Path("/proc/table.csv")))
     assert code == 2
     assert "error: cannot write /proc/table.csv: " in err
 
 
 @pytest.mark.slow
-def test_a_command_killed_again_and_again_ends_with_the_undisturbed_table(run, tmp_path):
+def test_command_killed_repeatedly_ends_with_the_table(run, tmp_path):
     images = tmp_path / "images"
     for number in range(3000):
         photo(images / f"{number // 100:02}" / f"{number:04}.png", seed=number, size=(8, 8))

@@ -35,7 +35,7 @@ CASES = {
     "summary": ["summary --model vit_micro_2"],
 }
 FAST = ("train", "resume", "evaluate", "predict", "export", "check", "pack", "summary")
-"""Commands of about a second."""
+"""Commands of about a second, but for an export to ONNX."""
 READERS = ("predict", "explain", "evaluate", "export", "serve")
 """Commands that read a run, and write a few files that they are asked for."""
 NAMES = (
@@ -92,7 +92,7 @@ def test_every_command_has_a_case():
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(words, marks=() if name in FAST else pytest.mark.slow)
+        pytest.param(words, marks=[pytest.mark.slow] * (name not in FAST or "onnx" in words))
         for name, cases in CASES.items()
         for words in cases
     ],
