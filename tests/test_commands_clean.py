@@ -86,7 +86,7 @@ def test_folds_keep_copies_and_spread_classes():
         fold_of_each(np.array([0, 0, 1]), np.array([0, 0, 1]), folds=5)
 
 
-def test_no_label_of_the_own_fold_or_of_a_test_counts(monkeypatch):
+def test_labels_of_own_fold_and_test_do_not_count(monkeypatch):
     monkeypatch.setattr("inference.labels.label_issues.PENALTIES", (0.1,))  # all labels choose it
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
@@ -175,6 +175,7 @@ def test_a_picture_that_was_cut_off_is_written_again(tmp_path, monkeypatch):
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
+    monkeypatch.setattr("inference.labels.label_issues.PENALTIES", (0.1, 1.0))
     network = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     monkeypatch.setattr("inference.labels.features.pretrained", lambda _: [network])
     monkeypatch.chdir(tmp_path)
@@ -190,7 +191,7 @@ def cats_and_dogs(tmp_path, monkeypatch):
     return tmp_path / "pets"
 
 
-def test_planted_wrong_labels_are_found_and_images_stay(cats_and_dogs, capsys, monkeypatch):
+def test_planted_wrong_labels_are_found(cats_and_dogs, capsys, monkeypatch):
     def contents():
         return {path: path.read_bytes() for path in cats_and_dogs.rglob("*.png")}
 
@@ -211,9 +212,7 @@ def test_planted_wrong_labels_are_found_and_images_stay(cats_and_dogs, capsys, m
     assert contents() == before
     table.write_text(table.read_text(encoding="utf-8").replace("drop", "relabel:dog", 1), encoding="utf-8")
     code, out, _ = call(capsys, "clean", "pets")
-    assert code == 0
-    assert "using the decisions in" in out
-    assert "relabel" in out
+    assert (code, "using the decisions in" in out, "relabel 1" in out) == (0, True, True)
     assert len(to_train_on()) == count + 1
 
     def drop_the_relabelled(page):
@@ -223,23 +222,21 @@ def test_planted_wrong_labels_are_found_and_images_stay(cats_and_dogs, capsys, m
     monkeypatch.setattr(SuspectsPage, "serve_until_interrupted", drop_the_relabelled)
     assert call(capsys, "clean", "pets", "--review", "--port", "0")[0] == 0
     assert len(to_train_on()) == count
-
-
-def test_suspects_of_models_that_guess_are_unsure(cats_and_dogs, capsys, monkeypatch):
+    table.unlink()  # as if these models guessed, and were asked again
     monkeypatch.setattr("inference.labels.clean.accuracy_of", lambda *_: 0.5)
     code, out, _ = call(capsys, "clean", "pets")
     assert (code, UNSURE in out) == (0, True)
 
 
 @pytest.mark.parametrize("reviewed", [True, False])
-def test_the_page_is_offered_where_it_was_not_asked_for(tmp_path, capsys, reviewed):
+def test_page_is_offered_unless_it_was_asked_for(tmp_path, capsys, reviewed):
     samples = small_samples([f"{number}" for number in range(4)], ("a", "b"))
     suspects = [suspect_of(samples, 0, "drop", suggested="b")]
     say_suspects(tmp_path, samples, suspects, may_mirror=True, reviewed=reviewed)
     assert ("--review" in capsys.readouterr().out) is not reviewed
 
 
-def test_names_that_a_terminal_would_obey_are_printed_as_codes(tmp_path, capsys):
+def test_escapes_in_names_are_printed_as_codes(tmp_path, capsys):
     samples = small_samples(["a\x1b[2J", "b"], ("c\x1b[2J", "d\x1b[2J"))
     suspects = [suspect_of(samples, 0, "relabel:d\x1b[2J", suggested="d\x1b[2J")]
     say_suspects(tmp_path, samples, suspects, may_mirror=True, reviewed=False)
@@ -319,13 +316,12 @@ def test_the_page_keeps_decisions_in_the_table(review, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "no table"),
-        ({"decision": "delete"}, "'delete' is not keep, drop or relabel:NAME"),
+        (None, "no table"), ({"decision": "delete"}, "'delete' is not keep, drop or relabel:NAME"),
         ({"decision": "relabel:bb"}, "'relabel:bb' names no class"),
         ({"confidence": "0,9931"}, "confidence '0,9931' is no number such as 0.95"),
     ],
-)
-def test_a_table_that_cannot_be_read_is_left_alone(review, tmp_path, change, message):
+)  # fmt: skip
+def test_table_that_cannot_be_read_is_left_alone(review, tmp_path, change, message):
     table = tmp_path / "suspects.csv"
     if change is None:
         table.unlink()
@@ -337,7 +333,7 @@ def test_a_table_that_cannot_be_read_is_left_alone(review, tmp_path, change, mes
     assert (table.exists() and table.read_bytes()) == before
 
 
-def test_a_decision_that_cannot_be_written_is_named_and_not_made(review, monkeypatch):
+def test_decision_that_cannot_be_written_is_not_made(review, monkeypatch):
     def full(_rows):
         raise OSError(28, "No space left on device", "suspects.csv")
 

@@ -55,7 +55,7 @@ def with_facts(run, **facts):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_checkpoint_of_the_impossible_is_one_line(run, photos, capsys, facts):
+def test_checkpoint_of_the_impossible_is_one_line(run, photos, capsys, facts):
     with_facts(run, **facts)
     refused(capsys, "predict", run, photos)
 
@@ -114,7 +114,7 @@ def test_an_onnx_file_of_the_impossible_is_one_line(photos, tmp_path, capsys, fa
 
 
 @pytest.mark.parametrize("kind", ["one_layer", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_an_export_whose_bytes_changed_is_one_line(run, photos, tmp_path, capsys, kind):
+def test_export_whose_bytes_changed_is_one_line(run, photos, tmp_path, capsys, kind):
     pytest.importorskip("onnxruntime")
     path = tmp_path / "model.onnx"
     classifier = open_classifier(str(run), device="cpu")

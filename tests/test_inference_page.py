@@ -201,7 +201,7 @@ def test_snapshots_are_the_model_as_it_was(trained):
             assert torch.equal(value, expected.half().float() if in_half else expected), (snapshot.name, name)
 
 
-def test_the_command_takes_own_pictures_and_two_runs(trained, tmp_path, capsys):
+def test_command_takes_own_pictures_and_two_runs(trained, tmp_path, monkeypatch, capsys):
     run = str(trained[0])
     code, out, err = call(capsys, "explain", run, "--page", "--device", "cpu")
     assert (code, err) == (0, "")
@@ -211,36 +211,18 @@ def test_the_command_takes_own_pictures_and_two_runs(trained, tmp_path, capsys):
     data = data_of(path.read_text(encoding="utf-8"))
     assert len(data["pictures"]) == 8
     assert all(picture["label"] in map(str, range(10)) for picture in data["pictures"])
-    other, image = make_run(tmp_path / "other"), photo(tmp_path / "a.png")
-    command = ("explain", run, other, image, "--page", "--device", "cpu", "--output", tmp_path)
-    assert call(capsys, *command)[0] == 0
+    make_run(tmp_path / "runs" / "set" / "other")
+    monkeypatch.chdir(tmp_path)
+    image = photo(tmp_path / "a.png")
+    assert call(capsys, "explain", run, "latest", image, "--page", "--device", "cpu", "--output", tmp_path)[0] == 0
     data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert [len(of["snapshots"]) for of in data["runs"]] == [5, 2]
+    assert data["runs"][1]["name"] == "runs/set/other"
     assert data["pictures"] == [{"name": str(image), "label": None}]
 
 
-def test_the_second_run_may_be_the_latest(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("first", "runs/set/other"):
-        make_run(tmp_path / folder)
-    command = (
-        "explain",
-        "first",
-        "latest",
-        photo(tmp_path / "a.png"),
-        "--page",
-        "--device",
-        "cpu",
-        "--output",
-        tmp_path,
-    )
-    assert call(capsys, *command)[0] == 0
-    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert [of["name"] for of in data["runs"]] == ["first", "runs/set/other"]
-
-
 @pytest.mark.parametrize(("words", "expected"), [(["--layer", "1"], 2), (["gone.png"], 3)])
-def test_a_mistake_gets_one_line(trained, capsys, words, expected):
+def test_mistake_gets_one_line(trained, capsys, words, expected):
     code, _, err = call(capsys, "explain", trained[0], "--page", *words, "--device", "cpu")
     assert (code, err.count("\n")) == (expected, 1)
 
@@ -304,7 +286,7 @@ def test_every_control_works_in_a_browser(trained, browser, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_of_a_large_model_says_what_it_lacks(browser, monkeypatch, tmp_path):
+def test_page_of_a_large_model_says_what_it_lacks(browser, monkeypatch, tmp_path):
     for limit, value in (("EVERY_HEAD", 0), ("MOST", 2_000), ("COMPUTED", 0)):
         monkeypatch.setattr(page, limit, value)
     del browser.log[:]
