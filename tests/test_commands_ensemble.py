@@ -106,7 +106,7 @@ def small_plan(monkeypatch):
 
 
 def planned_run(photos, folder, *words):
-    return train(photos, folder, "plan", "--minutes", "5", "--auto-resume", *words).with_name("plan_mixed")
+    return train(photos, folder, "plan", "--minutes", "60", "--auto-resume", *words).with_name("plan_mixed")
 
 
 @pytest.mark.usefixtures("small_plan")
@@ -171,7 +171,7 @@ def test_network_that_cannot_join_is_named(photos, tmp_path, capsys, monkeypatch
 @pytest.mark.usefixtures("small_plan")
 def test_named_model_trains_on_the_head_of_its_probe(photos, tmp_path):
     """From the weights that come with it, unless none are to be used."""
-    words = ["--model", "vit_nano_8", "--minutes", "5", "--batch-size", "8"]
+    words = ["--model", "vit_nano_8", "--minutes", "60", "--batch-size", "8"]
     of_words = {"own": [], "none": ["--weights", "none"]}
     for name, more in of_words.items():
         config = json.loads((train(photos, tmp_path, name, *words, *more) / "config.json").read_text())
