@@ -7,20 +7,17 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from headless_browser import Browser, find_browser
 from local_servers import ask, running
 from PIL import Image
-from small_run import CLASSES, make_run, photo
+from small_run import CLASSES, call, make_run, photo, refused
 
-import main
 from commands.serve import Options
 from common.errors import CheckpointError, MissingPackage, WeightsError
 from datasets.images import MOST_BYTES
@@ -29,8 +26,6 @@ from inference.classifier import open_classifier
 from inference.images import ImageFile
 from inference.predict import predict
 from inference.serve import Server
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def pixels_of(uri: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
 
 
-def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp_path):
+def test_image_gets_classes_of_predict_and_an_overlay(server, tmp_path):
     picture = photo(tmp_path / "a.png")
     status, _, body = ask(server, "POST", "/classify", picture.read_bytes(), Content_Type="image/png")
     assert status == 200
@@ -60,7 +55,7 @@ def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp
     assert "How faithful these maps are is not known" in result["faithful"]
 
 
-def test_an_image_gets_the_page_of_the_model_as_it_learned(server, tmp_path):
+def test_image_gets_the_page_of_the_model(server, tmp_path):
     picture = photo(tmp_path / "a.png").read_bytes()
     status, headers, body = ask(server, "POST", "/page", picture, Content_Type="image/png")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -69,7 +64,7 @@ def test_an_image_gets_the_page_of_the_model_as_it_learned(server, tmp_path):
     assert (status, "cannot read the image" in json.loads(body)["error"]) == (422, True)
 
 
-def test_the_page_is_whole_without_any_other_address(server):
+def test_page_is_whole_without_any_other_address(server):
     status, _, body = ask(server)
     page = body.decode()
     assert status == 200
@@ -88,9 +83,7 @@ def test_the_page_is_whole_without_any_other_address(server):
         (b"x", {"Content_Type": "image/png", "Origin": "http://elsewhere.example"}, 403, "other sites"),
     ],
 )
-def test_what_is_no_image_too_large_or_from_elsewhere_is_refused_and_the_server_lives(
-    server, tmp_path, body, headers, status, message
-):
+def test_refused_request_leaves_the_server_alive(server, tmp_path, body, headers, status, message):
     actual, _, answer = ask(server, "POST", "/classify", body, **headers)
     assert actual == status
     assert message in json.loads(answer)["error"]
@@ -99,7 +92,7 @@ def test_what_is_no_image_too_large_or_from_elsewhere_is_refused_and_the_server_
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "image/heic", "multipart/form-data; boundary=x"])
-def test_what_curl_sends_is_taken_under_any_content_type(server, tmp_path, kind):
+def test_image_is_taken_under_any_content_type(server, tmp_path, kind):
     picture = photo(tmp_path / "a.png").read_bytes()
     part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
     body = part + picture + b"\r\n--x--\r\n" if kind.startswith("multipart") else picture
@@ -110,13 +103,11 @@ def test_many_clients_at_once_are_all_answered(server, tmp_path, monkeypatch):
     picture = photo(tmp_path / "a.png").read_bytes()
     monkeypatch.setattr(serve, "classify", lambda *_, **__: {"top": []})
     with ThreadPoolExecutor(200) as clients:
-        replies = list(
-            clients.map(lambda _: ask(server, "POST", "/classify", picture, Content_Type="image/png"), range(200))
-        )
+        replies = list(clients.map(lambda _: ask(server, "POST", "/classify", picture), range(200)))
     assert {status for status, _, _ in replies} == {200}
 
 
-def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_is_logged(server, capsys, caplog, monkeypatch):
+def test_fault_is_logged_and_a_client_that_leaves_not(server, capsys, caplog, monkeypatch):
     with socket.create_connection(server.server_address[:2], timeout=10) as client:
         client.sendall(b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nhalf")
     assert ask(server, "GET", "/")[0] == 200
@@ -129,23 +120,12 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_is_logged(serve
     assert "AttributeError" in caplog.text
 
 
-def test_pictures_of_some_clients_are_held_and_of_more_than_decoding_takes_refused(server, tmp_path, monkeypatch):
+def test_pictures_beyond_the_memory_held_are_refused(server, tmp_path, monkeypatch):
     picture = photo(tmp_path / "a.png").read_bytes()
     for held, status in ((4 * int(1e6 * Options.max_megabytes), 200), (MOST_BYTES, 503)):
         monkeypatch.setattr(server, "held", held)
         assert ask(server, "POST", "/classify", picture)[0] == status
         assert server.held == held
-
-
-@pytest.mark.parametrize("part", ["first line", "headers", "body"])
-def test_a_client_that_falls_silent_does_not_keep_its_thread(server, monkeypatch, capsys, part):
-    monkeypatch.setattr("inference.local_server.Handler.timeout", 0.3)
-    with socket.create_connection(server.server_address[:2], timeout=10) as client:
-        whole = b"POST /classify HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
-        client.sendall(whole[: {"first line": 4, "headers": -8, "body": None}[part]])
-        while client.recv(1000):
-            pass
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("path", ["/classify", "/page"])
@@ -161,7 +141,7 @@ def test_a_client_that_falls_silent_does_not_keep_its_thread(server, monkeypatch
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_fault_of_the_program_is_a_line_of_the_answer(server, monkeypatch, caplog, path, error, status):
+def test_outer_fault_is_a_line_of_the_answer(server, monkeypatch, caplog, path, error, status):
     def broken(*_args, **_options):
         raise error
 
@@ -173,7 +153,7 @@ def test_what_is_no_fault_of_the_program_is_a_line_of_the_answer(server, monkeyp
     assert caplog.text == ""
 
 
-def test_how_faithful_maps_are_is_looked_up_once_for_all_pictures(server, tmp_path, monkeypatch):
+def test_faithfulness_is_looked_up_once(server, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(serve, "faithfulness_of", lambda *_: asked.append(1) or "it was measured")
     monkeypatch.setattr(server, "faithful", {})
@@ -184,7 +164,7 @@ def test_how_faithful_maps_are_is_looked_up_once_for_all_pictures(server, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["heic", "text", "cut", "empty", "bomb", "huge"])
-def test_a_file_that_cannot_be_read_is_explained_as_predict_explains_it(server, tmp_path, kind):
+def test_unreadable_file_is_explained_as_by_predict(server, tmp_path, kind):
     file = tmp_path / "a.png"
     content = {
         "heic": b"\0\0\0\x18ftypheic" + bytes(40),
@@ -209,46 +189,37 @@ def test_other_pages_do_not_exist(server):
         assert ask(server, "GET", path)[0] == 404
 
 
-def test_a_model_without_attention_gets_a_heat_map_and_no_page(tmp_path):
-    from inference.serve import classify
-
+def test_model_without_attention_gets_a_heat_map(tmp_path):
     classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
-    result = classify(classifier, photo(tmp_path / "a.png").read_bytes(), top=5, faithful={})
+    result = serve.classify(classifier, photo(tmp_path / "a.png").read_bytes(), top=5, faithful={})
     assert pixels_of(result["heat_map"]).size == pixels_of(result["picture"]).size
     assert not result["attention"]
     assert len(result["top"]) == 3
 
 
-def test_the_command_listens_on_this_machine_only_and_ends_with_ctrl_c(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "main.py", "serve", make_run(tmp_path / "run"), "--port", "0", "--device", "cpu"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=listen_to_ctrl_c,
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            assert "on http://127.0.0.1:" in process.stdout.readline()
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
-            assert (process.returncode, err) == (0, "")
-        finally:
-            process.kill()
+def test_command_listens_on_this_machine_until_ctrl_c(tmp_path, capsys, monkeypatch):
+    serve_forever, hosts = Server.serve_forever, []
+
+    def with_ctrl_c(server):
+        hosts.append(server.server_address[0])
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        serve_forever(server, 0.01)
+
+    monkeypatch.setattr(Server, "serve_forever", with_ctrl_c)
+    code, out, err = call(capsys, "serve", make_run(tmp_path / "run"), "--port", 0, "--device", "cpu")
+    assert (code, err, hosts) == (0, "", ["127.0.0.1"])
+    assert "on http://127.0.0.1:" in out
 
 
-def listen_to_ctrl_c() -> None:
-    """Also where the tests run in the background of a shell, whose children ignore it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
-    run, port = make_run(tmp_path / "run"), server.server_address[1]
-    assert main.main(["serve", str(run), "--port", str(port), "--device", "cpu"]) == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+def test_port_that_is_taken_gets_one_line(server, capsys):
+    port = server.server_address[1]
+    line = refused(capsys, "serve", server.classifier.source, "--port", port, "--device", "cpu")
+    assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
-def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetched(server, tmp_path):
+def test_browser_classifies_and_fetches_nothing_else(server, tmp_path):
     picture = photo(tmp_path / "a <b>.png")
     expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
     with closing(Browser(tmp_path / "profile")) as browser:
@@ -256,9 +227,7 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         browser.wait_for("document.readyState == 'complete' && !!document.getElementById('file')")
         browser.choose_file("#file", picture)
         browser.wait_for("document.getElementById('map').naturalWidth > 0")
-        cells = browser.evaluate("[...document.querySelectorAll('td')].map(cell => cell.textContent).join('|')").split(
-            "|"
-        )
+        cells = browser.evaluate("[...document.querySelectorAll('td')].map(cell => cell.textContent)")
         shown = list(zip(cells[::3], cells[2::3], strict=True))
         assert shown == [(name, f"{100 * probability:.1f} %") for name, probability in expected.ranked]
         assert browser.evaluate("document.getElementById('status').textContent") == "a <b>.png"
@@ -277,7 +246,7 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
 
 
 @pytest.mark.parametrize("path", ["/classify", "/page"])
-def test_a_package_that_is_missing_is_a_line_of_the_answer(server, tmp_path, monkeypatch, path):
+def test_missing_package_is_a_line_of_the_answer(server, tmp_path, monkeypatch, path):
     def broken(*_args, **_options):
         raise MissingPackage("pip install it")
 

@@ -53,7 +53,10 @@ def started():
         yield lambda server: stack.enter_context(running(server))
 
 
-@pytest.fixture(params=[of_serve, of_review(SuspectsPage), of_review(PicksPage)], ids=["serve", "clean", "next"])
+EACH = {"serve": of_serve, "clean": of_review(SuspectsPage), "next": of_review(PicksPage)}
+
+
+@pytest.fixture(params=EACH.values(), ids=EACH)
 def server(request, started):
     return started(request.param())
 
@@ -73,13 +76,13 @@ def server(request, started):
     ids=str,
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
-def test_other_names_and_other_sites_are_refused_on_every_path(server, headers, method):
+def test_other_names_and_sites_are_refused_everywhere(server, headers, method):
     for path in ("/", "/classify", "/page", "/rows", "/decide"):
         assert ask(server, method, path, b"{}" if method == "POST" else None, **headers)[0] == 403
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]"])
-def test_the_page_is_answered_under_each_own_name_and_to_its_own_script(server, name):
+def test_page_is_answered_under_each_own_name(server, name):
     host = f"{name}:{server.port}"
     assert ask(server, Host=host, Origin=f"http://{host}")[0] == 200
 
@@ -106,37 +109,40 @@ def test_head_is_answered_as_get_without_its_body(server):
     assert bare[1]["Content-Length"] == whole[1]["Content-Length"] == str(len(whole[2]))
 
 
-@pytest.mark.parametrize("path", ["/classify", "/page", "/decide"])
-def test_silent_clients_keep_nobody_out(server, monkeypatch, path):
-    monkeypatch.setattr(server, "judged", lambda *_, **__: as_page("judged"), raising=False)
-    monkeypatch.setattr(server, "decide", lambda *_: None, raising=False)
-    monkeypatch.setattr(server, "listed", lambda *_: {}, raising=False)
+@pytest.mark.parametrize(
+    ("name", "path"), [("serve", "/classify"), ("serve", "/page"), ("clean", "/decide"), ("next", "/decide")]
+)
+def test_silent_clients_keep_nobody_out(started, monkeypatch, name, path):
+    server = started(EACH[name]())
+    for method in {"serve": ["judged"]}.get(name, ["decide", "listed"]):
+        monkeypatch.setattr(server, method, lambda *_, **__: as_page("page") if name == "serve" else {})
     begun = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf".encode()
     with ExitStack() as stack:
-        for _ in range(300):
+        for _ in range(150):
             client = stack.enter_context(socket.create_connection(server.server_address[:2], timeout=20))
             client.sendall(begun)
         before = time.monotonic()
-        assert ask(server, "POST", path, b"a picture")[0] in (200, 404)
+        assert ask(server, "POST", path, b"a picture")[0] == 200
         assert time.monotonic() - before < 10
 
 
-def test_a_client_has_thirty_seconds_of_silence_and_two_minutes_for_a_request():
+def test_client_has_30_s_of_silence_and_120_s_in_all():
     assert (Handler.timeout, Handler.whole) == (30, 120)
 
 
 @pytest.mark.parametrize("part", ["first line", "headers", "body"])
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(started, monkeypatch, capsys, part):
-    monkeypatch.setattr(Handler, "whole", 0.5)
+@pytest.mark.parametrize("limit", ["timeout", "whole"], ids=["silent", "trickling"])
+def test_slow_client_is_cut_off(started, monkeypatch, capsys, limit, part):
+    monkeypatch.setattr(Handler, limit, 0.3)
     server = started(Page("127.0.0.1", 0))
     begun = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
-    begun = {"first line": b"", "headers": begun[:-2], "body": begun}[part]
+    begun = {"first line": begun[:4], "headers": begun[:-2], "body": begun}[part]
     with socket.create_connection(server.server_address[:2], timeout=0.05) as client:
         client.sendall(begun)
         until, answer = time.monotonic() + 10, None
         while answer is None and time.monotonic() < until:
             try:
-                client.sendall(b"x")
+                client.sendall(b"x" if limit == "whole" else b"")
                 answer = client.recv(1000)
             except TimeoutError:
                 pass
@@ -154,7 +160,7 @@ def test_an_address_that_is_none_is_one_line(host):
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
-def test_a_server_on_the_other_loopback_address_answers_under_its_own_name(started):
+def test_server_on_ipv6_answers_under_its_own_name(started):
     try:
         server = started(Page("::1", 0))
     except ValueError:
@@ -166,7 +172,7 @@ def test_a_server_on_the_other_loopback_address_answers_under_its_own_name(start
 
 
 @pytest.mark.parametrize("host", ["models.example", "127.0.0.1:7860"])
-def test_a_proxy_whose_address_is_named_hands_requests_on(started, host):
+def test_named_proxy_hands_requests_on(started, host):
     server = Page("127.0.0.1", 0)
     server.origin = "https://models.example"
     started(server)
@@ -182,6 +188,6 @@ def test_a_proxy_whose_address_is_named_hands_requests_on(started, host):
 @pytest.mark.parametrize(
     "url", ["models.example", "https://", "https://a/b", "https://a/", "ftp://a", "*", "https://A"]
 )
-def test_an_address_that_no_browser_sends_is_refused(url):
+def test_origin_that_no_browser_sends_is_refused(url):
     with pytest.raises(OptionError, match="origin"):
         Options(run="run", origin=url)
