@@ -49,7 +49,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
+def test_all_runs_have_one_split_and_equal_budgets(finished):
     runs = runs_below(finished / "runs")
     assert len(runs) == 8
     assert len({(run / "split.csv").read_text() for run in runs}) == 1
@@ -58,7 +58,7 @@ def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
     assert {summary["test"]["n"] for summary in summaries} == {6}  # half of val
 
 
-def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
+def test_rate_of_other_seeds_is_the_best_of_the_first(finished):
     rates: dict[str, dict[int, dict[float, tuple[float, float]]]] = {}
     for run in runs_below(finished / "runs"):
         config, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "summary"))
@@ -69,7 +69,7 @@ def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
         assert list(arm[1]) == [max(arm[0], key=arm[0].__getitem__)]
 
 
-def test_tensorboard_shows_each_run_once_wherever_it_is_opened(finished):
+def test_tensorboard_shows_each_run_once(finished):
     """It follows links: one of them would show its run again. Runs that only tried a rate lie apart."""
     folders = [Path(root) for root, _, _ in os.walk(finished / "runs", followlinks=True)]
     shown = [folder for folder in folders if list(folder.glob("events.out.tfevents.*"))]
@@ -93,17 +93,17 @@ def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
     assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == before
 
 
-def test_all_options_that_mean_nothing_for_finished_runs_are_named_before_anything_is_written(capsys, tmp_path):
-    together = "--labels-per-class 10 --tune-lr on --seeds 7 --jobs 3 --data fashion_mnist"
-    together += " --epochs 3"
-    for words in (together, "--minutes 5", "--on slurm", "--images-seen 500"):
-        code, out, error = call(capsys, "compare", "a", "b", *words.split(), "--output-dir", tmp_path / "runs")
-        assert (code, out, error.count("\n")) == (2, "", 1)
-        assert not {word for word in words.split() if word.startswith("--") and word not in error}
+def test_options_without_effect_on_finished_runs_named(capsys, tmp_path):
+    given = {"labels-per-class": 10, "tune-lr": "on", "seeds": 7, "jobs": 3, "data": "fashion_mnist", "epochs": 3}
+    words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    code, out, error = call(capsys, "compare", "a", "b", *words, "--output-dir", tmp_path / "runs")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert not {name for name in given if f"--{name}" not in error}
     assert not (tmp_path / "runs").exists()
 
 
-def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):
+def test_default_arms_on_photographs(monkeypatch):
+    """The embedded ViT with its weights and without, and a frozen reference."""
     known = [("vit_stem_16", "tiny_imagenet"), ("efficientnet_lite0", "imagenet"), ("efficientnet_lite0", "imagenet")]
     photographs = RunConfig(data=DataConfig(source="path/to/images"))
     monkeypatch.setattr(
@@ -133,14 +133,14 @@ def troubled(tmp_path_factory):
     return out.getvalue(), report.read_text(encoding="utf-8")
 
 
-def test_a_rate_that_diverges_is_named_and_another_is_taken(troubled):
+def test_rate_that_diverges_is_named_and_not_taken(troubled):
     out, page = troubled
     diverged = [line.split() for line in out.splitlines() if "diverged" in line]
     assert [line[-1].rpartition("_")[2] for line in diverged] == ["lr1e+30", "lr1e+30"]
     assert "1e+30" in page
 
 
-def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troubled):
+def test_test_images_trained_on_are_counted(troubled):
     for text in troubled:
         assert "1 of 9 test images are near-duplicates" in text
 
@@ -148,14 +148,12 @@ def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troub
 @pytest.mark.parametrize(
     ("source", "weights", "warned"),
     [
-        ("hymenoptera", "imagenet", True),
-        ("fashion_mnist", "fashion_mnist", True),
-        ("hymenoptera", "fashion_mnist", False),
-        ("fashion_mnist", "imagenet", False),
+        ("hymenoptera", "imagenet", True), ("fashion_mnist", "fashion_mnist", True),
+        ("hymenoptera", "fashion_mnist", False), ("fashion_mnist", "imagenet", False),
         ("digits", "fashion_mnist", False),
     ],
-)
-def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of(source, weights, warned):
+)  # fmt: skip
+def test_arm_pretrained_on_the_test_images_is_named(source, weights, warned):
     request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))
     arms = [SimpleNamespace(resolved=RunConfig(model=ModelConfig(weights=name))) for name in ("none", weights)]
     split = shared_split(DataConfig(source="digits"))

@@ -37,7 +37,7 @@ def documented(command: str) -> list[str]:
     return [field for row in own for field in re.findall(r"`(\w+)`", row.partition(" | ")[0])]
 
 
-def test_a_program_that_runs_check_reads_its_standard_output_as_it_is(tmp_path):
+def test_check_writes_one_document_to_standard_output(tmp_path):
     data = labelled_photos(tmp_path / "data")
     (data / "ant" / "broken.png").write_bytes(b"no picture")
     argv = [sys.executable, "main.py", "check", str(data), "--json", "--workers", "0", "--output", tmp_path / "c.csv"]
@@ -51,7 +51,7 @@ def test_a_program_that_runs_check_reads_its_standard_output_as_it_is(tmp_path):
     assert "Training would be wrong" in done.stderr
 
 
-def test_check_of_a_clean_set_names_no_file_that_is_not_there(tmp_path, capsys, monkeypatch):
+def test_check_of_a_clean_set_names_no_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = call(
         capsys, "check", labelled_photos(tmp_path / "data", n=12), "--json", "--workers", 0, "--no-near"
@@ -59,7 +59,7 @@ def test_check_of_a_clean_set_names_no_file_that_is_not_there(tmp_path, capsys, 
     assert (code, document(out)["findings"], document(out)["csv"]) == (0, [], None)
 
 
-def test_evaluate_gives_every_number_and_names_its_files(run, tmp_path, capsys):
+def test_evaluate_gives_each_number_and_names_files(run, tmp_path, capsys):
     data = labelled_photos(tmp_path / "data", classes=CLASSES[:2])
     code, out, err = call(capsys, "evaluate", run, "--data", data, "--output", tmp_path / "eval", "--json")
     found = document(out)
@@ -72,7 +72,7 @@ def test_evaluate_gives_every_number_and_names_its_files(run, tmp_path, capsys):
     assert all(Path(path).is_file() for path in scored["files"])
 
 
-def test_compare_gives_a_row_for_each_arm_and_the_verdict_on_each_pair(tmp_path, capsys):
+def test_compare_gives_each_arm_and_each_verdict(tmp_path, capsys):
     runs = [
         finished_run(tmp_path / f"a run {seed} {lr}", labels=LABELS, correct=[seed == 0 or lr == 0.1] * 12, seed=seed,
                      options={"lr": lr})
@@ -94,7 +94,7 @@ def test_compare_gives_a_row_for_each_arm_and_the_verdict_on_each_pair(tmp_path,
 
 
 @pytest.mark.slow
-def test_compare_says_what_it_trains_on_standard_error_alone(tmp_path, capsys):
+def test_compare_says_its_progress_on_standard_error(tmp_path, capsys):
     data = class_folders(tmp_path / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6})
     small = ("--image-size", 16, "--epochs", 1, "--workers", 0, "--device", "cpu", "--tb", "scalars")
     arms = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--seeds", 1, "--tune-lr", "off", "--jobs", 2)
@@ -109,31 +109,25 @@ def test_compare_says_what_it_trains_on_standard_error_alone(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("check", "nowhere"),
-        ("evaluate", "nowhere.safetensors"),
-        ("compare", "nowhere", "nowhere_else"),
-        ("check", "digits", "--sample", "0"),
-    ],
+    ["check nowhere", "evaluate nowhere.pth", "compare nowhere nowhere_else", "check digits --sample 0"],
 )
-def test_an_error_leaves_standard_output_empty_and_has_the_exit_code_that_it_has_without(
-    words, tmp_path, capsys, monkeypatch
-):
+def test_error_leaves_standard_output_empty(words, tmp_path, capsys, monkeypatch):
+    """And has the exit code that it has without --json."""
     monkeypatch.chdir(tmp_path)
-    code, _, plain_err = call(capsys, *words)
-    json_code, out, err = call(capsys, *words, "--json")
+    code, _, plain_err = call(capsys, *words.split())
+    json_code, out, err = call(capsys, *words.split(), "--json")
     assert code in (2, 3)
     assert (json_code, out, err) == (code, "", plain_err)
 
 
-def test_an_error_after_the_screens_leaves_standard_output_empty(capsys):
+def test_late_error_leaves_standard_output_empty(capsys):
     with pytest.raises(ZeroDivisionError), json_document(JsonOption(json=True)) as filled:
         print("a screen")
         filled["half"] = 1 / 0
     assert capsys.readouterr() == ("", "a screen\n")
 
 
-def test_a_number_that_is_not_finite_is_null(capsys):
+def test_number_that_is_not_finite_is_null(capsys):
     with json_document(JsonOption(json=True)) as filled:
         filled.update(a=float("nan"), b=[float("-inf"), np.float32("inf"), 1.5], c={"d": (np.int64(3), np.bool_(True))})
     assert document(capsys.readouterr().out) == {"a": None, "b": [None, None, 1.5], "c": {"d": [3, True]}}

@@ -29,7 +29,7 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_every_option_with_a_path_is_known_as_one_to_read_or_to_write():
+def test_every_path_is_known_as_read_or_written():
     for name in main.COMMANDS:
         for option in on_line(main.module_of(name).Options):
             if Path in kinds(option.kind):
@@ -69,7 +69,7 @@ def test_every_option_with_a_path_is_known_as_one_to_read_or_to_write():
         "pack photos photos/shards",
     ],
 )
-def test_an_output_that_is_an_input_is_refused_before_anything_is_written(made, monkeypatch, capsys, words):
+def test_output_that_is_an_input_is_refused(made, monkeypatch, capsys, words):
     monkeypatch.chdir(made)
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     code, out, err = call(capsys, *words.split())
@@ -87,7 +87,7 @@ def test_an_output_that_is_an_input_is_refused_before_anything_is_written(made, 
         "summary",
     ],
 )
-def test_what_a_command_wrote_is_written_again(made, monkeypatch, capsys, words):
+def test_own_output_is_written_again(made, monkeypatch, capsys, words):
     monkeypatch.chdir(made)
     for _ in range(2):
         code, _, err = call(capsys, *words.split())
@@ -101,7 +101,7 @@ def files(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "export"])
-def test_a_command_that_was_killed_at_any_moment_may_be_repeated(tmp_path, command):
+def test_command_killed_at_any_moment_may_be_repeated(tmp_path, command):
     run, pictures = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos")
     of_run = {name: path.read_bytes() for name, path in files(run).items()}
     argv: list = {

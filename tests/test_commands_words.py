@@ -14,24 +14,25 @@ from fake_sets import class_folders, zip_folder
 
 import main
 from commands.arguments import TrainOptions
-from commands.parser import help_of, kinds, on_line, parse, read
+from commands.parser import help_of, kinds, on_line, parse, read, text_of
 from common.errors import OptionError
 from common.options import Positional, options_of
 from common.shell import PROGRAM, VERSION
+from datasets.sources.image_folder import read_image_folder
 from trainers import run_engines
 from trainers.config import RunConfig, load_config
+from trainers.reporting.explanations.methods import BEST_FIRST, METHODS
 
-MKDIR = os.mkdir
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_version_names_the_application_and_what_it_stands_on(capsys):
+def test_version_names_the_application_and_torch(capsys):
     assert main.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"vit-train {VERSION}, torch 2.")
 
 
 @pytest.mark.parametrize("words", [[], ["train"], ["--version"]], ids=["bare", "train", "version"])
-def test_a_python_without_the_libraries_is_told_which_one_has_them(words):
+def test_python_without_torch_names_one_that_has_it(words):
     bare = [sys.executable, "-S", str(ROOT / "main.py"), *words]  # -S: no site-packages
     process = subprocess.run(bare, capture_output=True, text=True, check=False)
     assert process.returncode == 2
@@ -44,19 +45,16 @@ def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
     words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 1 --device cpu --workers 0 --tb scalars".split()
     words += ["--output-dir", str(tmp_path / "runs")]
     assert main.main(["train", *words, "--seeds", "2", "--seed", "3"]) == 0
-    out = capsys.readouterr().out
-    assert "2 seeds: mean (standard deviation)" in out
+    assert "2 seeds: mean (standard deviation)" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "runs" / "set").iterdir()} >= {"vit_micro_2_s3", "vit_micro_2_s4"}
     with pytest.raises(OptionError, match="seeds=0 must be at least 1"):
         parse(TrainOptions, ["--seeds", "0"], prog="train")
 
 
 @pytest.mark.parametrize(("name", "head"), [("x.heic", b"\0\0\0\x18ftypheic"), ("x.gif", b"GIF89a")])
-def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, tmp_path, name, head):
+def test_pictures_of_a_kind_not_read_are_named(capsys, tmp_path, name, head):
     root = class_folders(tmp_path / "set", {"a": 12, "b": 12})
     (root / "a" / name).write_bytes(head + b"\0" * 50)
-    from datasets.sources.image_folder import read_image_folder
-
     (note,) = read_image_folder(root).usable().notes
     assert f"a/{name}" in note
     assert "convert it to JPEG or PNG" in note
@@ -77,34 +75,27 @@ def test_a_place_that_cannot_be_written_to_is_named(capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: /dev/null/runs")
 
 
-def test_a_full_disk_is_answered_with_the_option_that_names_another():
+def test_full_disk_names_the_option_for_another():
     assert "--output-dir" in main.reason(OSError(errno.ENOSPC, "No space left on device", "runs"))
     assert "--output-dir" not in main.reason(PermissionError(errno.EACCES, "Permission denied", "model.pt"))
 
 
 @pytest.mark.parametrize("option", ["--output-dir", "--data-root"])
-def test_a_place_without_permission_to_write_is_answered_with_the_option_too(tmp_path, monkeypatch, capsys, option):
-    access = os.access  # root may write everywhere
+def test_place_without_permission_names_the_option(tmp_path, monkeypatch, capsys, option):
+    def refuse_all(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    zipped = zip_folder(class_folders(tmp_path / "set", {"a": 12, "b": 12}), tmp_path / "set.zip")
+    data, access = zipped if option == "--data-root" else "digits", os.access  # root may write everywhere
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
     monkeypatch.setattr(os, "mkdir", refuse_all)
-    data = zip_folder(class_folders_of(tmp_path), tmp_path / "set.zip") if option == "--data-root" else "digits"
     words = ["train", str(data), "--model", "vit_micro_2", "--epochs", "1", "--device", "cpu", "--workers", "0"]
     assert main.main([*words, "--output-dir", str(tmp_path / "runs"), "--data-root", str(tmp_path / "data")]) in (3, 4)
     err = capsys.readouterr().err
     assert (option in err, err.count("\n")) == (True, 1), err
 
 
-def refuse_all(path, *_, **__):
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-
-def class_folders_of(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "mkdir", MKDIR)
-        return class_folders(folder / "set", {"a": 12, "b": 12})
-
-
-def test_a_run_whose_checkpoint_fills_the_disk_names_the_option(tmp_path, monkeypatch, capsys):
+def test_checkpoint_that_fills_the_disk_names_option(tmp_path, monkeypatch, capsys):
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
@@ -115,13 +106,13 @@ def test_a_run_whose_checkpoint_fills_the_disk_names_the_option(tmp_path, monkey
     assert ("--output-dir" in err, "[Errno" in err, ".safetensors" in err) == (True, False, True), err
 
 
-def test_an_interruption_is_said_below_the_sign_that_a_terminal_shows(monkeypatch, capsys):
+def test_interruption_is_said_below_the_sign_of_ctrl_c(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main.complain("interrupted by SIGINT", 130) == 130
     assert capsys.readouterr().err.startswith("\nerror: ")
 
 
-def test_a_tilde_is_the_home_folder_in_every_word_that_is_a_path(monkeypatch):
+def test_tilde_is_the_home_folder_in_every_path(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     tried = 0
     for name in main.COMMANDS:
@@ -133,7 +124,7 @@ def test_a_tilde_is_the_home_folder_in_every_word_that_is_a_path(monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["~/x", Path("~/x")])
-def test_a_tilde_is_the_home_folder_in_files_and_in_python(monkeypatch, given):
+def test_tilde_is_the_home_folder_in_files_and_python(monkeypatch, given):
     monkeypatch.setenv("HOME", "/home/me")
     paths = [option for option in options_of(RunConfig) if Path in kinds(option.kind)]
     assert len(paths) >= 4
@@ -152,7 +143,7 @@ def shown(name: str, monkeypatch, *, everything: bool, width: int = 80) -> list[
 
 
 @EACH
-def test_every_option_stands_in_the_whole_help_with_a_sentence(name, monkeypatch):
+def test_every_option_has_a_sentence_in_the_whole_help(name, monkeypatch):
     text = "\n".join(shown(name, monkeypatch, everything=True))
     for option in on_line(CLASSES[name]):
         start = option.arg.metavar if Positional in option.marks else rf"(-\w( .*)?, )?{option.flag}"
@@ -162,7 +153,7 @@ def test_every_option_stands_in_the_whole_help_with_a_sentence(name, monkeypatch
 
 @EACH
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_first_screen_fits_and_says_how_many_options_there_are(name, width, monkeypatch):
+def test_first_screen_fits_and_counts_the_options(name, width, monkeypatch):
     screen = shown(name, monkeypatch, everything=False, width=width)
     assert max(map(len, screen)) <= width
     assert len(screen) <= 24
@@ -189,7 +180,7 @@ def test_the_examples_parse(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["train", "-h"], ["predict", "--help"], ["compare", "--help-all"]])
-def test_help_goes_to_standard_output_with_exit_code_0(words, capsys):
+def test_help_goes_to_standard_output(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main.main(words)
     assert not stop.value.code
@@ -197,10 +188,7 @@ def test_help_goes_to_standard_output_with_exit_code_0(words, capsys):
 
 
 def test_explain_lists_the_methods_that_there_are():
-    from commands.explain import Options
-    from commands.parser import text_of
-    from trainers.reporting.explanations.methods import BEST_FIRST, METHODS
-
+    Options = CLASSES["explain"]
     text = next(text_of(option, everything=True) for option in on_line(Options) if option.flag == "--method")
     listed = text.partition(": ")[2].partition(" [")[0].replace(" or ", " ")
     assert re.findall(r"[a-z]+(?:-[a-z]+)*", listed) == ["auto", *METHODS]

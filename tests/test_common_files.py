@@ -32,8 +32,6 @@ from trainers.reporting.tensorboard import RunLoggers
 from trainers.storage.run_folder import RunFolder, write_json
 from trainers.system.process import leave_full_disks_to_writers
 
-pytestmark = pytest.mark.drawn
-
 YESTERDAY = "yesterday's table\n"
 
 
@@ -63,7 +61,7 @@ WRITERS = {
 }
 
 
-def test_a_disk_that_fills_up_keeps_the_file_of_yesterday_and_leaves_nothing_else(tmp_path):
+def test_full_disk_keeps_the_old_file_alone(tmp_path):
     lost = []
     for name, write in WRITERS.items():
         path = tmp_path / name / name
@@ -76,7 +74,7 @@ def test_a_disk_that_fills_up_keeps_the_file_of_yesterday_and_leaves_nothing_els
     assert not lost
 
 
-def test_a_table_that_does_not_fit_is_refused_in_one_line_and_the_old_one_stays(tmp_path, capsys):
+def test_table_that_does_not_fit_leaves_the_old_one(tmp_path, capsys):
     run, pictures, table = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos"), tmp_path / "table.csv"
     photo(pictures / "ant" / "copy.png", seed=0)
     for words in (["predict", run, pictures, "--output", table], ["check", pictures, "--output", table]):
@@ -89,15 +87,18 @@ def test_a_table_that_does_not_fit_is_refused_in_one_line_and_the_old_one_stays(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_new_file_has_the_mode_that_the_umask_gives_and_a_link_stays_one(tmp_path):
+def test_new_file_or_folder_has_the_mode_of_the_umask(tmp_path):
+    """A link stays one."""
     (tmp_path / "link.csv").symlink_to("table.csv")
     umask = os.umask(0o027)
     try:
         write_text(tmp_path / "link.csv", "new\n")
+        with temporary_folder(tmp_path / "set") as aside:
+            settle(aside, tmp_path / "set")
     finally:
         os.umask(umask)
     assert (tmp_path / "link.csv").is_symlink()
-    assert stat.S_IMODE((tmp_path / "table.csv").stat().st_mode) == 0o640
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("table.csv", "set")] == [0o640, 0o750]
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
@@ -122,7 +123,7 @@ def leave(place, kind):
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_killed_writer_left_goes_after_a_day_and_a_writer_of_today_keeps_its_own(tmp_path, kind):
+def test_leftovers_of_a_killed_writer_go_after_a_day(tmp_path, kind):
     fresh, old = leave(tmp_path / "table.csv", kind), leave(tmp_path / "table.csv", kind)
     os.utime(old, (0, time.time() - 90_000))
     if kind == "file":
@@ -145,7 +146,7 @@ def test_equal_process_numbers_make_no_equal_names(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [236, 255])
-def test_the_longest_names_that_a_disk_takes_are_written_to(tmp_path, length):
+def test_longest_file_names_are_written_to(tmp_path, length):
     table, folder = (tmp_path / f"{letter * (length - 4)}.csv" for letter in "ab")
     write_text(table, "whole\n")
     with temporary_folder(folder) as aside:
@@ -153,18 +154,8 @@ def test_the_longest_names_that_a_disk_takes_are_written_to(tmp_path, length):
     assert sorted(tmp_path.iterdir()) == [table, folder]
 
 
-def test_a_folder_has_the_mode_that_the_umask_gives(tmp_path):
-    umask = os.umask(0o027)
-    try:
-        with temporary_folder(tmp_path / "set") as aside:
-            settle(aside, tmp_path / "set")
-    finally:
-        os.umask(umask)
-    assert stat.S_IMODE((tmp_path / "set").stat().st_mode) == 0o750
-
-
 @pytest.mark.parametrize("fault", [errno.EINVAL, errno.ENOTSUP, errno.EIO], ids=errno.errorcode.get)
-def test_a_disk_that_cannot_flush_a_folder_takes_files(tmp_path, monkeypatch, fault):
+def test_disk_that_cannot_flush_a_folder_takes_files(tmp_path, monkeypatch, fault):
     def no_folder(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(fault, os.strerror(fault))
@@ -175,7 +166,7 @@ def test_a_disk_that_cannot_flush_a_folder_takes_files(tmp_path, monkeypatch, fa
 
 
 @pytest.mark.parametrize(("fault", "passes"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
-def test_a_disk_without_flushing_takes_files_and_one_that_fails_is_an_error(tmp_path, monkeypatch, fault, passes):
+def test_disk_without_flushing_passes_and_a_fault_not(tmp_path, monkeypatch, fault, passes):
     def broken(descriptor):
         raise OSError(fault, os.strerror(fault))
 
@@ -190,7 +181,7 @@ def test_a_full_device_is_named(tmp_path):
         write_text(Path("/dev/full"), "too much")
 
 
-def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys):
+def test_export_to_a_full_disk_leaves_nothing(tmp_path, capsys):
     run, target = make_run(tmp_path / "run"), tmp_path / "model.safetensors"
     with full_disk(4096):
         code = main.main(["export", str(run), "--output", str(target)])
@@ -223,17 +214,14 @@ def printed(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(
-    "write",
-    [curves_of_a_run, means_of_a_comparison],
-)
-def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_path, printed, write):
+@pytest.mark.parametrize("write", [curves_of_a_run, means_of_a_comparison])
+def test_curves_that_do_not_fit_print_no_traceback(tmp_path, printed, write):
     with full_disk(), pytest.raises(OSError, match="File too large"):
         write(tmp_path / "tb")
     assert not printed
 
 
-def test_an_error_in_a_thread_of_a_programs_own_is_printed(printed):
+def test_error_in_a_programs_own_thread_is_printed(printed):
     def lose_the_server():
         raise ConnectionResetError("my label server is down")
 
@@ -247,7 +235,5 @@ def test_a_bracket_in_a_name_means_itself(tmp_path):
     for name in ("my [set]/0.tar", "my [set]/1.tar", "img1.png", "img2.png", "a[1]/b1.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = {
-        pattern: len(matching(str(tmp_path / pattern))) for pattern in ("my [set]/*.tar", "img[12].png", "a[1]/b*")
-    }
-    assert [*found.values()] == [2, 2, 1]
+    for pattern, count in {"my [set]/*.tar": 2, "img[12].png": 2, "a[1]/b*": 1}.items():
+        assert len(matching(str(tmp_path / pattern))) == count, pattern

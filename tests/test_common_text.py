@@ -13,12 +13,12 @@ from common.tables import csv_text
 from common.text import printable, wrapped
 
 
-def test_what_cannot_be_printed_becomes_its_code_on_one_line():
+def test_unprintable_text_becomes_its_code():
     assert printable("größe 猫 'a\"") == "größe 猫 'a\""
     assert printable("a\nb\x1b\t\udcff\u200b") == r"a\nb\x1b\t\udcff\u200b"
 
 
-def test_a_csv_text_reads_back_and_ends_its_lines_with_a_line_feed():
+def test_csv_text_reads_back_with_line_feeds():
     rows = [["a,b", 'say "hi"', "two\nlines"], [1, 0.5, ""]]
     text = csv_text(["x", "y", "z"], iter(rows))
     assert text.startswith("x,y,z\n")
@@ -27,7 +27,7 @@ def test_a_csv_text_reads_back_and_ends_its_lines_with_a_line_feed():
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "quo'te", 'dou"ble', "größe 猫", "$HOME;", "new\nline", ""])
-def test_the_shell_reads_a_quoted_word_back_as_it_was(name):
+def test_shell_reads_a_quoted_word_back(name):
     said = subprocess.run(["bash", "-c", typed("printf", "%s", name)], capture_output=True, check=True)
     assert os.fsdecode(said.stdout) == name
 
@@ -37,7 +37,7 @@ def test_a_path_that_begins_like_an_option_is_none():
     assert command("train", "--data", Path("my photos")) == f"{PROGRAM} train --data 'my photos'"
 
 
-def test_a_narrow_terminal_breaks_sentences_and_leaves_tables_commands_and_pipes(monkeypatch):
+def test_narrow_terminal_breaks_sentences_alone(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     sentence = "     note  " + "a word and vit_stem_16-tiny_imagenet.safetensors " * 2
     assert wrapped(sentence) == sentence
@@ -49,7 +49,7 @@ def test_a_narrow_terminal_breaks_sentences_and_leaves_tables_commands_and_pipes
         assert wrapped(kept) == kept
 
 
-def test_a_terminal_narrower_than_the_indent_has_a_line_for_each_word(monkeypatch):
+def test_terminal_narrower_than_the_indent(monkeypatch):
     monkeypatch.setenv("COLUMNS", "8")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert wrapped("epoch      one two", indent=11).split("\n") == ["epoch      one", " " * 11 + "two"]
