@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def test_options_that_a_help_names_can_be_typed(name):
 
 
 @pytest.mark.parametrize("foreign", ELSEWHERE)
-def test_the_option_named_for_a_foreign_one_is_taken(foreign, capsys):
+def test_option_named_for_a_foreign_one_is_taken(foreign, capsys):
     for name, line in LINES.items():
         if foreign not in line:
             here = re.findall(r"here it is (--[a-z-]+)", call(capsys, name, foreign, "x")[2])
@@ -67,19 +66,21 @@ def test_the_option_named_for_a_foreign_one_is_taken(foreign, capsys):
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "helps"),
     [
-        lambda output: free_folder(output, "digits", "compare"),
-        lambda output: plan_run_directory(RunConfig(output=replace(output, auto_resume=True))),
+        pytest.param(lambda output: free_folder(output, "digits", "compare"), False, id="a comparison"),
+        pytest.param(lambda output: plan_run_directory(RunConfig(output=output)), True, id="a run"),
+        pytest.param(
+            lambda output: plan_run_directory(RunConfig(output=replace(output, auto_resume=True))), False, id="with it"
+        ),
     ],
-    ids=["a comparison", "with auto-resume"],
 )
-def test_auto_resume_is_advised_only_where_it_helps(tmp_path, place: Callable[[OutputConfig], Path]):
+def test_auto_resume_is_advised_only_where_it_helps(tmp_path, place, helps):
     (tmp_path / "digits" / "r").mkdir(parents=True)
     (tmp_path / "digits" / "r" / "config.json").touch()
     with pytest.raises(OptionError, match="--run-name") as refused:
         place(OutputConfig(output_dir=tmp_path, run_name="r"))
-    assert "--auto-resume" not in str(refused.value)
+    assert ("--auto-resume" in str(refused.value)) is helps
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +102,7 @@ def quick(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "good"),
-    [("photos", True), ("my photos", True), ("größe 'x'", False), ("-rf", False), ("a;b $HOME", False)],
+    [("my photos", True), ("größe 'x'", False), ("-rf", False)],
 )
 def test_check_leads_to_train_and_to_predict(tmp_path, monkeypatch, capsys, name, good):
     monkeypatch.chdir(tmp_path)
@@ -119,7 +120,7 @@ def test_check_leads_to_train_and_to_predict(tmp_path, monkeypatch, capsys, name
     assert "of 14 images whose folder names their class" in error
 
 
-def test_of_a_damaged_set_train_prints_the_check_of_it(tmp_path, monkeypatch, capsys):
+def test_train_on_a_damaged_set_prints_its_check(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = class_folders(tmp_path / "it's", {"a": 14, "b": 14})
     table = folder / "two ways.csv"
@@ -212,7 +213,7 @@ ADVICE = [
     (TRAIN + "--augment none --config {folder}/mixed.toml", TRAIN + "--augment none --config {folder}/unmixed.toml"),
     (TRAIN + "--select last --patience 3", TRAIN + "--select last"),
     (TRAIN + "--seeds 2 --folds 3", TRAIN + "--seeds 2"),
-    (TRAIN + "--device cuda", TRAIN + "--device cpu"),
+    ("train digits --epochs 1 --device cuda", "train digits --epochs 1 --device cpu"),
     (TRAIN + "--learning-rate 0.1", TRAIN + "--lr 0.1"),
     (OPEN + "--model vit_micro_2 --weights fashion_mnist", OPEN + "--model vit_nano_8 --weights fashion_mnist"),
     (TRAIN + "--output-dir {folder}/runs --run-name r", TRAIN + "--output-dir {folder}/runs --run-name q"),
@@ -249,7 +250,8 @@ def test_what_an_error_advises_gets_further(words, then, folder, tmp_path, monke
         monkeypatch.setattr(place, further)
     code, out, err = call(capsys, *words.format(folder=folder).split())
     said = {*FLAG.findall(out + err)}
-    assert code in (2, 3) or "nothing to do" in out, (code, out, err)
+    mistaken = (code in (2, 3), err[:7], err.count("\n")) == (True, "error: ", 1)
+    assert mistaken or "nothing to do" in out, (code, out, err)
     changed = ({*FLAG.findall(words)} ^ {*FLAG.findall(then)}) - {"--config"}
     assert changed <= said, (changed, err)
     try:
