@@ -97,19 +97,22 @@ def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], 
     return [replace(read_run(each), arm=name) for each in folders]
 
 
-def arm_in_memory(name: str, correct: np.ndarray, labels: np.ndarray | None = None) -> list[FinishedRun]:
+def arm_in_memory(
+    name: str, correct: np.ndarray, labels: np.ndarray | None = None, *, passes: float = 1, history: Sequence = ({},)
+) -> list[FinishedRun]:
     """The runs of an arm without files, which are right where `correct` (K, N) says so, else one class further."""
     classes, images = ("a", "b", "c"), correct.shape[1]
     labels = np.zeros(images, np.int64) if labels is None else labels
     costs = {
-        "images_seen": images,
+        "images_seen": passes * images,
         "images": {"train": images},
         "seconds": 1.0,
         "parameters": 1,
         "trainable": 1,
         "best": {"epoch": 1},
     }
-    known = {"config": {"train": {"lr": 0.1, "epochs": 1}}, "summary": costs, "meta": {}, "history": [{}]}
+    train = {"lr": 0.1, "epochs": 1, "start_head": None}
+    known = {"config": {"train": train}, "summary": costs, "meta": {}, "history": list(history)}
     runs = []
     for seed, row in enumerate(correct):
         saved = (tuple(map(str, range(images))), labels, (labels + ~row) % 3, np.full((images, 3), 1 / 3), classes)
