@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from simulated_groups import equal_arms, told_apart
-from small_comparison import arm_of, comparison_of, finished_run, pairs_in_memory
+from small_comparison import arm_in_memory, arm_of, comparison_of, finished_run, pairs_in_memory
 
 from comparison.announcement import ASSUMED, assumed, power_line
 from comparison.results import rows_of
@@ -103,7 +103,7 @@ def test_a_run_reads_its_groups_from_split_csv(tmp_path):
 
 
 def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
-    first, second = equal_arms(20, 5, seeds=3, agree=True, generator=np.random.default_rng(2))
+    first, second = equal_arms(20, 5, seeds=2, agree=True, generator=np.random.default_rng(2))
     labels, groups = [0, 1] * 50, [f"g{row // 5:02d}" for row in range(100)]
     both = [
         comparison_of((None, tuple(
@@ -125,7 +125,7 @@ def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
     assert "group" not in " ".join(notes(alone))
 
 
-CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
+CONDITIONS = 6
 
 
 def mostly_agreeing_arms(generator, *, seeds=3, images=300, of_run=0.2):
@@ -156,9 +156,9 @@ def borderline(conditions=CONDITIONS):
     return [(right, worse)] + [(right, right)] * (conditions - 1)
 
 
-def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_five(tmp_path):
+def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_five():
     conditions = [
-        (place, tuple(arm_of(tmp_path / str(place), *named, LABELS) for named in zip("ab", arms, strict=True)))
+        (place, [arm_in_memory(*named) for named in zip("ab", arms, strict=True)])
         for place, arms in enumerate(borderline(), 1)
     ]
     report = comparison_of(*conditions)

@@ -2,6 +2,7 @@ import csv
 import io
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,8 @@ from comparison.results import rows_of
 from comparison.verdict import last_screen
 from trainers.statistics import wilson
 
-LABELS = [row % 3 for row in range(60)]
+LABELS = np.arange(60) % 3
+in_memory = partial(arm_in_memory, labels=LABELS)
 
 
 def outcomes(share, *, seeds=3, seed=0):
@@ -62,21 +64,11 @@ def test_of_two_arms_the_last_screen_has_a_line_with_both_accuracies_the_differe
 
 
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory):
+def crowd():
     """Three arms with long and hostile names under three conditions."""
-    folder = tmp_path_factory.mktemp("crowd")
     names = ("vit_b_16 weights=none | `a` *b* trainable=last:4 image_size=224", 'a "b", <script>\n', "größe 中文")
-    conditions = [
-        (
-            count,
-            tuple(
-                arm_of(folder / str(count), name, outcomes(0.3 + 0.2 * index, seed=index), LABELS)
-                for index, name in enumerate(names)
-            ),
-        )
-        for count in (5, 20, None)
-    ]
-    return comparison_of(*conditions, warnings=("test images are <copies>",), protocol=("equal budget",))
+    arms = [in_memory(name, outcomes(0.3 + 0.2 * index, seed=index), passes=10) for index, name in enumerate(names)]
+    return comparison_of(*((count, arms) for count in (5, 20, None)))
 
 
 def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(crowd, two):
@@ -87,15 +79,13 @@ def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(c
     assert sum(line.startswith(("     5", "    20", "   all")) for line in last_screen(crowd)) == 9
 
 
-@pytest.mark.parametrize("length", [3, 30, 60])
+@pytest.mark.parametrize("length", [3, 60])
 @pytest.mark.parametrize("arms", [2, 3, 5])
-def test_names_in_the_last_screen_are_whole_and_never_equal(tmp_path, arms, length):
+def test_names_in_the_last_screen_are_whole_and_never_equal(arms, length):
     """Two networks of one family were both called "efficientne… head only"."""
     names = [f"{'efficientnet_lite' * 4}"[:length] + f"{number} pretrained, head only" for number in range(arms)]
-    arms_made = (
-        arm_of(tmp_path, name, outcomes(0.3 + 0.1 * place, seed=place), LABELS) for place, name in enumerate(names)
-    )
-    lines = [*last_screen(comparison_of((None, tuple(arms_made))))]
+    made = [in_memory(name, outcomes(0.3 + 0.1 * place, seed=place)) for place, name in enumerate(names)]
+    lines = [*last_screen(comparison_of((None, made)))]
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert all(name in text for name in names)
@@ -104,15 +94,14 @@ def test_names_in_the_last_screen_are_whole_and_never_equal(tmp_path, arms, leng
         assert len({line.split("  ")[0] for line in table}) == arms
 
 
-def test_identical_arms_are_called_the_same(tmp_path):
-    arms = tuple(arm_of(tmp_path, name, outcomes(0.5, seeds=1), LABELS) for name in "ab")
-    comparison = comparison_of((None, arms))
+def test_identical_arms_are_called_the_same():
+    comparison = comparison_of((None, [in_memory(name, outcomes(0.5, seeds=1)) for name in "ab"]))
     assert rows_of(comparison.table)[1].verdict == "same"
     assert rows_of(comparison.table)[1].p == 1
     assert "no clear winner" in [*last_screen(comparison)][1]
 
 
-@pytest.mark.parametrize("seeds", range(1, 9))
+@pytest.mark.parametrize("seeds", [1, 2, 8])
 def test_the_interval_of_the_worst_class_is_of_all_its_images_however_many_seeds(seeds):
     of_class, wrong = 10, {0: 1, seeds - 1: 2}  # the mistakes of a run fall on one class
     right = np.ones((seeds, 3 * of_class), bool)

@@ -3,18 +3,19 @@
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy.stats import norm
-from small_comparison import arm_of, comparison_of, pairs_in_memory
+from small_comparison import arm_in_memory, comparison_of, pairs_in_memory
 
 from comparison.announcement import ASSUMED, power_line
 from comparison.results import improvement_at_end, rows_of
 from comparison.verdict import card, headline, last_screen, not_converged, notes, pair_sentence
 from trainers.statistics import LEVEL, Spread, estimate
 
-LABELS = [row % 3 for row in range(60)]
+arm = partial(arm_in_memory, labels=np.arange(60) % 3)
 
 
 def right(count, *, shift=0):
@@ -22,40 +23,24 @@ def right(count, *, shift=0):
     return np.array([(np.arange(60) + shift + seed) % 60 < count for seed in range(3)])
 
 
-def comparison(tmp_path, **arms):
-    made = tuple(arm_of(tmp_path / name, name, correct, LABELS) for name, correct in arms.items())
-    return comparison_of((None, made))
+def comparison(**arms):
+    return comparison_of((None, [arm(name, correct, passes=10) for name, correct in arms.items()]))
 
 
 @pytest.mark.parametrize(
     ("arms", "sentence"),
     [
-        (
-            {"a": right(20), "b": right(57)},
-            r"b wins: 95.0% against 33.3% for a \(\+61.7 points, 95% interval .*\)\.",
-        ),
-        (
-            {"b": right(57), "a": right(20)},
-            r"b wins: 95.0% against 33.3% for a \(\+61.7 points, 95% interval .*\)\.",
-        ),
+        ({"a": right(20), "b": right(57)}, "b wins: 95.0% against 33.3% for a (+61.7 points, 95% interval ...)."),
+        ({"b": right(57), "a": right(20)}, "b wins: 95.0% against 33.3% for a (+61.7 points, 95% interval ...)."),
         (
             {"a": right(54), "b": right(55, shift=30)},
-            r"No clear winner: b 91.7%, a 90.0% \(\+1.7 points, 95% interval -.* to .*\); .*",
+            "No clear winner: b 91.7%, a 90.0% (+1.7 points, 95% interval -... to ...); ...",
         ),
         ({"a": right(55), "b": right(55)}, "No difference: a and b are right on the same of 60 test images."),
         (
             {"a": right(10)[:1], "b": right(57)[:1]},
-            r"b wins: 95.0% against 16.7% for a \(\+78.3 points, 95% interval .*\); one seed .*",
+            "b wins: 95.0% against 16.7% for a (+78.3 points, 95% interval ...); one seed ...",
         ),
-    ],
-)
-def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference(tmp_path, arms, sentence):
-    assert re.fullmatch(sentence, headline(comparison(tmp_path, **arms)))
-
-
-@pytest.mark.parametrize(
-    ("arms", "sentence"),
-    [
         (
             {"a": right(10), "b": right(57), "c": right(30)},
             "Use b (95.0% of 60 test images right): 45.0 points more than the next, c.",
@@ -70,9 +55,10 @@ def test_of_two_arms_the_winner_is_named_with_both_accuracies_and_the_difference
             "c (90.0%).",
         ),
     ],
+    ids=["second", "first", "unclear", "same", "one seed", "best of three", "may be as good", "as good"],
 )
-def test_of_more_arms_the_most_accurate_is_to_be_used_with_those_that_may_be_as_good(tmp_path, arms, sentence):
-    assert headline(comparison(tmp_path, **arms)) == sentence
+def test_headline_names_winner_or_models_to_use(arms, sentence):
+    assert re.fullmatch(re.escape(sentence).replace(r"\.\.\.", ".*"), headline(comparison(**arms)))
 
 
 def sentence_on(first, second, **options):
@@ -104,7 +90,7 @@ def runs(*shares, images=1000, seeds=10, seed=0):
 
 def test_the_predicted_power_is_that_of_simulated_comparisons():
     told, parts = [], []
-    for seed in range(300):
+    for seed in range(150):
         first, second = runs(0.8, 0.83, images=300, seeds=5, seed=seed)
         found = estimate(second.astype(np.int8) - first.astype(np.int8))
         told.append(abs(found.centre) > found.half_width(LEVEL))
@@ -180,19 +166,18 @@ def test_of_few_epochs_or_old_files_nothing_is_said():
 
 
 @pytest.mark.parametrize(("passes", "named"), [(0.1, [True]), (3, [True]), (8, [])])
-def test_arms_that_had_too_few_passes_for_a_curve_are_named(tmp_path, passes, named):
-    quick = arm_of(tmp_path, "quick", right(55), LABELS, summary={"images_seen": 6 * passes})
-    lines = [*not_converged(comparison_of((None, (quick, arm_of(tmp_path, "whole", right(9), LABELS)))))]
+def test_arms_that_had_too_few_passes_for_a_curve_are_named(passes, named):
+    quick, whole = arm("quick", right(55), passes=passes), arm("whole", right(9), passes=10)
+    lines = [*not_converged(comparison_of((None, (quick, whole))))]
     assert [("quick" in line, "whole" in line) for line in lines] == [(each, False) for each in named]
 
 
 @pytest.mark.parametrize("arms", [2, 3])
-@pytest.mark.parametrize(("passes", "judged"), [(0.1, False), (0.97, False), (1, True)])
-def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(tmp_path, arms, passes, judged):
+@pytest.mark.parametrize(("passes", "judged"), [(0.97, False), (1, True)])
+def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(arms, passes, judged):
     """A tenth of a pass: "Use vit_stem_16 pretrained (70.2 %)"."""
-    made = [arm_of(tmp_path, name, right(9 + 20 * place), LABELS) for place, name in enumerate("abc"[: arms - 1])]
-    quick = arm_of(tmp_path, "quick", right(60), LABELS, summary={"images_seen": 6 * passes})
-    found = comparison_of((None, (*made, quick)))
+    made = [arm(name, right(9 + 20 * place), passes=10) for place, name in enumerate("abc"[: arms - 1])]
+    found = comparison_of((None, (*made, arm("quick", right(60), passes=passes))))
     said = [*last_screen(found), card(found), headline(found), *map(pair_sentence, rows_of(found.pairs)[arms - 2 :])]
     text = " ".join("\n".join(said).split())
     assert bool(re.search("Use |quick wins", text)) is judged
@@ -201,11 +186,9 @@ def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(tmp
 
 
 @pytest.mark.parametrize(("curve", "passes", "rests"), [(straight, 20, False), (flat, 20, True), (flat, 2, False)])
-def test_a_win_over_what_may_still_improve_is_one_so_far(tmp_path, curve, passes, rests):
+def test_a_win_over_what_may_still_improve_is_one_so_far(curve, passes, rests):
     """`pretrained wins` stood above "from scratch (+20.4 points at the end)". Of 2 passes there is no curve."""
-    slow = [replace(run, history=history(curve)) for run in arm_of(tmp_path, "slow", right(20), LABELS)]
-    quick = arm_of(tmp_path, "quick", right(57), LABELS, summary={"images_seen": 6 * 30})
-    slow = [replace(run, summary=run.summary | {"images_seen": 6 * passes}) for run in slow]
+    slow, quick = arm("slow", right(20), passes=passes, history=history(curve)), arm("quick", right(57), passes=30)
     for arms in ((slow, quick), (quick, slow)):
         found = comparison_of((None, arms))
         said = " ".join(last_screen(found))
@@ -213,9 +196,9 @@ def test_a_win_over_what_may_still_improve_is_one_so_far(tmp_path, curve, passes
         assert (f"quick wins after {passes} passes: " in headline(found)) is not rests
 
 
-def test_of_several_arms_it_is_said_which_one_the_others_are_better_than(tmp_path):
-    several = comparison(tmp_path, a=right(20), b=right(57), c=right(40))
-    two = comparison(tmp_path / "two", a=right(20), b=right(57))
+def test_of_several_arms_it_is_said_which_one_the_others_are_better_than():
+    several = comparison(a=right(20), b=right(57), c=right(40))
+    two = comparison(a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):
         assert any("than a, the first" in line for line in last_screen(made)) is said
         assert any("first model, a" in line for line in notes(made)) is said
