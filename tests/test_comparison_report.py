@@ -1,3 +1,5 @@
+"""The report of a comparison: its page, its figures, and its curves in TensorBoard."""
+
 import base64
 import html
 import io
@@ -9,18 +11,18 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from headless_browser import Browser, find_browser
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from small_comparison import arm_of, comparison_of
-from small_run import CLASSES, digits_run, labelled_photos
+from small_comparison import arm_in_memory, arm_of, comparison_of
+from small_run import CLASSES, labelled_photos
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from comparison.drawing import ReportFigure
+from comparison.drawing import ReportFigure, accuracy_by_labels, draw_differences, write_events
 from comparison.report import mistakes_table, only_one_right, write_report
-from comparison.results import by_arm, compared, of_runs, rows_of
-from comparison.runs import group_into_arms, read_run, require_same_data
+from comparison.results import by_arm, of_runs
 from comparison.verdict import headline
 from trainers.reporting.tensorboard import SECTIONS, numbered
-from trainers.run import train
 
 pytestmark = pytest.mark.drawn
 
@@ -30,7 +32,7 @@ HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")
 EVERY_KIND = ("figures/differences.png", "figures/learning_curves.png")
 
 
-def written(comparison):
+def report_files(comparison):
     write_report(comparison)
     return [path for path in comparison.folder.rglob("*") if path.is_file()]
 
@@ -67,7 +69,7 @@ def report(tmp_path_factory):
     )
     said = {"warnings": ("near <copies>",), "protocol": ("the same budget",)}
     comparison = comparison_of(*conditions, tuning=tuning, **said, folder=folder / "compare")
-    return comparison, folder / "compare", written(comparison)
+    return comparison, folder / "compare", report_files(comparison)
 
 
 class Outline(HTMLParser):
@@ -167,7 +169,7 @@ def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_go
         arm_of(tmp_path, name, wrong_about(*mistakes, seeds=1), LABELS, classes=HOSTILE)
         for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$ \udcff'))
     )
-    files = written(comparison_of((None, arms), data="<title>\udcff", folder=tmp_path / "compare"))
+    files = report_files(comparison_of((None, arms), data="<title>\udcff", folder=tmp_path / "compare"))
     source = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
     outline = Outline(source)
     assert not {"script", "b>"} & set(outline.tags)
@@ -224,19 +226,82 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
         assert brightness["dark"] < 32
 
 
-def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):
-    runs = []
-    for lr in (0.001, 0.01):
-        config = digits_run(tmp_path, data={"labels_per_class": 4}, output={"run_name": f"lr{lr}"}, lr=lr)
-        result = train(config)
-        runs.append(read_run(result.run_dir))
-    require_same_data(runs)
-    comparison = compared("digits", group_into_arms(runs), folder=tmp_path / "compare")
-    assert comparison.arms == ["lr0.001", "lr0.01"]
-    for row, run in zip(rows_of(comparison.table), runs, strict=True):
-        logged = run.summary["test"]
-        assert row.accuracy == pytest.approx(logged["accuracy"], abs=1e-9)
-        assert row.macro_f1 == pytest.approx(logged["macro_f1"], abs=1e-9)
-        assert row.ece == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
-    write_report(comparison)
-    assert "are not shown" not in (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
+# Figures: nothing that they say is cut off at their edges
+
+LONG_NAMES = (
+    "vit_stem_16 from scratch",
+    "vit_stem_16 pretrained",
+    "efficientnet_lite0 pretrained, head only",
+    "vit_b_16 pretrained trainable=last:4 lr=0.0003 warmup_epochs=2 label_smoothing=0.1",
+)
+
+
+def margins(figure):
+    """Inches between what is drawn and the edges of the picture: left, below, right, above."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn, (width, height) = figure.get_tightbbox(canvas.get_renderer()), figure.get_size_inches()
+    return drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1
+
+
+def arms(count, images=8):
+    """Arms of these names that are right about more images each."""
+    right = (np.arange(images) < place for place in range(2, 2 + count))
+    return [arm_in_memory(name, row[None]) for name, row in zip(LONG_NAMES, right, strict=False)]
+
+
+@pytest.mark.parametrize(("others", "conditions"), [(1, 1), (3, 3)])
+def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
+    comparison = comparison_of(*((1000 + place, arms(others + 1)) for place in range(conditions)))
+    figure = draw_differences(comparison)
+    assert min(margins(figure)) >= 0
+    assert figure.get_size_inches()[0] * 120 <= 800  # wider ones scroll there
+
+
+def test_the_legend_of_accuracies_by_labels_is_whole():
+    figure = accuracy_by_labels(comparison_of((5, arms(len(LONG_NAMES))), (None, arms(len(LONG_NAMES)))))
+    assert min(margins(figure)) >= 0
+
+
+# Curves in TensorBoard: of each arm the mean over its seeds, and the two ends of its band
+
+TAG, ENDS = "0_val_accuracy/10_labels", "9_val_accuracy_spread/10_labels"
+
+
+def written(folder, *, seeds: int, steps: int = 3, **options):
+    """Accuracies (seeds, 3) of an arm's seeds at each of three epochs, `steps` apart, and its events, written with
+    those of another arm."""
+    other, arm = (
+        arm_of(folder / "runs", name, np.ones((seeds, 4), bool), [0, 1, 2, 0], **options) for name in ("other", "plain")
+    )
+    values = np.random.default_rng(0).uniform(0.2, 0.9, (seeds, 3))
+    for run, of_run in zip(arm, values, strict=True):
+        for row, value in zip(run.history, of_run, strict=True):
+            row |= {"val_accuracy": value, "step": steps * row["epoch"]}
+    write_events(folder / "verdict", "plain", [], comparison_of((10, (other, arm))))
+    return values, EventAccumulator(str(folder / "verdict" / f"plain_n{seeds}")).Reload()
+
+
+def curve(events: EventAccumulator, tag: str) -> list[float]:
+    return [point.value for point in events.Scalars(tag)]
+
+
+def test_several_seeds_are_shown_from_the_lowest_to_the_highest_and_one_alone(tmp_path):
+    values, events = written(tmp_path / "3", seeds=3)
+    assert curve(events, TAG) == pytest.approx(values.mean(axis=0))
+    assert curve(events, f"{ENDS}_low") == pytest.approx(values.min(axis=0))
+    assert curve(events, f"{ENDS}_high") == pytest.approx(values.max(axis=0))
+    verdict = EventAccumulator(str(tmp_path / "3" / "verdict")).Reload()
+    layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    (series,) = layout.category[0].chart[-1].margin.series
+    assert [series.value, series.lower, series.upper] == [TAG, f"{ENDS}_low", f"{ENDS}_high"]
+    _, events = written(tmp_path / "1", seeds=1)
+    assert {tag for tag in events.Tags()["scalars"] if "accuracy" in tag} == {TAG}
+
+
+def test_an_arm_of_half_the_batch_has_seen_as_many_images(tmp_path):
+    """Twice the steps for the same images: over steps its curve would end twice as far to the right."""
+    (first, second) = (
+        written(tmp_path / str(batch), seeds=1, steps=12 // batch, options={"batch_size": batch})[1] for batch in (2, 4)
+    )
+    assert [point.step for point in first.Scalars(TAG)] == [point.step for point in second.Scalars(TAG)] == [0, 30, 60]

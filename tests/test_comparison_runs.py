@@ -1,3 +1,5 @@
+"""Finished runs: how they are read, grouped and named, and which are refused."""
+
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,15 +9,18 @@ import pandas as pd
 import pytest
 import torch
 from small_comparison import finished_run
+from small_run import digits_run
 
 from common.errors import CheckpointError, DataError
 from comparison.compare import compare_runs
+from comparison.report import write_report
 from comparison.results import compared, rows_of
 from comparison.runs import arm_names, cautions, folder_names, group_into_arms, read_run, require_same_data, slugs
 from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.engines import Scores, write_predictions
 from trainers.engine.predictions import predictions_from
+from trainers.run import train
 from trainers.storage.data_folder import MARKER
 from trainers.storage.run_folder import RunFolder
 from trainers.storage.run_result import predictions_of
@@ -270,3 +275,21 @@ def test_unequal_training_of_finished_runs_is_in_the_sentence(tmp_path):
     for times, said in ((1.02, False), (2, True)):  # in equal time they differ a little
         near = pair._replace(images_seen_second=int(times * pair.images_seen_first))
         assert (" saw " in pair_sentence(near)) is said
+
+
+def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):
+    configs = [
+        digits_run(tmp_path, data={"labels_per_class": 4}, output={"run_name": f"lr{lr}"}, lr=lr)
+        for lr in (0.001, 0.01)
+    ]
+    runs = [read_run(train(config).run_dir) for config in configs]
+    require_same_data(runs)
+    comparison = compared("digits", group_into_arms(runs), folder=tmp_path / "compare")
+    assert comparison.arms == ["lr0.001", "lr0.01"]
+    for row, run in zip(rows_of(comparison.table), runs, strict=True):
+        logged = run.summary["test"]
+        assert row.accuracy == pytest.approx(logged["accuracy"], abs=1e-9)
+        assert row.macro_f1 == pytest.approx(logged["macro_f1"], abs=1e-9)
+        assert row.ece == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
+    write_report(comparison)
+    assert "are not shown" not in (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
