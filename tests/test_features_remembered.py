@@ -166,12 +166,11 @@ def test_frozen_arms_look_at_each_image_once_for_all_rates_and_seeds(asked_once,
     monkeypatch.setattr(features, "compute_features", counted)
     monkeypatch.setattr(compare, "show", lambda comparison: None)
     model = "vit_nano_8,weights=fashion_mnist"
-    arms = [f"{model},trainable=head", f"{model},trainable=head,image_size=16", f"{model},start_head=probe"]
-    options = "--seeds 2 --epochs 1 --tune-lr on --device cpu --jobs 1 --workers 0"
-    argv = ["compare", "--arms", *arms, *options.split()]
-    code, _, err = call(capsys, *argv, "--data", asked_once / "set", "--output-dir", tmp_path / "runs")
+    argv = f"compare --arms {model},trainable=head {model},start_head=probe --seeds 2 --epochs 1 --tune-lr 0.1 0.2"
+    argv += " --device cpu --jobs 1 --workers 0 --tb scalars"
+    code, _, err = call(capsys, *argv.split(), "--data", asked_once / "set", "--output-dir", tmp_path / "runs")
     assert code == 0, err
-    assert len(passed) == 2 * 3  # the third arm begins with a head on the features of the first
+    assert len(passed) == 3  # of each split once: the second arm begins with a head on the features of the first
 
 
 def test_features_that_another_process_computes_are_awaited(tmp_path):
