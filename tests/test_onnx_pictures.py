@@ -44,9 +44,8 @@ def session_of(spec: ImageSpec, names=None, **options):
     names = names or [str(number) for number in range(spec.in_channels * spec.image_size**2)]
     model = of_pictures(identity(spec.in_channels, spec.image_size), spec, PictureForm(names, **options))
     onnx.checker.check_model(model)
-    assert len({each.domain for each in model.opset_import}) == len(
-        model.opset_import
-    )  # a quantiser reads the only one
+    domains = [each.domain for each in model.opset_import]
+    assert len({*domains}) == len(domains)  # a quantiser reads the only one
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -168,11 +167,31 @@ def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
     assert [image.predicted for image in ours] == [image.predicted for image in theirs]
 
 
-@pytest.mark.parametrize("form", ["picture", "tensor"])
-def test_the_runtimes_own_quantisation_takes_the_file(capsys, tmp_path, form):
-    quantization = pytest.importorskip("onnxruntime.quantization")
-    run, file, small = make_run(tmp_path / "run", name="vit_micro_4"), tmp_path / "m.onnx", tmp_path / "small.onnx"
-    assert call(capsys, "export", run, "--format", "onnx", "--input", form, "--output", file)[0] == 0
+def quantised(file):
+    """Open the file that the runtime's own quantisation makes of this one."""
+    quantization, small = pytest.importorskip("onnxruntime.quantization"), file.with_name("small.onnx")
     quantization.quantize_dynamic(file, small, op_types_to_quantize=["MatMul", "Gemm"])
     assert small.stat().st_size < file.stat().st_size / 2
-    assert onnxruntime.InferenceSession(small).get_inputs()[0].name == {"tensor": "images"}.get(form, form)
+    return onnxruntime.InferenceSession(small)
+
+
+def test_runtime_quantises_a_file_of_pictures(tmp_path):
+    from vit.onnx_pictures import PictureForm, of_pictures
+
+    layer = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]>
+        network (float[batch, 3, 32, 32] images) => (float[batch, 9] logits)
+        { features = Flatten<axis=1>(images)  logits = MatMul(features, weights) }"""
+    )
+    weights = np.random.default_rng(0).random((3 * 32 * 32, 9), np.float32)
+    layer.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
+    onnx.save(of_pictures(layer, ImageSpec(32), PictureForm([*"abcdefghi"])), tmp_path / "m.onnx")
+    assert quantised(tmp_path / "m.onnx").get_inputs()[0].name == "picture"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "name"), [("picture", "picture"), ("tensor", "images")])
+def test_runtime_quantises_an_export(capsys, tmp_path, form, name):
+    run, file = make_run(tmp_path / "run", name="vit_micro_4"), tmp_path / "m.onnx"
+    assert call(capsys, "export", run, "--format", "onnx", "--input", form, "--output", file)[0] == 0
+    assert quantised(file).get_inputs()[0].name == name
