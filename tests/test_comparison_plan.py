@@ -50,12 +50,9 @@ def test_rates_are_tuned_while_the_additional_runs_take_at_most_an_hour(planned,
     assert ("take 61 min" in plan.why_not_tuned) == (number == 0)
 
 
-def test_a_rate_that_is_given_costs_nothing(planned):
-    assert planned(PACE._replace(starting=1e9), train=TrainConfig(epochs=1, lr=1e-3, device="cpu")).grid
-
-
 def test_a_person_may_decide(planned):
     slow = PACE._replace(starting=1e9)
+    assert planned(slow, train=TrainConfig(epochs=1, lr=1e-3, device="cpu")).grid
     assert len(planned(slow, tune_lr="on").grid) == 3
     assert planned(slow, tune_lr=(0.1, 0.01)).grid == (0.01, 0.1)
     assert planned(tune_lr="off").grid == ()

@@ -16,7 +16,6 @@ from comparison.compare import compare_runs
 from comparison.report import write_report
 from comparison.results import compared, rows_of
 from comparison.runs import arm_names, cautions, folder_names, group_into_arms, read_run, require_same_data, slugs
-from comparison.verdict import pair_sentence
 from trainers.config import OutputConfig
 from trainers.engine.engines import Scores, write_predictions
 from trainers.engine.predictions import predictions_from

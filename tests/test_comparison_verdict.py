@@ -81,6 +81,11 @@ def test_too_few_images_name_no_winner_and_an_unclear_pair_says_what_would_decid
     assert re.search("it would take about .* seeds|would not do either", sentence)
 
 
+def test_unequal_training_of_finished_runs_is_in_the_sentence():
+    found = comparison_of((None, [arm("short", right(57), passes=10), arm("long", right(20), passes=67)]))
+    assert "but long saw 4,020 training images, short 600." in headline(found)
+
+
 def runs(*shares, images=1000, seeds=10, seed=0):
     """Arms bool (K, N) that are right about such shares of the images, which differ in difficulty."""
     generator = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What is left on disk or asked for again is that of the same question: features, runs of equal options, answers."""
+"""What is left on disk or asked for again is that of the same question: features, and runs of equal options."""
 
 import dataclasses
 import os
@@ -15,8 +15,6 @@ from test_commands_plan import values_of
 
 from common.options import Incidental
 from comparison import compare
-from inference.certainty.answers import Answers, read_answers, write_answers
-from inference.certainty.unknown import Unlikeness
 from trainers import features
 from trainers.auto_resume import find_same_options
 from trainers.budget import planned_run
@@ -234,10 +232,3 @@ def test_a_part_of_a_plan_is_taken_up_by_the_same_words_alone(then, now, same, n
     wanted = RunConfig(output=OutputConfig(run_name=name, auto_resume=True))
     assert (planned_run.options_begun(wanted).train.epochs == 9) is same
     assert planned_run.options_begun(wanted.changed(output={"auto_resume": False})).train.epochs is None
-
-
-def test_answers_of_other_weights_are_not_read(tmp_path):
-    answers = Answers(3, 3, {}, {}, Unlikeness(None, None, None), "sha256 of these weights", 2.0)
-    write_answers(tmp_path, answers)
-    assert read_answers(tmp_path, "sha256 of these weights").temperature == 2.0
-    assert read_answers(tmp_path, "sha256 of others") is None

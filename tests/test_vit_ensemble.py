@@ -107,14 +107,6 @@ def test_weights_on_one_network_make_its_head(ensemble):
         torch.testing.assert_close(ensemble(pictures()), features @ weight.T)
 
 
-def test_an_ensemble_is_rebuilt_from_its_tensors_alone(ensemble):
-    torch.nn.init.normal_(ensemble.head.weight)
-    again = build_model(MIX, num_classes=3, weights="none").eval()
-    assert not torch.equal(again(pictures()), ensemble(pictures()))
-    again.load_state_dict(ensemble.state_dict())
-    assert torch.equal(again(pictures()), ensemble(pictures()))
-
-
 def test_only_the_head_trains_where_only_it_shall():
     model = build_model(MIX, num_classes=3, trainable="head")
     assert {name for name, value in model.named_parameters() if value.requires_grad} == {"head.weight", "head.bias"}
@@ -130,9 +122,8 @@ def test_what_its_networks_have_is_no_option_of_an_ensemble(option):
 def test_the_head_computes_in_float32_under_autocast(ensemble):
     head, features = ensemble.head, torch.randn(2, sum(ensemble.widths))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert (
-            torch.equal(head(features), torch.nn.functional.linear(features, head.weight, head.bias).float()) is False
-        )
+        rounded = torch.nn.functional.linear(features, head.weight, head.bias).float()
+        assert not torch.equal(head(features), rounded)
         assert head(features).dtype == torch.float32
 
 
@@ -166,6 +157,7 @@ def test_autocast_does_not_round_the_pictures_that_a_network_gets():
 
 
 def test_an_ensemble_is_opened_from_its_own_file(ensemble, tmp_path):
+    torch.nn.init.normal_(ensemble.head.weight)
     classifier = Classifier("an ensemble", ensemble, image_spec(MIX), ("ant", "bee", "cat"), MIX)
     export(classifier, "safetensors", tmp_path / "m.safetensors")
     opened = open_classifier(str(tmp_path / "m.safetensors"), device="cpu")

@@ -70,7 +70,7 @@ def test_merged_logits_are_those_of_the_changed_model(name: str, tmp_path: Path)
         torch.testing.assert_close(plain(images), changed, atol=1e-5, rtol=0)  # of our own ViT equal: see below
         load_merged_state(model, plain.state_dict())
         torch.testing.assert_close(model(images), changed, atol=1e-5, rtol=0)
-    assert not torch.equal(changed, torch.zeros_like(changed))
+    assert changed.any()
 
 
 @EVERY_KIND

@@ -132,14 +132,6 @@ def test_stochastic_depth_grows_linearly_from_zero():
 # --- the whole
 
 
-def test_features_are_all_tokens_normalised():
-    model = trained()
-    tokens = model.forward_features(pictures())
-    assert tokens.shape == (4, 10, 24)
-    expected = (tokens - model.norm.bias) / model.norm.weight
-    assert_close(expected.mean(-1), torch.zeros(4, 10))
-
-
 def test_a_representation_is_linear_tanh_linear():
     model = trained(tiny(representation_size=7))
     hidden = torch.tanh(model.pre_logits(model.forward_features(pictures())[:, 0]))

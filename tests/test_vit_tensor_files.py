@@ -41,7 +41,6 @@ def optimizer_state():
     "tree",
     [
         {"a": [1, -2.5, 1 / 3, math.inf, math.nan, True, None, "é\udcff\x1b"], "b": {}, "c": [[], [[1]]]},
-        {"numbers": {str(t): torch.arange(3).to(t) for t in (torch.bfloat16, torch.float64, torch.int8, torch.bool)}},
         {"odd": [torch.tensor(7.0), torch.zeros(0, 3), torch.randn(3, 4).T, torch.randn(2, 3, 4)[:, 1]]},
         {"optimizer": {"state": [optimizer_state()["state"][0]]}},
         {},
