@@ -87,20 +87,9 @@ def test_what_cannot_be_built_is_refused(name, options, said):
 
 
 def test_every_option_reaches_the_scratch_model():
-    model = build_model(
-        "vit_micro_2",
-        num_classes=2,
-        weights="none",
-        image_size=4,
-        in_channels=1,
-        pool="mean",
-        patch_embedding="stem",
-        representation_size=6,
-        dropout=0.1,
-        attention_dropout=0.2,
-        stochastic_depth=0.3,
-        layer_norm_eps=1e-5,
-    )
+    shape = {"image_size": 4, "in_channels": 1, "pool": "mean", "patch_embedding": "stem", "representation_size": 6}
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "stochastic_depth": 0.3}
+    model = build_model("vit_micro_2", num_classes=2, weights="none", **shape, **rates, layer_norm_eps=1e-5)
     config = model.config
     assert (config.in_channels, config.pool, config.patch_embedding) == (1, "mean", "stem")
     assert (config.representation_size, config.layer_norm_eps) == (6, 1e-5)
@@ -110,19 +99,13 @@ def test_every_option_reaches_the_scratch_model():
     assert model(torch.randn(2, 1, 4, 4)).shape == (2, 2)
 
 
-def test_grey_images_use_the_mean_of_the_colours():
-    spec = image_spec(ModelConfig(name="vit_b_16", in_channels=1))
-    assert spec.mean == (pytest.approx(0.449, abs=1e-3),)
-
-
-def test_another_size_shows_the_same_share():
-    spec = image_spec(ModelConfig(name="vit_b_16", image_size=96))
-    assert (spec.image_size, spec.crop_fraction) == (96, 0.875)
-
-
-def test_options_override_the_preprocessing():
-    spec = image_spec(ModelConfig(name="vit_micro_2", mean=(0.1,), std=(0.2, 0.3, 0.4)))
-    assert (spec.mean, spec.std) == ((0.1, 0.1, 0.1), (0.2, 0.3, 0.4))
+def test_image_spec_follows_channels_size_and_options():
+    grey = image_spec(ModelConfig("vit_b_16", in_channels=1))
+    small = image_spec(ModelConfig("vit_b_16", image_size=96))
+    assert grey.mean == (pytest.approx(0.449, abs=1e-3),)  # of the three colours
+    assert (small.image_size, small.crop_fraction) == (96, 0.875)  # the same share of the picture
+    given = image_spec(ModelConfig("vit_micro_2", mean=(0.1,), std=(0.2, 0.3, 0.4)))
+    assert (given.mean, given.std) == ((0.1, 0.1, 0.1), (0.2, 0.3, 0.4))
 
 
 def test_a_foreign_file_brings_its_preprocessing(tmp_path):

@@ -55,12 +55,12 @@ class Case:
 
 FAST = [
     Case("Ti", 8, 32),
-    Case("Ti", 14, 42),
     Case("Ti", 16, 48, used_at=80),
     Case("S", 32, 96, used_at=64),
-    Case("B", 16, 32, depth=1),
 ]
 SLOW = [
+    Case("Ti", 14, 42),
+    Case("B", 16, 32, depth=1),
     Case("Ti", 16, 224, depth=12),
     Case("S", 8, 96, depth=12, used_at=128),
     Case("S", 16, 224, depth=12, used_at=288),
@@ -203,18 +203,6 @@ def test_variants_of_timm_load_as_the_same_function(pool: str, options: dict[str
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
     if not options:  # else parameters that ours have not
         assert_same_gradients("timm", images, ours, theirs)
-
-
-def test_a_folder_that_hugging_face_saved_loads(tmp_path: Path) -> None:
-    case = Case("Ti", 8, 32)
-    theirs = randomised(huggingface_source(case))
-    theirs.save_pretrained(tmp_path / "folder")  # type: ignore[operator]
-    ours = case.ours().eval()
-    report = load_weights(ours, tmp_path / "folder")
-    assert ": in the format of huggingface" in report
-    assert {module.eps for module in ours.modules() if isinstance(module, nn.LayerNorm)} == {1e-12}
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(ours(images), theirs(images).logits, atol=1e-4, rtol=0)
 
 
 # --- Google

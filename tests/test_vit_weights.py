@@ -37,17 +37,16 @@ def test_no_file_lies_there_without_a_name():
     assert {path.name for path in FOLDER.glob("*") if path.suffix != ".md"} == named
 
 
-@pytest.mark.parametrize("model", ["vit_micro_4", "vit_b_16"])
-def test_another_model_is_told_whose_they_are(model):
-    with pytest.raises(ValueError, match="belong to vit_nano_8, not to " + model):
-        build_model(model, num_classes=2, weights="fashion_mnist")
+def test_another_model_is_told_whose_they_are():
+    with pytest.raises(ValueError, match="belong to vit_nano_8, not to vit_micro_4"):
+        build_model("vit_micro_4", num_classes=2, weights="fashion_mnist")
 
 
 @pytest.mark.parametrize(
-    ("images", "within"), [(2_000, 1.5), pytest.param(10_000, 0.11, marks=pytest.mark.slow)], ids=str
+    ("images", "within"), [(1_000, 1.8), pytest.param(10_000, 0.11, marks=pytest.mark.slow)], ids=str
 )
 def test_the_card_tells_the_accuracy_that_they_have_on_the_real_test_images(real_data, images, within):
-    """Of 2,000 images, evenly spread over all, within two standard errors."""
+    """Of 1,000 images, evenly spread over all, within two standard errors."""
     stated = float(re.search(r"\| result \| ([\d.]+) % of Fashion-MNIST's 10,000 test images", CARD)[1])  # type: ignore[index]
     config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     model = build_model(config, num_classes=10).eval()
@@ -85,7 +84,7 @@ def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
     assert opened == [weights_path(ModelConfig(name=model, weights=weights))]
 
 
-@pytest.mark.parametrize("image_size", [32, 64, 224])
+@pytest.mark.parametrize("image_size", [32, 64, 96])
 def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_size):
     weights = read_weights(weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet")))
     model = build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
