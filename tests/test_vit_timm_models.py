@@ -150,7 +150,7 @@ def assert_same_logits(ours: Callable[[Tensor], Tensor], theirs: torch.nn.Module
         torch.testing.assert_close(ours(images), theirs(images), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18", "convnext_atto", "mobilenetv3_small_050"])
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext", "mobilenetv3_small_050"])
 def test_build_model_gives_timms_logits_and_parts(name: str) -> None:
     theirs = of_timm(name)
     ours = build_model(f"timm:{name}", num_classes=3, weights="none", trainable="last:1").eval()
@@ -166,8 +166,8 @@ def test_build_model_gives_timms_logits_and_parts(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "prefix"),
     [
-        ("test_vit", ""), ("test_convnext", ""), ("regnety_002", ""), ("repvgg_a0", ""), ("volo_d1_224", ""),
-        ("deit_tiny_patch16_224", "model."), ("convnext_atto", "net."),
+        ("test_vit", "model."), ("test_convnext", "net."), ("regnety_002", ""), ("repvgg_a0", ""),
+        pytest.param("volo_d1_224", "", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_file_of_weights_brings_head_and_spec(name: str, prefix: str, tmp_path: Path) -> None:
@@ -204,7 +204,8 @@ DECAYING = (
 
 @pytest.mark.parametrize("name", DECAYING)
 def test_param_groups_let_decay_what_timm_does(name: str) -> None:
-    model = build_model(f"timm:{name}", num_classes=3, weights="none")
+    with torch.device("meta"):
+        model = build_model(f"timm:{name}", num_classes=3, weights="none")
     excepted = getattr(model, "no_weight_decay", tuple)()
     oracle = pytest.importorskip("timm.optim").param_groups_weight_decay(model, 0.05, no_weight_decay_list=excepted)
     found, expected = (
@@ -260,7 +261,7 @@ def test_depthwise_trains_in_float32_and_answers_in_bf16() -> None:
 def test_quick_convolutions_leave_the_network_the_same() -> None:
     plain = of_timm("tf_efficientnet_lite0").train().double()
     ours = quick_on_processors(copy.deepcopy(plain))
-    images = torch.randn(4, 3, 64, 64, dtype=torch.double)
+    images = torch.randn(2, 3, 64, 64, dtype=torch.double)
     assert {*ours.state_dict()} == {*plain.state_dict()}
     exact, found = gradients(plain, images, bf16=False), gradients(ours, images, bf16=False)
     for name, gradient in exact.items():

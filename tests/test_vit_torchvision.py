@@ -58,7 +58,7 @@ def test_vit_b_16_takes_a_new_head_and_any_size(image_size, plant):
     torch.testing.assert_close(model(images), expected(images), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("weights", [None, "imagenet", "DEFAULT"])
+@pytest.mark.parametrize("weights", ["imagenet", "DEFAULT"])
 def test_resnet18_takes_a_new_head(weights, plant):
     source = resnet18()
     plant(ResNet18_Weights.IMAGENET1K_V1, source.state_dict())
@@ -93,6 +93,7 @@ def test_a_grey_model_sees_what_a_coloured_one_does(file_of_weights):
     torch.testing.assert_close(*patches, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("two_layers")
 @pytest.mark.parametrize("error", [OSError("no network"), BadStatusLine("no HTTP")])
 def test_without_network_file_and_place_are_named(tmp_path, monkeypatch, error):
     def offline(*args: Any, **kwargs: Any) -> None:
