@@ -22,7 +22,7 @@ def package(tmp_path, monkeypatch):
     return put
 
 
-def test_a_package_that_is_not_there_is_answered_with_how_to_get_it():
+def test_missing_package_says_how_to_get_it():
     with pytest.raises(MissingPackage) as refused:
         import_optional("fragile_package.inner", HINT)
     assert str(refused.value) == HINT
@@ -35,7 +35,7 @@ def test_a_package_that_is_not_there_is_answered_with_how_to_get_it():
         ("import another_that_is_not_there", "No module named 'another_that_is_not_there'"),
     ],
 )
-def test_a_package_that_is_there_and_broken_says_so_itself(package, code, words):
+def test_broken_package_says_so_itself(package, code, words):
     """It was said to be missing, so it was installed again and again."""
     with pytest.raises(MissingPackage) as refused:
         import_optional(package(code), HINT)
@@ -43,6 +43,6 @@ def test_a_package_that_is_there_and_broken_says_so_itself(package, code, words)
     assert str(refused.value).endswith(f"; {HINT}")
 
 
-def test_a_file_is_not_called_damaged_where_a_package_is_missing(tmp_path):
+def test_missing_package_is_no_damaged_file(tmp_path):
     with pytest.raises(MissingPackage, match="^models named"), report_damage(tmp_path / "best.safetensors"):
         import_optional("fragile_package", HINT)

@@ -23,7 +23,7 @@ def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):
 
 
 @pytest.mark.parametrize(("seeds", "images"), [(1, 5), (3, 300), (5, 1000)])
-def test_images_that_stand_alone_are_judged_to_the_last_bit_as_without_groups(seeds, images):
+def test_groups_of_one_change_no_bit(seeds, images):
     for seed in range(5):
         first, second = arms(seeds, images, seed)
         alone = np.random.default_rng(seed).permutation(images)
@@ -31,7 +31,7 @@ def test_images_that_stand_alone_are_judged_to_the_last_bit_as_without_groups(se
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_five_exact_copies_of_every_image_change_no_verdict(seeds):
+def test_copies_of_every_image_change_no_verdict(seeds):
     first, second = arms(seeds, 60)
     groups = np.repeat(np.arange(60), 5)
     copied = [np.repeat(arm, 5, axis=1) for arm in (first, second)]
@@ -43,7 +43,7 @@ def test_five_exact_copies_of_every_image_change_no_verdict(seeds):
 
 
 @pytest.mark.parametrize(("images", "groups"), [(12, 12), (30, 9)])
-def test_the_sign_flip_test_of_several_seeds_equals_all_flips_of_groups_or_of_images(images, groups):
+def test_sign_flip_equals_all_flips(images, groups):
     generator = np.random.default_rng(0)
     differences = generator.integers(-1, 2, (3, images)).astype(np.int8)
     differences[:, :3] = 1
@@ -56,7 +56,7 @@ def test_the_sign_flip_test_of_several_seeds_equals_all_flips_of_groups_or_of_im
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_equal_arms_on_near_copies_are_rarely_told_apart(seeds):
+def test_equal_arms_on_copies_are_rarely_told_apart(seeds):
     by_groups, by_images = told_apart(60, 5, seeds=seeds, agree=True, pairs=100)
     assert by_groups <= 0.1
     assert by_images >= 0.1
@@ -65,7 +65,7 @@ def test_equal_arms_on_near_copies_are_rarely_told_apart(seeds):
 @pytest.mark.slow
 @pytest.mark.parametrize(("pictures", "copies"), [(300, 1), (60, 5), (25, 8)])
 @pytest.mark.parametrize(("seeds", "agree"), [*product([1, 3, 5], [False, True])])
-def test_of_2000_pairs_of_equal_arms_at_most_5_percent_are_told_apart(pictures, copies, seeds, agree):
+def test_few_pairs_of_equal_arms_are_told_apart(pictures, copies, seeds, agree):
     assert told_apart(pictures, copies, seeds=seeds, agree=agree, pairs=2000)[0] <= 0.055
 
 
@@ -79,7 +79,7 @@ def test_a_true_difference_is_found(copies):
     assert np.mean(np.array(found) <= 0.05) >= 0.9
 
 
-def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():
+def test_assumed_power_takes_a_group_for_one_image():
     groups = np.repeat(np.arange(60), 5)
     assert assumed(np.arange(300)) == ASSUMED
     of_copies, of_pictures = assumed(groups).smallest_difference(3, 300), ASSUMED.smallest_difference(3, 60)
@@ -102,7 +102,7 @@ def test_a_run_reads_its_groups_from_split_csv(tmp_path):
     assert without.predictions["unit"].nunique() == 6
 
 
-def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
+def test_report_counts_groups_and_effective_images(tmp_path):
     first, second = equal_arms(20, 5, seeds=2, agree=True, generator=np.random.default_rng(2))
     labels, groups = [0, 1] * 50, [f"g{row // 5:02d}" for row in range(100)]
     both = [
@@ -142,7 +142,7 @@ def names_a_winner(generator):
 
 
 @pytest.mark.slow
-def test_of_500_reports_on_six_numbers_of_labels_with_equal_arms_at_most_5_percent_name_a_winner():
+def test_few_reports_on_equal_arms_name_a_winner():
     generator = np.random.default_rng(0)
     assert np.mean([names_a_winner(generator) for _ in range(500)]) <= LEVEL  # 12.8 % with each pair judged alone
 
@@ -156,7 +156,7 @@ def borderline(conditions=CONDITIONS):
     return [(right, worse)] + [(right, right)] * (conditions - 1)
 
 
-def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_five():
+def test_winner_at_one_of_six_budgets_is_corrected():
     conditions = [
         (place, [arm_in_memory(*named) for named in zip("ab", arms, strict=True)])
         for place, arms in enumerate(borderline(), 1)

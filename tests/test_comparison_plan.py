@@ -43,7 +43,7 @@ def planned(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("hours", "number"), [(0.99, 3), (1.01, 0)])
-def test_rates_are_tuned_while_the_additional_runs_take_at_most_an_hour(planned, hours, number):
+def test_rates_are_tuned_within_an_additional_hour(planned, hours, number):
     """Two more rates of two arms, and nothing else takes time."""
     plan = planned(PACE._replace(training=Cost(0, 0), scoring=Cost(0, 0), starting=3600 * hours / 4))
     assert len(plan.grid) == number
@@ -71,7 +71,7 @@ def at_rest(monkeypatch):
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize("factor", [0.01, 0.1, 1.0])
 @pytest.mark.parametrize("minutes", [1, 3, 15, 600])
-def test_a_plan_of_minutes_fills_them_in_equal_time_or_is_refused(planned, at_rest, minutes, factor, jobs):
+def test_plan_fills_its_minutes_or_is_refused(planned, at_rest, minutes, factor, jobs):
     """What is given up first is what a comparison needs least: rates, then seeds; never less than a pass."""
     seconds = 60 * minutes - REPORT
     try:
@@ -94,7 +94,7 @@ def test_a_plan_of_minutes_fills_them_in_equal_time_or_is_refused(planned, at_re
         assert not more.given_up
 
 
-def test_models_that_nobody_named_are_given_up_before_passes(planned, at_rest):
+def test_unnamed_models_are_given_up_before_passes(planned, at_rest):
     named = planned(quick(factor=0.3), train=TrainConfig(device="cpu"), minutes=2)
     free = planned(quick(factor=0.3), train=TrainConfig(device="cpu"), minutes=2, optional=1, arms=3)
     assert (len(named.arms), len(free.arms)) == (2, 2)
@@ -105,7 +105,7 @@ def test_models_that_nobody_named_are_given_up_before_passes(planned, at_rest):
         planned(quick(factor=9.0), train=TrainConfig(device="cpu"), minutes=1, optional=1, arms=3)
 
 
-def test_conditions_share_the_time_as_their_usual_epochs_would(planned, at_rest):
+def test_conditions_share_time_by_usual_epochs(planned, at_rest):
     plan = planned(train=TrainConfig(device="cpu"), labels=(10, None), minutes=30)
     few, all_labels = (plan.passes((place, 0)) / plan.usual_epochs[place] for place in (0, 1))
     assert few == pytest.approx(all_labels, rel=0.15)
@@ -114,7 +114,7 @@ def test_conditions_share_the_time_as_their_usual_epochs_would(planned, at_rest)
 @pytest.mark.parametrize("options", [
     {"trainable": "head"}, {"trainable": "all"}, {"weights": "none"}, {"trainable": "last:2"},
 ])  # fmt: skip
-def test_an_arm_of_minutes_is_trained_by_what_suits_it_unless_a_person_said_otherwise(options):
+def test_suited_keeps_what_a_person_gave(options):
     base = RunConfig(ModelConfig("vit_nano_8", **{"weights": "fashion_mnist"} | options))
     train = suited(base).train
     heads = {"head": "fit", "all": "probe", "last:2": "probe"}
@@ -126,7 +126,7 @@ def test_an_arm_of_minutes_is_trained_by_what_suits_it_unless_a_person_said_othe
     assert (obeyed.start_head, obeyed.schedule, obeyed.lr) == ("plain", "cosine", 0.5)
 
 
-def test_of_runs_on_kept_features_the_first_alone_reads_the_images():
+def test_first_run_on_kept_features_reads_the_images():
     sizes, pace = {"train": 100, "val": 10}, PACE._replace(decoding=0.3)
     arm = SimpleNamespace(pace=pace, keeps_features=True, start_head="plain")
     first, other = (seconds_of_run(arm, 5, sizes, is_first=is_first) for is_first in (True, False))
@@ -160,7 +160,7 @@ def test_of_jobs_in_a_queue_nothing_is_known_here(planned, monkeypatch):
             planned(slurm={}, **options)
 
 
-def test_a_line_says_which_run_ended_its_score_the_time_left_and_that_another_diverged(capsys):
+def test_progress_has_a_line_for_each_run(capsys):
     plan = SimpleNamespace(all_seconds=30.0, number_of_runs=3, sharing=SimpleNamespace(jobs=1))
     progress, result = Progress(plan), SimpleNamespace(val={"accuracy": 0.5})
     for name, outcome in (("s0", (result, True, 60.0)), ("s1", (None, True, 1.0)), ("s2", (result, False, 0.0))):

@@ -102,7 +102,7 @@ class Rehearsal:
 @pytest.mark.parametrize("slower", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize("minutes", [1, 2, 3, 5, 10, 15, 30])
 @pytest.mark.parametrize("images", [200, 2000, 20_000])
-def test_a_comparison_ends_in_its_minutes_and_says_what_is_left(images, minutes, slower, monkeypatch):
+def test_comparison_ends_in_its_minutes(images, minutes, slower, monkeypatch):
     """All runs that train have the same time, whatever heads and seeds there are, while the machine keeps its pace."""
     try:
         plan = planned(images, minutes)

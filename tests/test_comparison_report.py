@@ -95,7 +95,7 @@ class Outline(HTMLParser):
             self.headings.append(data)
 
 
-def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_figures(report):
+def test_report_is_one_page_in_the_promised_order(report):
     comparison, folder, files = report
     names = {path.relative_to(folder).as_posix() for path in files}
     assert {name.partition("/")[0] for name in names} == {"figures", "report.html", "table.csv", "verdict"}
@@ -115,7 +115,7 @@ def test_the_page_is_one_file_in_the_promised_order_beside_the_table_and_the_fig
     assert source.index('class="verdict"') < source.index('alt="Differences"') < source.index("<h2>Results")
 
 
-def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
+def test_thumbnails_are_what_one_arm_alone_gets_right(report):
     comparison, folder, _ = report
     first, second, _ = (of_runs(comparison.predictions, arm) for arm in by_arm(comparison.conditions[0].runs))
     names = paths()
@@ -134,7 +134,7 @@ def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     assert np.array_equal(np.asarray(picture), np.asarray(original))
 
 
-def test_tensorboard_opens_with_the_verdict_and_the_figures(report):
+def test_tensorboard_opens_with_the_verdict(report):
     """First in their tabs: the section's number goes before those of the runs' pictures and pages."""
     comparison, folder, _ = report
     events = EventAccumulator(str(folder / "verdict"), size_guidance={"images": 0}).Reload()
@@ -164,7 +164,7 @@ def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     assert all(path.read_bytes() == b"a person's own" for path in strangers)
 
 
-def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_gone_are_missed(tmp_path):
+def test_report_shows_hostile_names_as_text(tmp_path):
     arms = tuple(
         arm_of(tmp_path, name, wrong_about(*mistakes, seeds=1), LABELS, classes=HOSTILE)
         for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$ \udcff'))
@@ -191,7 +191,7 @@ def test_any_number_of_classes_makes_a_report(tmp_path, count):
     write_report(comparison_of((None, arms), folder=tmp_path / "compare"))
 
 
-def test_the_most_frequent_mistakes_of_each_arm_are_counted_over_all_seeds(report):
+def test_mistakes_are_counted_over_all_seeds(report):
     _, lines = mistakes_table(report[0].conditions[0])
     assert ["5", "scratch", "ant", "bee", "2"] in lines
     assert {line[1] for line in lines} == {"scratch", "pretrained <b>", "nano"}
@@ -207,7 +207,7 @@ def brightness_of_first_chart(browser, scheme):
 
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
-def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, tmp_path):
+def test_report_in_a_browser_fetches_nothing(report, tmp_path):
     _, folder, _ = report
     with closing(Browser(tmp_path / "profile")) as browser:
         browser.call("Log.enable")
@@ -251,7 +251,7 @@ def arms(count, images=8):
 
 
 @pytest.mark.parametrize(("others", "conditions"), [(1, 1), (3, 3)])
-def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
+def test_differences_show_whole_names_on_a_telephone(others, conditions):
     comparison = comparison_of(*((1000 + place, arms(others + 1)) for place in range(conditions)))
     figure = draw_differences(comparison)
     assert min(margins(figure)) >= 0
@@ -286,7 +286,7 @@ def curve(events: EventAccumulator, tag: str) -> list[float]:
     return [point.value for point in events.Scalars(tag)]
 
 
-def test_several_seeds_are_shown_from_the_lowest_to_the_highest_and_one_alone(tmp_path):
+def test_events_band_runs_from_lowest_to_highest_seed(tmp_path):
     values, events = written(tmp_path / "3", seeds=3)
     assert curve(events, TAG) == pytest.approx(values.mean(axis=0))
     assert curve(events, f"{ENDS}_low") == pytest.approx(values.min(axis=0))
@@ -299,7 +299,7 @@ def test_several_seeds_are_shown_from_the_lowest_to_the_highest_and_one_alone(tm
     assert {tag for tag in events.Tags()["scalars"] if "accuracy" in tag} == {TAG}
 
 
-def test_an_arm_of_half_the_batch_has_seen_as_many_images(tmp_path):
+def test_events_count_images_and_not_steps(tmp_path):
     """Twice the steps for the same images: over steps its curve would end twice as far to the right."""
     (first, second) = (
         written(tmp_path / str(batch), seeds=1, steps=12 // batch, options={"batch_size": batch})[1] for batch in (2, 4)

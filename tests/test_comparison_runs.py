@@ -33,7 +33,7 @@ def run_in(folder, **options):
     return finished_run(folder, **({"labels": LABELS, "correct": RIGHT} | options))
 
 
-def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model(tmp_path):
+def test_read_run_sorts_by_path_and_keeps_class_order(tmp_path):
     names = ["f.png", "a.png", "c.png", "b.png", "e.png", "d.png"]
     run = read_run(run_in(tmp_path / "run", classes=("zebra", "ant", "bee"), paths=names, seed=3))
     assert run.class_names == ("zebra", "ant", "bee")
@@ -65,14 +65,14 @@ def change(path, old, new):
         (lambda run: change(run / "eval" / "test_predictions.csv", "0.6", ""), "3 probabilities"),
     ],
 )
-def test_a_run_that_is_not_whole_is_refused_saying_what_lacks(tmp_path, damage, said):
+def test_read_run_names_what_a_run_lacks(tmp_path, damage, said):
     folder = run_in(tmp_path / "run")
     damage(folder)
     with pytest.raises((DataError, CheckpointError, FileNotFoundError), match=said):
         read_run(folder)
 
 
-def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path):
+def test_predictions_of_a_large_split_read_alike(tmp_path):
     folder = run_in(tmp_path / "run")
     small, (paths, labels, _, probabilities, names) = read_run(folder), predictions_of(RunFolder(folder), "test")
     logits = torch.from_numpy(np.log(probabilities)).float()
@@ -102,14 +102,14 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
         ({"train_images": 8}, "2 only in B, first 'train/6.png'"),
     ],
 )
-def test_runs_on_other_data_are_refused_saying_how_they_differ(tmp_path, change, expected):
+def test_runs_on_other_data_are_refused_by_difference(tmp_path, change, expected):
     first, other = read_run(run_in(tmp_path / "a")), read_run(run_in(tmp_path / "b", **change))
     with pytest.raises(DataError) as caught:
         require_same_data([first, first, other])
     assert all(part in str(caught.value) for part in (str(first.folder), str(other.folder), expected))
 
 
-def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
+def test_image_of_another_content_or_label_is_named(tmp_path):
     first, folder = read_run(run_in(tmp_path / "a")), run_in(tmp_path / "b")
     change(folder / "split.csv", "hant/0003.png", "other")
     change(folder / "split.csv", "bee/0004.png,bee", "bee/0004.png,ant")
@@ -117,14 +117,14 @@ def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
         require_same_data([first, read_run(folder)])
 
 
-def test_hashes_of_paths_are_not_held_against_those_of_contents(tmp_path):
+def test_hashes_of_paths_say_nothing_of_contents(tmp_path):
     first, folder = read_run(run_in(tmp_path / "a")), run_in(tmp_path / "b")
     change(folder / "split.csv", "content_hash", "path_hash")
     change(folder / "split.csv", "hant/0003.png", "other")
     require_same_data([first, read_run(folder)])
 
 
-def test_the_report_lies_with_the_runs_from_whatever_directory_they_are_compared(tmp_path, monkeypatch):
+def test_compare_runs_finds_the_folder_of_the_runs(tmp_path, monkeypatch):
     home, folders = tmp_path / "here" / "runs" / "photos", []
     runs = [run_in(home / "plain", source="photos"), run_in(home / "deep" / "er", source="photos", options={"lr": 0.1})]
     (tmp_path / "here" / "photos").mkdir()
@@ -139,7 +139,7 @@ def test_the_report_lies_with_the_runs_from_whatever_directory_they_are_compared
     assert folders == [folder / "compare" for place in elsewhere for folder in (home, place)]
 
 
-def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(tmp_path, monkeypatch):
+def test_runs_on_given_and_cleaned_labels_compare(tmp_path, monkeypatch):
     names = []
     for name, count in (("given", 6), ("cleaned", 5)):
         table = str(tmp_path / f"{name}.csv")
@@ -155,7 +155,7 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images(t
         compare_runs([*names, str(other)], OutputConfig(output_dir=tmp_path / "runs"))
 
 
-def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
+def test_runs_are_grouped_by_configuration_and_seed(tmp_path):
     incidental = [{"workers": seed, "device": f"x{seed}", "source": "."} for seed in range(3)]
     runs = [
         read_run(run_in(tmp_path / f"{lr}_s{seed}", seed=seed, options={"lr": lr} | incidental[seed]))
@@ -168,7 +168,7 @@ def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_pa
     assert list(cautions(arms)) == []
 
 
-def test_arms_of_different_seeds_are_refused_with_the_seeds_of_each(tmp_path):
+def test_arms_of_different_seeds_are_refused(tmp_path):
     runs = [
         read_run(run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr}))
         for lr, seed in ((0.1, 0), (0.1, 1), (0.2, 1))
@@ -177,7 +177,7 @@ def test_arms_of_different_seeds_are_refused_with_the_seeds_of_each(tmp_path):
         group_into_arms(runs)
 
 
-def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
+def test_one_configuration_is_refused_a_run_twice_not(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     with pytest.raises(DataError, match="one model"):
         group_into_arms(runs)
@@ -231,7 +231,7 @@ MIXTURES = [[vars(Network("a", 64)), vars(Network("b", 32, weights=run))] for ru
         ([config("a"), config("a")], ["a from scratch"] * 2),
     ],
 )
-def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_the_others(configs, names):
+def test_arm_names_tell_arms_apart(configs, names):
     assert arm_names(configs) == names
 
 
@@ -244,7 +244,7 @@ def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_t
         ([f"a weights=/{'a/path/' * 9}{name}.pth" for name in "ab"], None),
     ],
 )
-def test_folders_of_different_arms_are_short_and_different(names, folders):
+def test_slugs_are_short_and_different(names, folders):
     assert len(set(slugs(names))) == 2
     assert folders in (None, slugs(names))
 
@@ -259,24 +259,7 @@ def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
     require_same_data([run, read_run(folder)])
 
 
-def test_unequal_training_of_finished_runs_is_in_the_sentence(tmp_path):
-    labels, right = [0, 1, 2] * 4, [True] * 12
-    wrong = [False] * 6 + [True] * 6
-    stem = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean", "image_size": 32}
-    short = finished_run(tmp_path / "short", labels=labels, correct=right, **stem)
-    long = finished_run(
-        tmp_path / "long", labels=labels, correct=wrong, options={"epochs": 2}, summary={"images_seen": 4020}
-    )
-    comparison = compared("ants", group_into_arms([read_run(short), read_run(long)]))
-    assert comparison.arms == ["short", "long"]
-    (pair,) = rows_of(comparison.pairs)
-    assert f"{comparison.arms[1]} saw 4,020 training images" in pair_sentence(pair)
-    for times, said in ((1.02, False), (2, True)):  # in equal time they differ a little
-        near = pair._replace(images_seen_second=int(times * pair.images_seen_first))
-        assert (" saw " in pair_sentence(near)) is said
-
-
-def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):
+def test_comparison_has_the_numbers_that_runs_logged(tmp_path):
     configs = [
         digits_run(tmp_path, data={"labels_per_class": 4}, output={"run_name": f"lr{lr}"}, lr=lr)
         for lr in (0.001, 0.01)

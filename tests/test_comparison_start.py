@@ -47,7 +47,7 @@ def states(runs):
 
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, states, monkeypatch, every):
+def test_comparison_killed_in_its_start_goes_on(runs, states, monkeypatch, every):
     monkeypatch.setattr(compare, "train_arms", stop)
     assert len(states) > 5
     (whole,) = states[-1].glob("digits/*/split.csv")
@@ -64,7 +64,7 @@ def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, 
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(None, 4), (3, 3)])
-def test_a_queue_takes_all_runs_at_once_unless_a_person_says_how_many(tmp_path, monkeypatch, jobs, expected):
+def test_queue_takes_all_runs_or_the_jobs_given(tmp_path, monkeypatch, jobs, expected):
     base = RunConfig(
         data=few_digits(labels_per_class=3),
         train=TrainConfig(epochs=1, device="cpu", threads=1),
@@ -83,7 +83,7 @@ def test_a_queue_takes_all_runs_at_once_unless_a_person_says_how_many(tmp_path, 
     assert beside == [expected]
 
 
-def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp_path, monkeypatch):
+def test_stopped_comparison_goes_on_as_planned(tmp_path, monkeypatch):
     plans = []
 
     def keep(plan):
@@ -104,7 +104,7 @@ def test_a_stopped_comparison_goes_on_as_it_was_planned_and_measures_nothing(tmp
     assert first.seconds is not None
 
 
-def test_a_damaged_plan_of_a_stopped_comparison_is_one_line(tmp_path, monkeypatch, capsys):
+def test_damaged_plan_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compare, "train_arms", stop)
     with pytest.raises(Crash):
         start(tmp_path)
@@ -122,7 +122,7 @@ def test_a_damaged_plan_of_a_stopped_comparison_is_one_line(tmp_path, monkeypatc
         assert (f"{path} is damaged" in err, err.count("\n")) == (True, 1), err
 
 
-def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):
+def test_second_equal_comparison_names_the_first(runs, monkeypatch, capsys):
     codes = []
 
     def start_another(plan):
@@ -152,7 +152,7 @@ def listed(folder: Path) -> list[list[str]]:
     return [shlex.split(line)[2:] for line in lines]
 
 
-def test_a_plan_is_a_command_for_each_run_and_nothing_trained(tmp_path, capsys):
+def test_plan_only_writes_a_command_for_each_run(tmp_path, capsys):
     out = compared(capsys, tmp_path, "--tune-lr", "off", "--plan-only")
     assert "4 runs" in out
     commands = listed(tmp_path)
@@ -163,7 +163,7 @@ def test_a_plan_is_a_command_for_each_run_and_nothing_trained(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_runs_trained_by_commands_give_the_table_of_the_comparison_itself(tmp_path, capsys):
+def test_commands_of_a_plan_give_the_same_table(tmp_path, capsys):
     rates = ("--tune-lr", "0.001", "0.003")
     planned, direct = tmp_path / "planned", tmp_path / "direct"
     for number in (4, 2):  # both rates of both arms at the first seed; then the second seed at the chosen ones

@@ -53,7 +53,7 @@ def test_the_csv_reads_back_with_every_digit(two):
     assert read_back[0]["difference"] == ""
 
 
-def test_of_two_arms_the_last_screen_has_a_line_with_both_accuracies_the_difference_and_the_winner(two):
+def test_last_screen_has_a_line_for_two_arms(two):
     header, line, scored = last_screen(two)
     first, row = rows_of(two.table)
     assert header.split()[:2] == ["good", "bad"]
@@ -71,7 +71,7 @@ def crowd():
     return comparison_of(*((count, arms) for count in (5, 20, None)))
 
 
-def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(crowd, two):
+def test_last_screen_fits_24_lines_of_80_letters(crowd, two):
     for comparison in (crowd, two):
         lines = [*last_screen(comparison)]
         assert len(lines) <= 20  # and four that say where the rest is
@@ -81,7 +81,7 @@ def test_the_last_screen_has_at_most_24_lines_of_80_letters_whatever_the_names(c
 
 @pytest.mark.parametrize("length", [3, 60])
 @pytest.mark.parametrize("arms", [2, 3, 5])
-def test_names_in_the_last_screen_are_whole_and_never_equal(arms, length):
+def test_last_screen_shows_whole_and_different_names(arms, length):
     """Two networks of one family were both called "efficientne… head only"."""
     names = [f"{'efficientnet_lite' * 4}"[:length] + f"{number} pretrained, head only" for number in range(arms)]
     made = [in_memory(name, outcomes(0.3 + 0.1 * place, seed=place)) for place, name in enumerate(names)]
@@ -102,7 +102,7 @@ def test_identical_arms_are_called_the_same():
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 8])
-def test_the_interval_of_the_worst_class_is_of_all_its_images_however_many_seeds(seeds):
+def test_worst_class_interval_is_of_all_its_images(seeds):
     of_class, wrong = 10, {0: 1, seeds - 1: 2}  # the mistakes of a run fall on one class
     right = np.ones((seeds, 3 * of_class), bool)
     for seed, mistakes in wrong.items():

@@ -67,13 +67,13 @@ def sentence_on(first, second, **options):
     return pair_sentence(pair._replace(**options))
 
 
-def test_the_sentence_of_one_seed_says_what_it_does_not_know():
+def test_pair_sentence_of_one_seed_says_so():
     sentence = sentence_on(np.ones((1, 100), bool), np.arange(100)[None] < 60, scored="held-out validation")
     assert "100 held-out validation images, 1 seed" in sentence
     assert "one seed says nothing about training noise" in sentence
 
 
-def test_too_few_images_name_no_winner_and_an_unclear_pair_says_what_would_decide():
+def test_unclear_pair_says_what_would_decide():
     sentence = sentence_on(np.arange(153)[None] >= 6, np.arange(153)[None] < 150)
     assert sentence.startswith("No clear winner: b 98.0%, a 96.1% (+2.0 points, 95% interval -")
     generator = np.random.default_rng(4)
@@ -81,9 +81,13 @@ def test_too_few_images_name_no_winner_and_an_unclear_pair_says_what_would_decid
     assert re.search("it would take about .* seeds|would not do either", sentence)
 
 
-def test_unequal_training_of_finished_runs_is_in_the_sentence():
+def test_pair_sentence_says_unequal_training():
     found = comparison_of((None, [arm("short", right(57), passes=10), arm("long", right(20), passes=67)]))
     assert "but long saw 4,020 training images, short 600." in headline(found)
+    (pair,) = rows_of(found.pairs)
+    for times, said in ((1.02, False), (2, True)):  # in equal time they differ a little
+        near = pair._replace(images_seen_second=int(times * pair.images_seen_first))
+        assert (" saw " in pair_sentence(near)) is said
 
 
 def runs(*shares, images=1000, seeds=10, seed=0):
@@ -93,7 +97,7 @@ def runs(*shares, images=1000, seeds=10, seed=0):
     return [difficulty + 0.1 * generator.standard_normal((seeds, images)) < share for share in shares]
 
 
-def test_the_predicted_power_is_that_of_simulated_comparisons():
+def test_predicted_power_is_that_of_simulations():
     told, parts = [], []
     for seed in range(150):
         first, second = runs(0.8, 0.83, images=300, seeds=5, seed=seed)
@@ -109,7 +113,7 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
     assert power(spread.smallest_difference(5, 300)) == pytest.approx(0.8, abs=0.01)
 
 
-def test_the_line_before_the_first_step_says_what_can_be_seen():
+def test_power_line_says_what_can_be_found():
     assert power_line(20, 2, claims=20) == "too few to find any difference: 20 test images, 2 seeds, 20 comparisons"
     assert re.fullmatch(r"80% power for [\d.]+ points: 360 test images, 3 seeds", power_line(360, 3))
     # Before the first run two runs differ as if they disagreed on a tenth of the images: McNemar's variance.
@@ -142,7 +146,7 @@ def flat(share):
     return min(0.8, 0.1 + 1.4 * share)
 
 
-def test_a_curve_that_rises_to_its_end_is_named_with_its_rise_whatever_the_schedule():
+def test_curve_that_rises_to_its_end_is_named():
     assert improvement_at_end([history(straight)]) == pytest.approx(0.5 * 0.2, abs=0.03)
     assert improvement_at_end([history(straight, rate=lambda done: 1.0)]) == pytest.approx(0.5 * 0.2, abs=0.03)
 
@@ -171,7 +175,7 @@ def test_of_few_epochs_or_old_files_nothing_is_said():
 
 
 @pytest.mark.parametrize(("passes", "named"), [(0.1, [True]), (3, [True]), (8, [])])
-def test_arms_that_had_too_few_passes_for_a_curve_are_named(passes, named):
+def test_not_converged_names_arms_of_few_passes(passes, named):
     quick, whole = arm("quick", right(55), passes=passes), arm("whole", right(9), passes=10)
     lines = [*not_converged(comparison_of((None, (quick, whole))))]
     assert [("quick" in line, "whole" in line) for line in lines] == [(each, False) for each in named]
@@ -179,7 +183,7 @@ def test_arms_that_had_too_few_passes_for_a_curve_are_named(passes, named):
 
 @pytest.mark.parametrize("arms", [2, 3])
 @pytest.mark.parametrize(("passes", "judged"), [(0.97, False), (1, True)])
-def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(arms, passes, judged):
+def test_untrained_arms_name_no_winner(arms, passes, judged):
     """A tenth of a pass: "Use vit_stem_16 pretrained (70.2 %)"."""
     made = [arm(name, right(9 + 20 * place), passes=10) for place, name in enumerate("abc"[: arms - 1])]
     found = comparison_of((None, (*made, arm("quick", right(60), passes=passes))))
@@ -191,7 +195,7 @@ def test_of_what_was_trained_for_less_than_a_pass_no_sentence_names_a_winner(arm
 
 
 @pytest.mark.parametrize(("curve", "passes", "rests"), [(straight, 20, False), (flat, 20, True), (flat, 2, False)])
-def test_a_win_over_what_may_still_improve_is_one_so_far(curve, passes, rests):
+def test_win_over_what_may_improve_is_one_so_far(curve, passes, rests):
     """`pretrained wins` stood above "from scratch (+20.4 points at the end)". Of 2 passes there is no curve."""
     slow, quick = arm("slow", right(20), passes=passes, history=history(curve)), arm("quick", right(57), passes=30)
     for arms in ((slow, quick), (quick, slow)):
@@ -201,7 +205,7 @@ def test_a_win_over_what_may_still_improve_is_one_so_far(curve, passes, rests):
         assert (f"quick wins after {passes} passes: " in headline(found)) is not rests
 
 
-def test_of_several_arms_it_is_said_which_one_the_others_are_better_than():
+def test_several_arms_name_the_first_one():
     several = comparison(a=right(20), b=right(57), c=right(40))
     two = comparison(a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):

@@ -117,7 +117,7 @@ def test_layercam_asks_the_deepest_large_layer():
     assert methods.deepest(subject)[0].shape == (2, 128, 4, 4)  # those after it have 2 and 1 per side
 
 
-def test_under_the_rules_a_norm_over_several_dimensions_has_its_values():
+def test_rules_keep_the_values_of_a_wide_norm():
     norm, x = nn.LayerNorm((3, 4, 4)), torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     with methods.Rules():
         found = norm(x)

@@ -92,7 +92,7 @@ SAME_BITS = {"group", "folds", "tf32"}
 @pytest.mark.parametrize(
     "changes", [*CHANGES, *(pytest.param(changes, marks=pytest.mark.slow) for changes in MORE_CHANGES)], ids=str
 )
-def test_features_with_one_option_changed_are_those_of_a_new_folder(asked_once, changes):
+def test_features_of_a_changed_option_are_new(asked_once, changes):
     changes = {section: {name: named(asked_once, value) for name, value in values.items()}
                for section, values in changes.items()}  # fmt: skip
     taken, fresh = both(asked_once, changes)
@@ -127,7 +127,7 @@ def other_picture_at_the_same_time(path):
         pytest.param(lambda path: path.rename(path.parents[1] / "bee" / "z.jpg"), marks=pytest.mark.slow),
     ],
 )
-def test_features_of_changed_pictures_are_those_of_a_new_folder(kept, change):
+def test_features_of_changed_pictures_are_new(kept, change):
     before = prepare(config_of(kept))
     change(kept / "set" / before.data.samples.paths[int(before.data.samples.indices("train")[0])])
     for changes in ({}, {"model": side_by_side()}):
@@ -135,7 +135,7 @@ def test_features_of_changed_pictures_are_those_of_a_new_folder(kept, change):
         assert torch.equal(taken, fresh)
 
 
-def test_features_of_the_same_question_are_computed_once(kept, monkeypatch):
+def test_features_are_computed_once(kept, monkeypatch):
     monkeypatch.setattr(features, "compute_features", None)
     for picture in (kept / "set").rglob("*.jpg"):
         os.utime(picture)
@@ -144,7 +144,7 @@ def test_features_of_the_same_question_are_computed_once(kept, monkeypatch):
 
 
 @pytest.mark.parametrize(("package", "again"), [("torch", True), ("pillow", True), ("timm", False)])
-def test_features_are_computed_anew_by_another_version_of_what_made_them(kept, monkeypatch, package, again):
+def test_features_depend_on_versions_that_made_them(kept, monkeypatch, package, again):
     monkeypatch.setattr(metadata, "version", lambda name, usual=metadata.version: usual(name) + "1" * (name == package))
     computed = []
     monkeypatch.setattr(
@@ -154,7 +154,7 @@ def test_features_are_computed_anew_by_another_version_of_what_made_them(kept, m
     assert bool(computed) is again
 
 
-def test_frozen_arms_look_at_each_image_once_for_all_rates_and_seeds(asked_once, tmp_path, capsys, monkeypatch):
+def test_frozen_arms_look_at_each_image_once(asked_once, tmp_path, capsys, monkeypatch):
     passed = []
 
     def counted(model, loader, *args, compute=features.compute_features, **options):
@@ -171,7 +171,7 @@ def test_frozen_arms_look_at_each_image_once_for_all_rates_and_seeds(asked_once,
     assert len(passed) == 3  # of each split once: the second arm begins with a head on the features of the first
 
 
-def test_features_that_another_process_computes_are_awaited(tmp_path):
+def test_features_computed_elsewhere_are_awaited(tmp_path):
     computed = []
 
     def compute():
@@ -197,7 +197,7 @@ def begun(folder, asked, argv):
     return run
 
 
-def test_a_run_is_taken_up_by_a_command_with_the_same_options_and_no_other(tmp_path, monkeypatch):
+def test_run_is_taken_up_by_the_same_options_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config, taken = RunConfig(output=OutputConfig(auto_resume=True)), set()
     begun(tmp_path / "runs", to_dict(config), command_line())
@@ -224,7 +224,7 @@ def test_a_run_is_taken_up_by_a_command_with_the_same_options_and_no_other(tmp_p
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", [None, "r"])
-def test_a_part_of_a_plan_is_taken_up_by_the_same_words_alone(then, now, same, name, tmp_path, monkeypatch):
+def test_part_of_a_plan_is_taken_up_by_the_same_words(then, now, same, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = RunConfig(train=TrainConfig(epochs=9), output=OutputConfig(run_name=name))
     begun(tmp_path / "runs", to_dict(before), ["main.py", "train", *then.split()])

@@ -53,7 +53,7 @@ def session_of(spec: ImageSpec, names=None, **options):
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("crop_fraction", [1.0, 0.875])
-def test_the_pixels_are_those_of_predict(fit, interpolation, channels, crop_fraction):
+def test_onnx_pixels_are_those_of_predict(fit, interpolation, channels, crop_fraction):
     """White noise, which is the hardest to resize. Pillow rounds to 8 bits between rows and columns, in an order of its
     own: one grey level, and of bicubic, which overshoots, a few."""
     mean, std = (0.485, 0.456, 0.406)[:channels], (0.2, 0.3, 0.25)[:channels]
@@ -70,7 +70,7 @@ def test_the_pixels_are_those_of_predict(fit, interpolation, channels, crop_frac
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_file_passes_where_it_says_what_predict_does_and_only_there(channels, tmp_path):
+def test_compare_pictures_passes_equal_answers_alone(channels, tmp_path):
     from vit.onnx_pictures import PictureForm, of_pictures
 
     spec = ImageSpec(4, (0.5,) * channels, (0.25,) * channels, in_channels=channels)
@@ -93,7 +93,7 @@ class Negative(torch.nn.Module):
         return -x
 
 
-def test_probabilities_are_divided_by_the_temperature_and_the_label_is_the_name():
+def test_onnx_divides_by_temperature_and_names_labels():
     spec = ImageSpec(2, (0.5,), (0.5,), in_channels=1)
     names = ["Ameise", "Biene\udce4", "né", "x"]
     session = session_of(spec, names, temperature=2.0)
@@ -119,7 +119,7 @@ def test_the_network_inside_takes_batches_of_any_size(tmp_path):
     assert inside.get_modelmeta().custom_metadata_map["said"] == "yes"
 
 
-def test_the_runtime_reports_nothing_to_its_maker_and_other_packages_set_no_variable(tmp_path, monkeypatch):
+def test_open_session_turns_telemetry_off(tmp_path, monkeypatch):
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     one_layer(tmp_path / "m.onnx", {})
     import_optional("json", "")
@@ -140,7 +140,7 @@ def test_pictures_of_four_channels_are_refused():
 @pytest.mark.parametrize(
     "options", [{}, {"fit": "pad", "decoding": "scaled"}, {"fit": "squash", "in_channels": 1}], ids=str
 )
-def test_a_program_of_twenty_lines_gives_the_classes_of_predict_on_odd_pictures(tmp_path, options):
+def test_onnx_classifies_odd_pictures_as_predict_does(tmp_path, options):
     run = make_run(tmp_path / "run", name="vit_micro_4", **options)
     (tmp_path / "odd").mkdir()
     theirs, ours, clearly_other = compared(str(run), tmp_path / "odd", make(tmp_path / "odd", 3 * len(FORMS)))
@@ -150,7 +150,7 @@ def test_a_program_of_twenty_lines_gives_the_classes_of_predict_on_odd_pictures(
 
 
 @pytest.mark.slow
-def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
+def test_export_of_pictures_opens_as_a_model(capsys, tmp_path):
     run, photos = make_run(tmp_path / "run", name="vit_micro_4"), labelled_photos(tmp_path / "photos")
     score = Unlikeness(None, None, RobustScale(0.0, 1.0))
     (run / "eval").mkdir(exist_ok=True)

@@ -141,7 +141,7 @@ def test_rates_never_rise_towards_the_images(family: str) -> None:
 
 
 @EVERY_FAMILY
-def test_parts_share_no_parameter_and_the_rest_lies_before_them(family: str) -> None:
+def test_parts_share_no_parameter(family: str) -> None:
     model, _, order = built(family)
     names = {id(weight): name for name, weight in model.named_parameters()}
     named = [names[id(weight)] for weight in in_parts(model)]
@@ -173,7 +173,7 @@ def test_all_blocks_are_recomputed_or_none(family: str, monkeypatch: pytest.Monk
 
 
 @EVERY_FAMILY
-def test_head_and_stem_have_the_names_that_a_file_of_weights_has(family: str) -> None:
+def test_head_and_stem_are_named_as_in_a_file(family: str) -> None:
     model, images, order = built(family)
     own, tensors = anatomy_of(model), model.state_dict()
     assert len(tensors[f"{own.head_name}.weight"]) == 7

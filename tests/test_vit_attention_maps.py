@@ -42,7 +42,7 @@ def random_attention(*, layers: int = 3, heads: int = 4, tokens: int = 10) -> li
     return [torch.randn(2, heads, tokens, tokens).softmax(-1) for _ in range(layers)]
 
 
-def test_torchvision_weights_are_those_of_its_attention_modules_in_the_pass_that_predicts() -> None:
+def test_attention_of_torchvision_is_its_modules_own() -> None:
     model = torchvision_vit()
     with torch.no_grad():
         logits, attention = attention_weights(model, pictures())
@@ -87,13 +87,13 @@ def test_attention_that_is_called_by_names_is_read() -> None:
     ],
     ids=["another input", "a mask", "batch second"],
 )
-def test_attention_of_another_kind_is_not_computed_as_if_it_were_this(model: OfAProgram) -> None:
+def test_attention_of_another_kind_is_refused(model: OfAProgram) -> None:
     with pytest.raises(NoAttention, match="OfAProgram: attention is read of one input, batch first, without a mask"):
         attention_weights(model, pictures())
     assert not model.attention._forward_hooks
 
 
-def test_asking_leaves_no_hooks_behind_even_when_the_pass_fails() -> None:
+def test_attention_weights_leaves_no_hooks() -> None:
     model = torchvision_vit()
     with pytest.raises(AssertionError, match="Wrong image height"):
         attention_weights(model, torch.zeros(1, 3, 16, 16))
@@ -102,7 +102,7 @@ def test_asking_leaves_no_hooks_behind_even_when_the_pass_fails() -> None:
         assert not module._forward_hooks
 
 
-def test_a_compiled_model_is_asked_through_its_original() -> None:
+def test_compiled_model_is_asked_through_its_original() -> None:
     """By an attribute that is private to torch: this fails where torch names it otherwise."""
     compiled: Any = torch.compile(torchvision_vit(), backend="eager")
     assert len(attention_weights(compiled, pictures())[1]) == 3
@@ -118,7 +118,7 @@ def test_selecting_a_layer_and_head() -> None:
         select(attention, layer=0, head=-5)
 
 
-def test_rollout_is_the_product_over_layers_with_half_a_residual() -> None:
+def test_rollout_multiplies_layers_and_residuals() -> None:
     attention = random_attention()
     expected = torch.eye(10)
     for weights in attention:
@@ -128,7 +128,7 @@ def test_rollout_is_the_product_over_layers_with_half_a_residual() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ours", "torchvision"])
-def test_relevance_follows_the_gradient_of_the_chosen_logit(kind: str) -> None:
+def test_relevance_follows_the_chosen_logit(kind: str) -> None:
     torch.manual_seed(0)
     model = torchvision_vit() if kind == "torchvision" else VisionTransformer(ViTConfig(24, 8, num_classes=5)).eval()
     if kind == "ours":
@@ -151,7 +151,7 @@ def test_relevance_follows_the_gradient_of_the_chosen_logit(kind: str) -> None:
     torch.testing.assert_close(predicted, expected.detach(), atol=1e-5, rtol=1e-4)
 
 
-def test_relevance_of_an_untrained_model_is_zero_everywhere_and_not_nan() -> None:
+def test_relevance_of_an_untrained_model_is_zero() -> None:
     model = VisionTransformer(ViTConfig(24, 8, num_classes=2, embed_dim=8, depth=1, num_heads=1)).eval()
     assert not head_map(model, relevance(model, pictures())[1]).any()
 
@@ -161,7 +161,7 @@ def test_a_map_needs_a_square_grid() -> None:
         head_map(nn.Identity(), torch.ones(1, 9, 9))
 
 
-def test_attention_distance_of_heads_that_look_at_themselves_and_everywhere() -> None:
+def test_attention_distance_by_hand() -> None:
     own, everywhere = torch.eye(10), torch.full((10, 10), 0.1)
     distance = attention_distance([torch.stack([own, everywhere])[None]], patch_size=8)
     places = [(row, column) for row in range(3) for column in range(3)]
@@ -170,7 +170,7 @@ def test_attention_distance_of_heads_that_look_at_themselves_and_everywhere() ->
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "mean_norm"])
-def test_the_maps_of_a_batch_are_those_of_its_images_and_of_the_tokens_that_the_head_reads(pool: str) -> None:
+def test_maps_read_the_tokens_that_the_head_reads(pool: str) -> None:
     torch.manual_seed(0)
     model = VisionTransformer(ViTConfig(24, 8, num_classes=5, depth=2, num_heads=2, embed_dim=8, pool=pool)).eval()
     maps = maps_of(model, pictures())
@@ -186,7 +186,7 @@ def test_the_maps_of_a_batch_are_those_of_its_images_and_of_the_tokens_that_the_
     torch.testing.assert_close(maps.distance, torch.cat([image.distance for image in alone]))
 
 
-def test_there_are_no_maps_without_attention_or_without_a_square_grid() -> None:
+def test_maps_need_attention_over_the_whole_image() -> None:
     with pytest.raises(ValueError, match="ResNet has no attention weights"):
         maps_of(resnet18(), pictures())
 

@@ -38,7 +38,7 @@ def near(one: Tensor, other: Tensor) -> None:
 
 @EVERY_KIND
 @pytest.mark.parametrize("part", ["blocks.0", "blocks.2", "blocks.2.attention", "embedding", "norm"])
-def test_a_hook_of_a_part_sees_one_tensor_and_what_it_returns_takes_its_place(options, part):
+def test_hook_of_a_part_replaces_its_output(options, part):
     model, outputs = model_of(**options), []
 
     def rotate(_module: nn.Module, _given: Any, output: Any) -> Any:
@@ -74,7 +74,7 @@ def test_a_batch_may_be_empty(options, images):
 
 @EVERY_KIND
 @pytest.mark.filterwarnings("ignore")  # of torch, that a trace keeps the sizes that it saw
-def test_the_model_is_traced_with_gradients_on_and_takes_other_batches(options):
+def test_traced_model_takes_other_batches(options):
     model = model_of(**options)
     near(torch.jit.trace(model, pictures())(pictures(7)), model(pictures(7)))
 
@@ -95,7 +95,7 @@ def in_a_pickle(model: nn.Module) -> nn.Module:
         ("timm:mobilenetv3_small_050", {"trainable": "head"}, False),
     ],
 )
-def test_a_changed_model_is_copied_with_its_changes_and_none_of_the_original_parts(
+def test_copy_of_a_changed_model_is_its_own(
     name: str, options: dict[str, Any], recompute: bool, copied: Callable[[nn.Module], nn.Module]
 ):
     model = build_model(name, num_classes=3, weights="none", **options)
@@ -115,7 +115,7 @@ def test_a_changed_model_is_copied_with_its_changes_and_none_of_the_original_par
     twin(images).sum().backward()
 
 
-def test_a_model_that_computes_activations_again_compiles_as_one_graph():
+def test_recomputing_model_compiles_as_one_graph():
     model, images = model_of().train(), pictures()
     expected = model(images)
     recompute_activations(list(model.blocks))
@@ -126,7 +126,7 @@ def test_a_model_that_computes_activations_again_compiles_as_one_graph():
 
 
 @EVERY_KIND
-def test_features_of_any_part_are_extracted_with_all_tokens(options):
+def test_feature_extractor_gets_all_tokens(options):
     model = model_of(**options)
     extracted = create_feature_extractor(model, ["embedding", "blocks.1", "blocks.2", "head"])(pictures())
     tokens = model.embedding(pictures())

@@ -43,7 +43,7 @@ def test_a_name_alone_is_no_ensemble(options):
         ModelConfig(**options)
 
 
-def test_an_ensemble_is_read_from_a_file_of_options_and_a_wrong_one_is_refused():
+def test_ensemble_is_read_from_options_or_refused():
     assert from_dict(ModelConfig, to_dict(WITH_STAGES)) == WITH_STAGES
     with pytest.raises(OptionError, match="networks in the config lacks image_size"):
         from_dict(ModelConfig, {"name": "ensemble", "networks": [{"name": "vit_nano_8"}]})
@@ -51,7 +51,7 @@ def test_an_ensemble_is_read_from_a_file_of_options_and_a_wrong_one_is_refused()
         from_dict(ModelConfig, {"name": "ensemble", "networks": [{"name": "vit_nano_8", "size": 32}]})
 
 
-def test_features_of_the_stages_stand_beside_the_last_ones():
+def test_features_of_stages_join_the_last_ones():
     config = ensemble_of(STAGES, Network("resnet18", 64), weights="none")
     model = build_model(config, num_classes=3).eval()
     model.views[1].network.load_state_dict(model.views[0].network.network.state_dict())
@@ -87,7 +87,7 @@ def test_resizing_is_that_of_torch(before, after, interpolation):
     torch.testing.assert_close(rows @ images @ rows.T, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_network_of_the_size_of_the_picture_sees_what_it_sees_alone(ensemble):
+def test_ensemble_shows_a_network_the_whole_picture(ensemble):
     alone = build_model("vit_stem_16", weights="tiny_imagenet", num_classes=3).eval()
     spec, own = image_spec(MIX), image_spec(ModelConfig("vit_stem_16", weights="tiny_imagenet"))
     assert spec.image_size == own.image_size == 64
@@ -114,7 +114,7 @@ def test_only_the_head_trains_where_only_it_shall():
 
 
 @pytest.mark.parametrize("option", [{"weights": "imagenet"}, {"pool": "mean"}])
-def test_what_its_networks_have_is_no_option_of_an_ensemble(option):
+def test_ensemble_refuses_options_of_its_networks(option):
     with pytest.raises(OptionError, match=next(iter(option))):
         build_model(MIX, num_classes=3, **option)
 
@@ -130,7 +130,7 @@ def test_the_head_computes_in_float32_under_autocast(ensemble):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
 @pytest.mark.parametrize("config", [MIX, WITH_STAGES], ids=["plain", "stages"])
-def test_an_export_of_an_ensemble_is_one_file_that_computes_the_same(kind, config, tmp_path):
+def test_export_of_an_ensemble_computes_the_same(kind, config, tmp_path):
     pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
     ensemble = build_model(config, num_classes=3).eval()
     torch.nn.init.normal_(ensemble.head.weight, std=0.1)
@@ -139,13 +139,13 @@ def test_an_export_of_an_ensemble_is_one_file_that_computes_the_same(kind, confi
     assert parity.good, parity
 
 
-def test_the_page_of_an_ensemble_is_refused_with_what_to_name(ensemble, tmp_path):
+def test_page_of_an_ensemble_is_refused(ensemble, tmp_path):
     classifier = Classifier("runs/mix", ensemble, image_spec(MIX), ("a", "b", "c"), MIX)
     with pytest.raises(OptionError, match=r"runs/mix mixes several networks.* name the run"):
         page_of([classifier], [PagePicture("a", None, np.zeros((3, 8, 8), np.uint8))])
 
 
-def test_autocast_does_not_round_the_pictures_that_a_network_gets():
+def test_autocast_rounds_no_picture_of_an_ensemble():
     model = build_model(MIX, num_classes=3).eval()
     (view,) = [view for view in model.views if view.rows is not None]
     images = pictures(image_spec(MIX).image_size)

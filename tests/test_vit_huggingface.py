@@ -47,7 +47,7 @@ def pictures(side: int = 16) -> torch.Tensor:
     return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
 
 
-def test_a_local_folder_gives_the_logits_and_attention_of_transformers(folder: Path) -> None:
+def test_hf_folder_computes_as_transformers(folder: Path) -> None:
     model = build_model(f"hf:{folder}", num_classes=5).eval()
     expected = reference(folder)(pictures(), output_attentions=True)
     torch.testing.assert_close(model(pictures()), expected.logits, atol=1e-5, rtol=1e-5)
@@ -58,7 +58,7 @@ def test_a_local_folder_gives_the_logits_and_attention_of_transformers(folder: P
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
-def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: str, tmp_path: Path) -> None:
+def test_bare_backbone_is_a_whole_model(kind: str, tmp_path: Path) -> None:
     library = saved_backbone(kind, tmp_path)
     model = build_model(f"hf:{tmp_path}", num_classes=3, trainable="last:1").eval()
     assert not model(pictures()).any()
@@ -96,7 +96,7 @@ def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: 
         (transformers.BertConfig(), "neither an image classifier nor a ViT"),
     ],
 )
-def test_models_that_are_read_elsewhere_or_not_at_all_are_refused(config: Any, named: str, tmp_path: Path) -> None:
+def test_hf_models_that_are_read_elsewhere_are_refused(config: Any, named: str, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(OptionError, match=named):
         build_model(f"hf:{tmp_path}", num_classes=5)
@@ -112,9 +112,7 @@ def test_models_that_are_read_elsewhere_or_not_at_all_are_refused(config: Any, n
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 16}, "crop_pct": 0.8}, "crop"),
     ],
 )
-def test_pictures_are_prepared_as_the_processor_of_the_model_does(
-    kind: str, options: dict[str, Any], fit: str, folder: Path
-) -> None:
+def test_pictures_are_prepared_as_by_the_processor(kind: str, options: dict[str, Any], fit: str, folder: Path) -> None:
     processor = getattr(transformers, kind)(**options)
     processor.save_pretrained(folder)
     spec = image_spec(ModelConfig(name=f"hf:{folder}"))
@@ -128,7 +126,7 @@ def test_pictures_are_prepared_as_the_processor_of_the_model_does(
 
 
 @pytest.mark.parametrize(("size", "fit"), [(16, "squash"), (None, "crop")])
-def test_an_older_processor_with_one_number_for_a_size_squashes(size: Any, fit: str, folder: Path) -> None:
+def test_older_processor_with_one_size_squashes(size: Any, fit: str, folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "do_resize": True}))
     assert image_spec(ModelConfig(name=f"hf:{folder}")).fit == fit
 
@@ -141,26 +139,26 @@ def test_a_size_that_a_model_does_not_take_is_refused(tmp_path: Path) -> None:
         build_model(f"hf:{tmp_path}", num_classes=5, image_size=96)
 
 
-def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:
+def test_hf_model_interpolates_as_transformers(folder: Path) -> None:
     model = build_model(f"hf:{folder}", num_classes=5, image_size=24).eval()
     expected = reference(folder)(pictures(24), interpolate_pos_encoding=True).logits
     torch.testing.assert_close(model(pictures(24)), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_dropout_reaches_the_model_and_weights_none_starts_anew(folder: Path) -> None:
+def test_hf_model_takes_dropout_and_no_weights(folder: Path) -> None:
     model = build_model(f"hf:{folder}", num_classes=5, dropout=0.2, attention_dropout=0.3, weights="none")
     assert model.model.config.hidden_dropout_prob == 0.2
     assert model.model.config.attention_probs_dropout_prob == 0.3
     assert (model.eval()(pictures()) - reference(folder)(pictures()).logits).abs().max() > 1e-4
 
 
-def test_without_a_processor_pictures_are_prepared_with_halves_at_the_size_asked_for(folder: Path) -> None:
+def test_spec_without_a_processor_has_halves(folder: Path) -> None:
     for size in (None, 32):
         spec = image_spec(ModelConfig(name=f"hf:{folder}", image_size=size))
         assert spec == ImageSpec(image_size=size or 16, mean=HALF, std=HALF)
 
 
-def test_a_classifier_that_is_no_transformer_works_at_any_size(tmp_path: Path) -> None:
+def test_hf_resnet_takes_any_size(tmp_path: Path) -> None:
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4)
     ResNetForImageClassification(config).save_pretrained(tmp_path)
     model = build_model(f"hf:{tmp_path}", num_classes=3, image_size=40).eval()
@@ -191,7 +189,7 @@ def test_code_that_comes_with_a_model_is_never_run(folder: Path) -> None:
     assert not (folder / "ran").exists()
 
 
-def test_a_missing_model_and_options_without_effect_are_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+def test_missing_model_and_useless_options_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"hf:.*nowhere") as caught:
         build_model(f"hf:{tmp_path / 'nowhere'}", num_classes=5)
     assert "\n" not in str(caught.value)
@@ -214,7 +212,7 @@ def test_a_hub_out_of_reach_is_asked_once(name: str, monkeypatch: pytest.MonkeyP
         build_model(name, num_classes=2)
 
 
-def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transformers_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     for call in (lambda: build_model(f"hf:{folder}", num_classes=5), lambda: image_spec(ModelConfig(f"hf:{folder}"))):
         with pytest.raises(ValueError, match="need the package transformers: pip install transformers"):
@@ -232,7 +230,7 @@ def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
         assert hub_answers(url, minute=2)
 
 
-def test_a_folder_of_the_hub_as_weights_keeps_its_preprocessing_and_its_epsilon(tmp_path: Path) -> None:
+def test_hub_folder_as_weights_keeps_spec_and_epsilon(tmp_path: Path) -> None:
     shape = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256}
     config = ViTConfig(**shape, image_size=8, patch_size=2, layer_norm_eps=1e-6, num_labels=5)
     theirs = ViTForImageClassification(config).eval()
@@ -258,7 +256,7 @@ def test_a_damaged_preprocessor_of_a_model_is_named(content: str, folder: Path) 
         image_spec(ModelConfig(name=f"hf:{folder}"))
 
 
-def test_a_folder_whose_weights_are_cut_into_parts_is_named_as_one(tmp_path: Path, folder: Path) -> None:
+def test_weights_cut_into_parts_are_named(tmp_path: Path, folder: Path) -> None:
     model = ViTForImageClassification.from_pretrained(folder)
     model.save_pretrained(tmp_path / "cut", max_shard_size="5KB")
     with pytest.raises(FileNotFoundError, match=r"model.safetensors is cut into parts .* hf:"):

@@ -74,7 +74,7 @@ def test_merged_logits_are_those_of_the_changed_model(name: str, tmp_path: Path)
 
 
 @EVERY_KIND
-def test_the_changes_of_a_block_have_four_times_rank_times_width_numbers(name: str, tmp_path: Path) -> None:
+def test_lora_trains_four_times_rank_times_width(name: str, tmp_path: Path) -> None:
     if ":" in name:
         pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
     model = untrained(name, tmp_path, f"lora:{RANK}")
@@ -102,7 +102,7 @@ def test_the_change_is_the_product_of_the_paper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_micro_2", "torchvision"])
-def test_norms_train_every_layer_norm_and_the_head_alone(name: str, tmp_path: Path) -> None:
+def test_norms_trains_layer_norms_and_head_alone(name: str, tmp_path: Path) -> None:
     model = untrained(name, tmp_path, "norms")
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     assert len(norms) == 2 * len(anatomy_of(model).blocks) + 1
@@ -111,13 +111,13 @@ def test_norms_train_every_layer_norm_and_the_head_alone(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("trainable", ["lora:4", "norms"])
-def test_a_network_without_attention_or_layer_norm_says_so(trainable: str) -> None:
+def test_resnet_has_no_low_rank_change_and_no_norms(trainable: str) -> None:
     with pytest.raises(ValueError, match=f"trainable={trainable}: ResNet"):
         build_model("resnet18", num_classes=2, weights="none", trainable=trainable)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_merging_changes_no_bit_in_mixed_precision_either(dtype: torch.dtype | None, tmp_path: Path) -> None:
+def test_merging_changes_no_bit(dtype: torch.dtype | None, tmp_path: Path) -> None:
     model, plain = untrained("vit_micro_2", tmp_path, "lora:2").eval(), untrained("vit_micro_2", tmp_path).eval()
     stir(model)
     plain.load_state_dict(merged_state(model))

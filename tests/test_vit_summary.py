@@ -34,7 +34,7 @@ def on_meta(config: ViTConfig) -> VisionTransformer:
         return VisionTransformer(config)
 
 
-def test_the_class_token_alone_saves_most_of_the_last_block_and_means_save_nothing() -> None:
+def test_flops_of_class_token_and_mean_pooling() -> None:
     saved = vit_flops(TINY) - summarise(on_meta(TINY), in_channels=3, image_size=12).flops
     tokens, dim = 10, 24
     # The other nine tokens need no query, no output projection, no MLP and no row of attention: 1 + 1 + 8 D^2, 2 T D.
@@ -64,7 +64,7 @@ def test_every_model_is_summarised_without_memory(name: str) -> None:
     assert summary.trainable == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def test_shapes_do_not_depend_on_the_device_and_the_model_is_left_as_it_was() -> None:
+def test_summarise_leaves_the_model_as_it_was() -> None:
     model = VisionTransformer(TINY).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert summarise(model, in_channels=3, image_size=12) == summarise(on_meta(TINY), in_channels=3, image_size=12)
@@ -76,7 +76,7 @@ def test_shapes_do_not_depend_on_the_device_and_the_model_is_left_as_it_was() ->
 # --- the command
 
 
-def test_the_command_prints_layers_to_a_depth_and_totals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_prints_layers_to_a_depth(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["summary", "--model", "vit_base_16", "--image-size", "512", "--num-classes", "1000"]
     assert main.main(command) == 0
     text = capsys.readouterr().out

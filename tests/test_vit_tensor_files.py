@@ -72,7 +72,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_number_is_read_bit_for_bit_from_both_kinds_of_files(tmp_path, kind):
+def test_every_dtype_is_read_bit_for_bit(tmp_path, kind):
     dtype = getattr(torch, kind)
     numbers = torch.arange(24, dtype=torch.uint8).clamp(max=1 if kind == "bool" else 24).view(dtype)
     torch.save({"model": {"w": numbers}}, tmp_path / "a.pth")
@@ -89,7 +89,7 @@ def test_numbers_that_no_such_file_holds_are_named():
         write_tree(io.BytesIO(), content)
 
 
-def test_a_tensor_that_stands_in_two_places_is_written_once(tmp_path):
+def test_shared_tensor_is_written_once(tmp_path):
     shared = torch.randn(100)
     with (tmp_path / "a").open("wb") as file:
         write_tree(file, {"model": {"a": shared, "b": shared}})
@@ -114,7 +114,7 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("key", ["dataset_sha256", "sha256_of_data", "sha256"])
 @pytest.mark.parametrize("blank", [False, True])
-def test_the_seal_is_the_metadata_of_its_own_name_alone_however_it_is_written(tmp_path, key, blank):
+def test_seal_is_the_metadata_of_its_own_name(tmp_path, key, blank):
     path = tmp_path / "a.safetensors"
     content = save({"w": torch.randn(4)}, metadata={key: "0" * 63 + "1"})
     path.write_bytes(content)
@@ -130,7 +130,7 @@ def test_the_seal_is_the_metadata_of_its_own_name_alone_however_it_is_written(tm
         assert read_tensors(path)[0]["w"].shape == (4,)
 
 
-def test_reading_a_seal_at_the_end_of_a_file_copies_no_part_of_it(tmp_path):
+def test_require_seal_copies_no_part_of_the_file(tmp_path):
     path = tmp_path / "a.onnx"
     path.write_bytes(bytes(2**26) + b"\n\x06sha256\x12\x40" + BLANK.encode())
     tracemalloc.start()
@@ -160,7 +160,7 @@ class Made:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_torch_file_is_read_with_the_plain_data_that_scripts_keep_in_it(tmp_path, zipped):
+def test_torch_file_is_read_with_its_plain_data(tmp_path, zipped):
     content = {
         "model": optimizer_state(),
         "args": argparse.Namespace(lr=0.1, output_dir=Path("/x/y")),
@@ -188,7 +188,7 @@ def test_objects_in_a_torch_file_are_named_and_not_made(tmp_path, zipped, thing)
         read_torch_file(path)
 
 
-def test_only_options_numbers_arrays_and_paths_are_made_of_a_torch_file():
+def test_torch_file_makes_plain_classes_alone():
     made = [entry if isinstance(entry, type) else entry[0] for entry in PLAIN]
     assert {thing.__module__.partition(".")[0] for thing in made} == {"argparse", "numpy", "pathlib"}
 
@@ -220,7 +220,7 @@ def test_a_file_that_holds_itself_is_read_to_an_end(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".ckpt", ".npz", ".pth.tar"])
-def test_a_pointer_of_git_lfs_is_named_whatever_it_stands_for(tmp_path, suffix):
+def test_pointer_of_git_lfs_is_named(tmp_path, suffix):
     path = tmp_path / f"w{suffix}"
     path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1234\n")
     readers = [read_weights] if suffix != ".safetensors" else [read_weights, read_tree]

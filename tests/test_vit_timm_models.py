@@ -84,7 +84,7 @@ def test_package_tensors_get_their_names_in_timm(name: str) -> None:
         assert torch.equal(loaded[key], tensor), key
 
 
-def test_package_weights_fit_grey_images_and_new_classes() -> None:
+def test_package_weights_fit_grey_and_new_classes() -> None:
     whole = build_model("efficientnet_lite0", num_classes=1000)
     model = build_model("efficientnet_lite0", num_classes=3, in_channels=1)
     assert torch.allclose(model.conv_stem.weight, whole.conv_stem.weight.sum(dim=1, keepdim=True))
@@ -183,7 +183,7 @@ def test_a_file_of_weights_brings_head_and_spec(name: str, prefix: str, tmp_path
     assert_same_logits(opened.logits, theirs, opened.spec.image_size)
 
 
-def test_where_timm_names_no_blocks_the_head_trains_alone() -> None:
+def test_head_trains_alone_without_named_blocks() -> None:
     with torch.device("meta"):
         dense = anatomy_of(build_model("timm:densenet121", num_classes=3, weights="none"))
         assert (len(dense.blocks), len(dense.norms)) == (7, 1)
@@ -242,7 +242,7 @@ def gradients(model: torch.nn.Module, images: Tensor, *, bf16: bool) -> dict[str
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def test_depthwise_trains_in_float32_and_answers_in_bf16() -> None:
+def test_depthwise_computes_in_float32() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8)
     ours = copy.deepcopy(plain)

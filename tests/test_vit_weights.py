@@ -25,7 +25,7 @@ EVERY_FILE = pytest.mark.parametrize(("weights", "model"), EMBEDDED_WEIGHTS.item
 
 
 @EVERY_FILE
-def test_the_file_is_small_described_and_the_one_of_its_card(weights, model):
+def test_embedded_file_is_small_and_on_its_card(weights, model):
     path = weights_path(ModelConfig(name=model, weights=weights))
     assert path is not None
     assert path.stat().st_size <= 6e6
@@ -45,7 +45,7 @@ def test_another_model_is_told_whose_they_are():
 @pytest.mark.parametrize(
     ("images", "within"), [(1_000, 1.8), pytest.param(10_000, 0.11, marks=pytest.mark.slow)], ids=str
 )
-def test_the_card_tells_the_accuracy_that_they_have_on_the_real_test_images(real_data, images, within):
+def test_card_tells_the_accuracy_on_real_images(real_data, images, within):
     """Of 1,000 images, evenly spread over all, within two standard errors."""
     stated = float(re.search(r"\| result \| ([\d.]+) % of Fashion-MNIST's 10,000 test images", CARD)[1])  # type: ignore[index]
     config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
@@ -57,7 +57,7 @@ def test_the_card_tells_the_accuracy_that_they_have_on_the_real_test_images(real
     assert round(100 * scores.metrics["accuracy"], 1) == pytest.approx(stated, abs=within)
 
 
-def test_a_head_for_other_classes_is_new_even_where_there_are_as_many():
+def test_head_for_as_many_other_classes_is_new():
     config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     path = weights_path(config)
     assert path is not None
@@ -85,7 +85,7 @@ def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("image_size", [32, 64, 96])
-def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_size):
+def test_embedded_vit_goes_to_any_size(image_size):
     weights = read_weights(weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet")))
     model = build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
     state, side = model.state_dict(), image_size // 16
