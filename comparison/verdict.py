@@ -19,6 +19,8 @@ UNEQUAL = 1.1
 """Ratio of the images that two models saw from which a sentence says so: in equal time they differ a little."""
 MOST_ROWS = 12
 """Rows of a table that the last screen shows."""
+MOST_LINES = 20
+"""Lines of the last screen; four of the terminal's 24 say where the rest is."""
 
 
 def headline(condition: Comparison, *, brief: bool = False) -> str:
@@ -177,17 +179,26 @@ VERDICTS = {
 
 
 def last_screen(comparison: Comparison) -> Iterator[str]:
-    """Yield the answer and its cautions, at most 80 letters wide.
+    """Yield the answer and its cautions, at most 80 letters wide and MOST_LINES long.
 
-    The table has a line per label budget, or of several models a line for each."""
+    Cautions for which there is no room are counted; the report has them all."""
     names = [printable(name) for name in short_names(comparison.arms)]
-    lines = result_table(comparison.conditions, names)
-    if max(map(len, lines), default=0) > WIDTH:
+    key: list[str] = []
+    if max(map(len, result_table(comparison.conditions, names)), default=0) > WIDTH:
         letters = [*map(letter_of, range(len(names)))]
         for letter, name in zip(letters, names, strict=True):
-            yield from textwrap.wrap(f"{letter}  {name}", WIDTH, subsequent_indent="   ")
+            key += textwrap.wrap(f"{letter}  {name}", WIDTH, subsequent_indent="   ")
         comparison, names = comparison.with_names(letters), letters
-        lines = result_table(comparison.conditions, letters)
+    lines, cautions = [*key, *answer(comparison, names)], [*map(printable, not_converged(comparison))]
+    wrapped = [line for text in cautions for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+    if len(lines) + len(wrapped) > MOST_LINES:
+        wrapped = [f"{pluralise(len(cautions), 'caution')} about the length of training: see the report"]
+    yield from lines
+    yield from wrapped
+
+
+def answer(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
+    """Yield the table of results, a line per label budget or model, and how to read it."""
     conditions = comparison.conditions
     if len(names) > 2:
         for condition in conditions:
@@ -195,12 +206,11 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
             text = f"{condition.title}: " * brief + headline(condition, brief=brief)
             yield from textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ")
         yield ""
-    yield from lines
+    yield from result_table(conditions, names)
     row = first_of(comparison.table)
     images = images_text(row.images, row.groups, comparison.scored)
-    yield f"accuracy in % of {images}, {pluralise(row.seeds, 'seed')}; 95% intervals"
-    if len(names) > 2:
-        yield from textwrap.wrap(f"difference, better, worse: than {names[0]}, the first", WIDTH)
+    scored = f"accuracy in % of {images}, {pluralise(row.seeds, 'seed')}; 95% intervals"
+    yield from textwrap.wrap(scored + f"; differences from {names[0]}" * (len(names) > 2), WIDTH)
     table = comparison.table
     if ((table["verdict"] == "unclear") & (table["difference_low"] * table["difference_high"] > 0)).any():
         together = len(comparison.pairs)
@@ -210,8 +220,6 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
         for condition in conditions:
             if needed := seeds_or_images_needed(first_of(condition.pairs)):
                 yield f"{condition.title}: to name a winner {needed}"
-    for line in not_converged(comparison):
-        yield from textwrap.wrap(printable(line), WIDTH, subsequent_indent="  ")
 
 
 def result_table(conditions: Sequence[Comparison], names: Sequence[str]) -> list[str]:

@@ -63,20 +63,20 @@ def test_last_screen_has_a_line_for_two_arms(two):
     assert "60 test images, 3 seeds" in scored
 
 
-@pytest.fixture(scope="module")
-def crowd():
+def crowd(*, passes):
     """Three arms with long and hostile names under three conditions."""
     names = ("vit_b_16 weights=none | `a` *b* trainable=last:4 image_size=224", 'a "b", <script>\n', "größe 中文")
-    arms = [in_memory(name, outcomes(0.3 + 0.2 * index, seed=index), passes=10) for index, name in enumerate(names)]
+    arms = [in_memory(name, outcomes(0.3 + 0.2 * index, seed=index), passes=passes) for index, name in enumerate(names)]
     return comparison_of(*((count, arms) for count in (5, 20, None)))
 
 
-def test_last_screen_fits_24_lines_of_80_letters(crowd, two):
-    for comparison in (crowd, two):
-        lines = [*last_screen(comparison)]
-        assert len(lines) <= 20  # and four that say where the rest is
-        assert max(map(len, lines)) <= 80
-    assert sum(line.startswith(("     5", "    20", "   all")) for line in last_screen(crowd)) == 9
+@pytest.mark.parametrize(("passes", "cautions"), [(10, 0), (1, 3)], ids=["enough passes", "one pass"])
+def test_last_screen_fits_24_lines_of_80_letters(passes, cautions):
+    lines = [*last_screen(crowd(passes=passes))]
+    assert len(lines) <= 20  # and four that say where the rest is
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(("     5", "    20", "   all")) for line in lines) == 9
+    assert bool(cautions) == lines[-1].startswith(f"{cautions} cautions")
 
 
 @pytest.mark.parametrize("length", [3, 60])

@@ -209,5 +209,5 @@ def test_several_arms_name_the_first_one():
     several = comparison(a=right(20), b=right(57), c=right(40))
     two = comparison(a=right(20), b=right(57))
     for made, said in ((several, True), (two, False)):
-        assert any("than a, the first" in line for line in last_screen(made)) is said
+        assert any("differences from a" in line for line in last_screen(made)) is said
         assert any("first model, a" in line for line in notes(made)) is said
