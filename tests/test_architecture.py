@@ -83,6 +83,13 @@ def test_lint_refuses_what_runs_code_of_a_file():
     assert len(refused) == 7 + 9
 
 
+def test_one_file_alone_unpickles_and_no_comment_hides_another():
+    words = "check --select=TID251,S102,S307 --ignore-noqa --config=lint.per-file-ignores={} --output-format=json"
+    command = [sys.executable, "-m", "ruff", *words.split(), *packages(ROOT), "main.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert [row["filename"] for row in json.loads(found.stdout)] == [str(ROOT / "vit" / "torch_files.py")]
+
+
 def test_no_array_is_unpickled_and_no_name_becomes_markup():
     """A run of a stranger names its classes and its files."""
     for name, path in FILES.items():
