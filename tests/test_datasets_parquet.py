@@ -9,11 +9,11 @@ from fake_sets import facts_of, parquet
 from small_images import image_folder
 
 from common.errors import DataError, MissingPackage
-from common.files import NO_DOWNLOADS
 from datasets.checking.check import check_source
 from datasets.config import Columns
 from datasets.sources import parquet as parquet_sets
 from datasets.sources.own_data import read_source
+from trainers.storage.run_folder import untrusted_run
 
 
 @pytest.fixture(scope="module")
@@ -187,14 +187,14 @@ def test_of_several_subsets_one_is_named(tmp_path, folder, hub):
     assert len(read_source("hf:org/photos/small", tmp_path).samples) == 13
 
 
-def test_nothing_is_fetched_for_the_files_of_a_run(tmp_path, folder, hub):
-    parquet(hub.root / "large" / "train" / "0000.parquet", rows_of(folder / "train"))
-    NO_DOWNLOADS.set(True)
-    try:
-        with pytest.raises(DataError, match="only the files of a run say to put it there"):
-            read_source("hf:org/photos/large", tmp_path)
-    finally:
-        NO_DOWNLOADS.set(False)
+@pytest.mark.parametrize("source", ["hf:org/photos/large", "all.parquet"])
+def test_nothing_is_fetched_or_unpacked_for_the_files_of_a_run(tmp_path, folder, hub, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    for file in (hub.root / "large" / "train" / "0000.parquet", tmp_path / "all.parquet"):
+        parquet(file, rows_of(folder / "train"))
+    with untrusted_run(), pytest.raises(DataError, match="only the files of a run say to put it there"):
+        read_source(source, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
 
 
 def test_without_huggingface_hub_it_is_named(tmp_path, monkeypatch):

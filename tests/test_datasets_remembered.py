@@ -15,8 +15,10 @@ from datasets.config import Columns
 from datasets.copies import copies_of
 from datasets.groups import with_groups
 from datasets.known import identified
+from datasets.remembered import remembered
 from datasets.sources import shards
 from datasets.sources.own_data import read_source
+from trainers.storage.run_folder import untrusted_run
 
 START, END = bytes(70_000), bytes(1_100_000)
 """Texts around the pictures of an archive, so that these are neither at its start nor at its end."""
@@ -121,3 +123,9 @@ def test_a_table_that_is_renamed_to_another_split_is_read_as_that(tmp_path):
     assert read_source(str(tmp_path / "set"), tmp_path).splits == ["train"]
     (tmp_path / "set" / "train-1.parquet").rename(tmp_path / "set" / "val-1.parquet")
     assert read_source(str(tmp_path / "set"), tmp_path).splits == ["train", "val"]
+
+
+def test_nothing_is_kept_for_the_files_of_a_run(tmp_path):
+    with untrusted_run():
+        arrays = remembered("kind", "key", b"", lambda: {"a": np.arange(3)}, data_root=tmp_path / "data")
+    assert (arrays["a"].tolist(), [*tmp_path.iterdir()]) == ([0, 1, 2], [])

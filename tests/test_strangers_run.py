@@ -14,7 +14,10 @@ import pytest
 from small_run import META, SUMMARY, labelled_photos, make_run
 
 import main
+from common.errors import CheckpointError, DataError
+from comparison.report import open_images
 from trainers.config import ModelConfig, OutputConfig, to_dict
+from trainers.resume import resume
 from trainers.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import RunFolder, write_json
@@ -91,6 +94,18 @@ def test_link_out_of_a_run_is_named_and_not_followed(run, tmp_path, capsys, plac
     assert before == (elsewhere.read_bytes() if elsewhere.is_file() else sorted(elsewhere.rglob("*")))
 
 
+def test_a_program_that_resumes_a_run_follows_no_link_out_of_it(run, tmp_path):
+    (run / "tb").symlink_to(tmp_path)
+    with pytest.raises(CheckpointError, match="leads out of the run"):
+        resume(run)
+
+
+def test_a_pipe_in_a_run_is_named_and_not_waited_for(run, tmp_path, capsys):
+    os.mkfifo(run / "split.csv")
+    assert main.main(["predict", str(run), str(labelled_photos(tmp_path / "photos", n=1))]) == 3
+    assert "neither a file nor a folder" in capsys.readouterr().err
+
+
 def test_link_within_a_run_is_followed(run, tmp_path):
     (run / "checkpoints").rename(run / "kept")
     (run / "checkpoints").symlink_to("kept")
@@ -109,6 +124,14 @@ def test_nothing_is_fetched_or_unpacked_for_a_run(run, tmp_path, asked, capsys, 
         assert "--data-root" in capsys.readouterr().err
         main.main([command, str(run), "--data-root", str(tmp_path / "told")])
         assert (tmp_path / "told" / "unpacked").is_dir()
+
+
+def test_a_comparison_unpacks_nothing_to_show_the_pictures_of_a_run(run, tmp_path):
+    shutil.make_archive(str(tmp_path / "x"), "zip", labelled_photos(tmp_path / "photos", n=4))
+    with_data(run, source=str(tmp_path / "x.zip"), root=tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="only the files of a run say"):
+        open_images(RunFolder(run), ["ant/0.png"])
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_resume_unpacks_only_where_a_person_says(tmp_path, capsys, monkeypatch):
