@@ -3,17 +3,21 @@
 import json
 import re
 import socket
-import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
+import numpy as np
 import pytest
 from local_servers import ask, running
 from werkzeug.wrappers import Response
 
 from commands.serve import Options
 from common.errors import OptionError
+from datasets.bundle import PathTable, Samples
+from inference.labels.features import ExtractedFeatures
 from inference.labels.picks import PicksPage
+from inference.labels.review import Review
 from inference.labels.suspects import SuspectsPage
 from inference.local_server import Handler, LocalServer, as_page
 from inference.serve import Server
@@ -38,9 +42,10 @@ def of_serve():
 
 def of_review(kind):
     def build():
-        server = object.__new__(kind)
-        server.samples, server.rows, server.one_at_a_time = (), [], threading.Lock()
-        LocalServer.__init__(server, "127.0.0.1", 0)
+        server, none = object.__new__(kind), np.zeros((0, 1), np.float32)
+        samples = Samples("none", (), PathTable(()), np.zeros(0, np.int32), np.zeros(0, np.int8))
+        server.read = list
+        Review.__init__(server, Path(), samples, ExtractedFeatures(none, none[:, 0], none[:, 0], []), port=0)
         return server
 
     return build
@@ -79,6 +84,11 @@ def server(request, started):
 def test_other_names_and_sites_are_refused_everywhere(server, headers, method):
     for path in ("/", "/classify", "/page", "/rows", "/decide"):
         assert ask(server, method, path, b"{}" if method == "POST" else None, **headers)[0] == 403
+
+
+def test_only_this_machine_can_connect(server):
+    assert server.server_address[0] == "127.0.0.1"
+    assert server.only_loopback
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::1]"])
