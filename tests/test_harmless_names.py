@@ -18,7 +18,7 @@ def test_a_formula_is_written_as_text_and_read_back(tmp_path):
     path.write_text(csv_text(("a", "b"), [(cell, 1) for cell in cells]), errors="surrogateescape", newline="")
     with path.open(errors="surrogateescape", newline="") as file:
         _, *written = [row[0] for row in csv.reader(file)]
-    assert not [cell for cell in written if cell.startswith(("=", "@", "\t", "\r", "\n"))]
+    assert [cell for cell in written if cell.startswith("'")] == [f"'{cell}" for cell in HOSTILE] + ["'quoted'"]
     assert [row["a"] for row in read_rows(path, ("a", "b"))] == cells
 
 
@@ -66,3 +66,15 @@ def test_no_command_prints_an_escape(run, data, tmp_path, capsys, words):
     code, out, err = call(capsys, *words.split(" "))
     assert code in (0, 2, 3)
     assert "\x1b" not in out + err
+
+
+def test_the_tables_of_an_evaluation_are_text(run, tmp_path, capsys):
+    photos = labelled_photos(tmp_path / "photos", classes=(FORMULA, ESCAPE, CLASSES[0]), n=1)
+    assert call(capsys, "evaluate", run, "--data", photos, "--output", tmp_path / "eval")[0] == 0
+    held = {}
+    for table in (tmp_path / "eval").rglob("*.csv"):
+        with table.open(errors="surrogateescape", newline="") as file:
+            held[table.name] = {cell for row in csv.reader(file) for cell in row}
+    assert len(held) >= 3
+    assert not [name for name, cells in held.items() if FORMULA in cells]
+    assert len([name for name, cells in held.items() if f"'{FORMULA}" in cells]) >= 2
