@@ -22,6 +22,7 @@ from inference.predict import predict
 from trainers.storage.checkpoint_file import load
 from vit import build_model
 from vit.export import export_safetensors, fits_torchvision
+from vit.tensor_files import require_seal
 from vit.weight_files import read_weights
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
@@ -47,6 +48,7 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     if kind == "safetensors":
         with safe_open(file, "pt") as opened:
             assert json.loads(opened.metadata()["versions"])["vit-train"] == VERSION
+    assert require_seal(file) is not None
     return file
 
 

@@ -19,7 +19,7 @@ from small_comparison import arm_in_memory
 from small_run import labelled_photos, make_run, photo
 
 import main
-from common.files import matching, settle, temporary_folder, temporary_path, write_bytes, write_text
+from common.files import matching, remove_leftovers, settle, temporary_folder, temporary_path, write_bytes, write_text
 from common.image_spec import ImageSpec
 from comparison.drawing import write_events
 from comparison.results import compared
@@ -120,6 +120,13 @@ def leave(place, kind):
             (content / "picture.png").touch()
             shutil.copytree(content.parent, aside)
     return aside
+
+
+def test_a_link_is_nothing_that_a_killed_writer_left_whatever_it_is_called(tmp_path):
+    (notes := tmp_path / "notes").touch()
+    (link := temporary_path(tmp_path / "table.csv")).symlink_to(notes)
+    remove_leftovers([link], age=0)
+    assert link.is_symlink()
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

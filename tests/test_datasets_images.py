@@ -168,10 +168,11 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_pat
         ("P", {"transparency": 0}, 12),
         ("LA", {}, 12),
         ("RGBA", {}, 12),
+        ("CMYK", {}, 12),
     ],
 )
-def test_transparency_counts_in_the_memory_of_a_picture(tmp_path, monkeypatch, mode, options, least):
-    path = saved(Image.new(mode, (64, 64)), tmp_path / "a.png", **options)
+def test_transparency_and_cmyk_count_in_the_memory_of_a_picture(tmp_path, monkeypatch, mode, options, least):
+    path = saved(Image.new(mode, (64, 64)), tmp_path / ("a.jpg" if mode == "CMYK" else "a.png"), **options)
     monkeypatch.setattr(images, "MOST_BYTES", least * 64 * 64)
     read_image(path)
     monkeypatch.setattr(images, "MOST_BYTES", least * 64 * 64 - 1)

@@ -1,10 +1,13 @@
 """Runs in experiment trackers: what each is sent, by Ignite's own loggers on stand-ins of their packages."""
 
+import os
+import subprocess
 import sys
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from child_processes import ROOT
 from killed_runs import Crash, crash_after, signal_in
 from small_run import call, digits_run
 
@@ -241,6 +244,15 @@ def test_a_run_whose_tracker_is_gone_is_not_taken_up(store, tracker, tmp_path, m
 def test_no_tracker_is_imported_without_the_option(tracker, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, tracker, None)  # an import would fail
     assert train(config_of(tmp_path)).run_dir.is_dir()
+
+
+def test_no_file_that_trains_imports_a_tracker_by_itself(tmp_path):
+    for name in TRACKERS:
+        (tmp_path / f"{name}.py").touch()
+    program = "import sys, main, commands.train, comparison.compare, trainers.run, trainers.reporting.trackers\n"
+    program += f"assert not {{*{TRACKERS}}} & sys.modules.keys()"
+    paths = os.environ | {"PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=paths, check=True)
 
 
 def test_nothing_is_sent_without_the_option_by_a_rehearsal_or_by_the_second_process(

@@ -83,6 +83,12 @@ def test_every_dtype_is_read_bit_for_bit(tmp_path, kind):
         assert (tensor.dtype, bytes(tensor.view(torch.uint8).numpy())) == (dtype, bytes(numbers.view(torch.uint8)))
 
 
+def test_what_is_neither_a_tensor_nor_json_is_not_written():
+    for thing in (object(), np.ones(1), Path("x"), {1}):
+        with pytest.raises(TypeError, match="neither a tensor nor plain data"):
+            write_tree(io.BytesIO(), {"model": {"x": [thing]}})
+
+
 def test_numbers_that_no_such_file_holds_are_named():
     content = {"rope": {"freqs": torch.ones(2, dtype=torch.complex128)}}
     with pytest.raises(WeightsError, match="^rope.freqs: .*complex128"):
