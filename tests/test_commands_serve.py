@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -163,6 +164,19 @@ def test_faithfulness_is_looked_up_once(server, tmp_path, monkeypatch):
     assert len(asked) == 1
 
 
+def test_picture_leaves_only_faithfulness_in_the_run(server, tmp_path):
+    def files():
+        folders = (server.classifier.run.path, Path(tempfile.gettempdir()))
+        return {str(path): path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+    before, picture = files(), photo(tmp_path / "a.png").read_bytes()
+    for path in ("/classify", "/page"):
+        assert ask(server, "POST", path, picture)[0] == 200
+    after = files()
+    assert not [path for path, content in before.items() if after.get(path) != content]
+    assert not [path for path in after.keys() - before.keys() if not path.endswith("/eval/faithfulness.json")]
+
+
 @pytest.mark.parametrize("kind", ["heic", "text", "cut", "empty", "bomb", "huge"])
 def test_unreadable_file_is_explained_as_by_predict(server, tmp_path, kind):
     file = tmp_path / "a.png"
@@ -215,6 +229,15 @@ def test_port_that_is_taken_gets_one_line(server, capsys):
     port = server.server_address[1]
     line = refused(capsys, "serve", server.classifier.source, "--port", port, "--device", "cpu")
     assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+def test_command_answers_as_its_proxy_and_stays_local(tmp_path, monkeypatch):
+    listening = []
+    monkeypatch.setattr(Server, "serve_until_interrupted", lambda self, *_: listening.append((self.host, self.origin)))
+    run = str(make_run(tmp_path / "run"))
+    for words in ((), ("--origin", "https://models.example")):
+        assert main.main(["serve", run, "--port", "0", "--device", "cpu", *words]) == 0
+    assert listening == [("127.0.0.1", ""), ("127.0.0.1", "https://models.example")]
 
 
 @pytest.mark.slow
