@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from headless_browser import Browser, find_browser
@@ -231,12 +232,12 @@ def test_port_that_is_taken_gets_one_line(server, capsys):
     assert f"cannot listen on 127.0.0.1:{port}" in line
 
 
-def test_command_answers_as_its_proxy_and_stays_local(tmp_path, monkeypatch):
+def test_command_answers_as_its_proxy_and_stays_local(tmp_path, capsys, monkeypatch):
     listening = []
     monkeypatch.setattr(Server, "serve_until_interrupted", lambda self, *_: listening.append((self.host, self.origin)))
-    run = str(make_run(tmp_path / "run"))
+    run = make_run(tmp_path / "run")
     for words in ((), ("--origin", "https://models.example")):
-        assert main.main(["serve", run, "--port", "0", "--device", "cpu", *words]) == 0
+        assert call(capsys, "serve", run, "--port", 0, "--device", "cpu", *words)[0] == 0
     assert listening == [("127.0.0.1", ""), ("127.0.0.1", "https://models.example")]
 
 
