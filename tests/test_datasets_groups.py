@@ -15,6 +15,7 @@ from small_run import call, labelled_photos, make_run
 from commands.compare import parse_arm
 from comparison.shared_split import shared_split
 from datasets import DataConfig, DataError, build_dataloaders, describe
+from datasets import open as images
 from datasets.checking.check import check_source
 from datasets.config import Columns
 from datasets.open import read_samples, split_samples
@@ -102,7 +103,7 @@ def test_a_group_may_be_called_like_one_of_copies(tmp_path, name):
         assert all_whole(samples)
 
 
-def test_folders_are_groups_below_a_class_called_train(tmp_path):
+def test_group_folder_below_a_class_called_train(tmp_path):
     for at, label in enumerate(("bus", "car", "train")):
         for number in range(6):
             folder = tmp_path / "set" / label / (f"p{number % 3}" if label != "train" and number else "")
@@ -110,7 +111,7 @@ def test_folders_are_groups_below_a_class_called_train(tmp_path):
     assert set(read_samples(config(tmp_path / "set", tmp_path, group="folder")).group_names) == {"p0", "p1", "p2"}
 
 
-def test_folders_are_groups_below_a_class_in_another_spelling(tmp_path):
+def test_group_folder_reads_a_class_in_mac_spelling(tmp_path):
     """A Mac writes an accent as a letter of its own."""
     name = unicodedata.normalize("NFD", "größe_{label}/p{patient}/{image}.png")
     root = patients(tmp_path / "set", name=name)
@@ -248,7 +249,7 @@ def test_clean_judges_by_models_of_other_groups(tmp_path, monkeypatch):
 def test_rank_asks_about_no_group_that_it_learnt(tmp_path):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
     generator = np.random.default_rng(0)
-    for patient in range(30):
+    for patient in range(20):
         face = generator.normal(size=(4, 4, 3))
         for image in range(4):
             pixels = 128 + 40 * (face + 0.2 * generator.normal(size=(4, 4, 3)))
@@ -277,7 +278,7 @@ def test_evaluate_takes_the_groups_of_other_images(tmp_path, capsys):
 
 PICTURES, COPIES = 6, 4
 TINY = (
-    "--model", "vit_micro_4", "--weights", "none", "--image-size", "32", "--epochs", "1", "--batch-size", "8",
+    "--model", "vit_micro_2", "--weights", "none", "--image-size", "32", "--epochs", "1", "--batch-size", "8",
     "--augment", "none", "--workers", "0", "--device", "cpu", "--tb", "scalars",
 )  # fmt: skip
 
@@ -296,7 +297,7 @@ def data(tmp_path_factory):
     return root
 
 
-def test_scores_of_copies_say_how_many_pictures_they_are(data, tmp_path, capsys):
+def test_scores_count_groups_of_copies_as_one_picture(data, tmp_path, capsys):
     runs, said = [], []
     for run in (0, 1):
         words = ("--output-dir", tmp_path, "--run-name", f"r{run}", "--lr", 0.001 * (1 + run))
@@ -329,10 +330,13 @@ def test_scores_of_copies_say_how_many_pictures_they_are(data, tmp_path, capsys)
     assert f"come in {PICTURES} groups, effectively about {PICTURES} that" in report.read_text(encoding="utf-8")
 
 
-def test_the_power_before_a_comparison_counts_groups(data, tmp_path, capsys):
-    arms = ("--arms", *(f"vit_micro_4,weights=none,lr={lr}" for lr in (0.001, 0.01)), "--seeds", "1")
+def test_compare_counts_groups_and_opens_images_once(data, tmp_path, capsys, monkeypatch):
+    opens, original = [], images.open_samples
+    monkeypatch.setattr(images, "open_samples", lambda *args: opens.append(1) or original(*args))
+    arms = ("--arms", *(f"vit_micro_2,weights=none,lr={lr}" for lr in (0.001, 0.01)), "--seeds", "1")
     rest = ("--image-size", "32", "--epochs", "1", "--jobs", "1", "--tb", "scalars", "--tune-lr", "off")
     code, out, err = call(capsys, "compare", "--data", data, *arms, *rest, "--output-dir", tmp_path)
     assert code == 0, err
+    assert len(opens) == 1
     (line,) = [line for line in (out + err).splitlines() if line.lstrip().startswith("power")]
     assert f"{PICTURES * COPIES} test images in {PICTURES} groups, 1 seed" in line

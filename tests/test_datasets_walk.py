@@ -9,7 +9,6 @@ import pytest
 from fake_sets import Spec, class_folders, save, write_table
 from small_run import call, make_run
 
-import main
 from commands.clean import Options as CleanOptions
 from datasets import DataConfig, DataError, build_dataloaders, split_table
 from datasets import open as images
@@ -84,7 +83,7 @@ def test_every_command_finds_the_same_pictures(tmp_path, capsys, command):
     assert command(folder, tmp_path, capsys=capsys, run=run) == expected
 
 
-def test_predict_says_how_many_pictures_are_left_out_and_still_reads_one_that_is_named(tmp_path, capsys):
+def test_predict_counts_hidden_and_reads_named_ones(tmp_path, capsys):
     folder = left_by_others(class_folders(tmp_path / "set", {"a": 2}))
     run = make_run(tmp_path / "run", name="vit_micro_2")
     _, out, err = call(capsys, "predict", run, folder)
@@ -177,23 +176,14 @@ def counted(monkeypatch):
     calls = []
     for name in ("open_samples", "split_set"):
         original = getattr(images, name)
-        monkeypatch.setattr(
-            images, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
-        )
+        monkeypatch.setattr(images, name, lambda *args, name=name, its=original: calls.append(name) or its(*args))
     return calls
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"split_seed": 3},
-        {"val_fraction": 0.3},
-        {"folds": 3, "fold": 2},
-        {"labels_per_class": 2},
-    ],
+    "changed", [{}, {"split_seed": 3}, {"val_fraction": 0.3}, {"folds": 3, "fold": 2}, {"labels_per_class": 2}], ids=str
 )
-def test_it_gives_what_opening_anew_gives(folder, tmp_path, changed):
+def test_opened_images_are_those_of_opening_anew(folder, tmp_path, changed):
     opened, config = OpenedImages(), DataConfig(source=str(folder), root=tmp_path)
     opened.split(config)
     config = DataConfig(source=str(folder), root=tmp_path, **changed)
@@ -202,7 +192,7 @@ def test_it_gives_what_opening_anew_gives(folder, tmp_path, changed):
     assert list(found.paths) == list(expected.paths)
 
 
-def test_what_only_feeds_opens_nothing_anew_and_another_split_lists_nothing_anew(folder, tmp_path, monkeypatch):
+def test_only_what_an_option_changes_is_done_anew(folder, tmp_path, monkeypatch):
     calls, opened = counted(monkeypatch), OpenedImages()
     config = {"source": str(folder), "root": tmp_path}
     first = opened.split(DataConfig(**config))
@@ -214,14 +204,14 @@ def test_what_only_feeds_opens_nothing_anew_and_another_split_lists_nothing_anew
     assert calls == ["open_samples", "split_set", "split_set"]
 
 
-def test_every_option_is_known_to_list_to_split_or_to_feed():
+def test_every_data_option_lists_splits_or_feeds():
     """An option that is added and forgotten would give the table of other options."""
     feeding = {"labels_per_class", "fraction", "balance", "augment", "mirror", "allow_seen", "cache", "batch_size"}
     assert {*SPLITTING, *feeding, "workers"} == set(DataConfig.__dataclass_fields__)
     assert set(LISTING) < set(SPLITTING)
 
 
-def test_one_class_whose_images_lie_in_folders_is_scored_next_to_an_empty_folder_of_another(tmp_path):
+def test_scoring_one_class_of_folders_takes_another(tmp_path):
     class_folders(tmp_path / "set" / "cats", {"tom": 3, "kitty": 3})
     config = DataConfig(source=str(tmp_path / "set"), root=tmp_path / "data")
     with pytest.raises(DataError, match=r"set/cats is one class: put an empty folder of another class next to it"):
@@ -238,19 +228,20 @@ def test_a_list_that_leaves_no_image_to_score_is_named(tmp_path):
         labelled_samples(config, class_names=["dogs", "cats"])
 
 
+SMALL = ("--model", "vit_micro_2", "--image-size", "32", "--epochs", "1")
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(["train", "--minutes", "0.05"], marks=pytest.mark.slow),
-        ["train", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1"],
-        ["train", "--seeds", "2", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1", "--jobs", "1"],
-        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--image-size", "32", "--images-seen", "64",
-         "--seeds", "1", "--tune-lr", "off"],
+        pytest.param(["--minutes", "0.05"], marks=pytest.mark.slow, id="minutes"),
+        pytest.param(SMALL, id="one run"),
+        pytest.param([*SMALL, "--seeds", "2", "--jobs", "1"], id="seeds"),
     ],
-    ids=["minutes", "one run", "seeds", "comparison"],
-)  # fmt: skip
-def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
+)
+def test_train_opens_its_images_once(folder, tmp_path, monkeypatch, capsys, words):
+    """As `compare` does: test_datasets_groups.py, where one runs."""
     calls = counted(monkeypatch)
-    data = ["--data", str(folder), "--data-root", str(tmp_path / "data"), "--workers", "0", "--tb", "scalars"]
-    assert main.main([*words, *data, "--device", "cpu", "--output-dir", str(tmp_path / "runs")]) == 0
+    data = ("--data", folder, "--data-root", tmp_path / "data", "--workers", "0", "--tb", "scalars", "--device", "cpu")
+    assert call(capsys, "train", *words, *data, "--output-dir", tmp_path / "runs")[0] == 0
     assert calls.count("open_samples") == 1
