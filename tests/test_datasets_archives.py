@@ -41,7 +41,7 @@ def refused(archive, message, *, judged=True):
 
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_an_honest_archive_arrives_whole(tmp_path, make):
-    members = {"set/train/a b/ü.txt": b"1", "set/img..01.jpg": b"", "set/deep/er/x": b"2" * 30_000_000}
+    members = {"set/train/a b/ü.txt": b"1", "set/img..01.jpg": b"", "set/deep/er/x": b"2" * 4_000_000}
     archive = make(tmp_path / "archive", members)
     unpack(archive, tmp_path / "out" / "plain")
     unpack(archive, tmp_path / "out" / "unwrapped", unwrap=True)
@@ -109,7 +109,7 @@ def test_damage_is_named_whatever_the_method(tmp_path, method):
     refused(archive, "cannot unpack", judged=False)
 
 
-def test_of_two_that_unpack_one_archive_the_slower_takes_what_is_there(tmp_path, monkeypatch):
+def test_slower_of_two_unpackers_takes_what_is_there(tmp_path, monkeypatch):
     archive = zipped(tmp_path / "a.zip", {"x": b"1"})
     extract = zipfile.ZipFile.extractall
 
@@ -123,7 +123,7 @@ def test_of_two_that_unpack_one_archive_the_slower_takes_what_is_there(tmp_path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zip", "set"]
 
 
-def test_an_archive_that_was_changed_in_its_middle_alone_is_unpacked_anew(tmp_path):
+def test_archive_changed_in_its_middle_is_read_anew(tmp_path):
     members = {"a": bytes(2**17), "b": b"1", "c": bytes(2**21)}
     tar(tmp_path / "a.tar", members.items())
     assert (unpacked(tmp_path / "a.tar", tmp_path) / "b").read_bytes() == b"1"
@@ -137,7 +137,7 @@ def test_twins_are_refused(tmp_path, make):
     refused(make(tmp_path / "archive", {"same": b"1", "./same": b"2"}), "'./same' is in it twice")
 
 
-def test_the_backslashes_of_a_windows_archive_separate_folders(tmp_path):
+def test_backslashes_of_a_windows_zip_are_folders(tmp_path):
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w") as opened:
         opened.writestr(zipfile.ZipInfo(r"set\ant\1.png"), b"1")
