@@ -229,6 +229,13 @@ def test_a_set_of_blank_pictures_alone_is_an_error(tmp_path, background):
     assert "all_blank" not in {kind for kind, _ in found_in(tmp_path / "set")}
 
 
+@pytest.fixture(scope="module")
+def originals():
+    """Sixty photographs, and their thumbnails."""
+    images = [photograph(k) for k in range(60)]
+    return images, thumbnails(images)
+
+
 def thumbnails(images):
     return np.stack([np.frombuffer(look.thumbnail(each.convert("RGB")), np.uint8).reshape(32, 32) for each in images])
 
@@ -248,10 +255,10 @@ def brute_force(hashes, nearest):
 
 
 @pytest.mark.parametrize("nearest", [2, 32])
-def test_candidates_are_those_of_brute_force(nearest, monkeypatch):
-    originals = [photograph(k) for k in range(30)]
-    edited = [change(image) for image in originals[:8] for change in EDITS.values()]
-    hashes = perceptual_hashes(thumbnails(originals + edited))
+def test_candidates_are_those_of_brute_force(originals, nearest, monkeypatch):
+    images, small = originals
+    edited = thumbnails(change(image) for image in images[:8] for change in EDITS.values())
+    hashes = perceptual_hashes(np.concatenate([small[:30], edited]))
     monkeypatch.setattr(copies, "_NEAREST", nearest)
     monkeypatch.setattr(copies, "RADIUS", 11)
     expected = brute_force(hashes, nearest)
@@ -273,23 +280,23 @@ def test_pictures_that_merely_look_alike_are_no_copies():
     assert pairs.shape[1] < 30  # 130 without the rule for pictures of one kind
 
 
-def test_hashes_of_mirrored_pictures_follow():
-    small = thumbnails(photograph(k) for k in range(50))
+def test_hashes_of_mirrored_pictures_follow(originals):
+    _, small = originals
     assert np.array_equal(perceptual_hashes(small) ^ MIRROR, perceptual_hashes(small[:, :, ::-1]))
 
 
-def test_the_hash_is_the_signs_of_scipys_dct():
-    small = thumbnails(photograph(k) for k in range(20))
-    signs = dctn(small.astype(float), axes=(1, 2))[:, :8, :8].reshape(20, 64) > 0
+def test_hash_is_the_signs_of_scipys_dct(originals):
+    _, small = originals
+    signs = dctn(small.astype(float), axes=(1, 2))[:, :8, :8].reshape(-1, 64) > 0
     signs[:, 0] = False
     assert np.array_equal(perceptual_hashes(small), np.packbits(signs, axis=1).view(">u8").ravel())
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_edited_copies_are_found_among_strangers(edit):
-    originals = [photograph(k) for k in range(60)]
-    edited = [Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in originals[:20]]
-    (i, j), correlation, mirrored = copies_among(thumbnails(originals + edited))
+def test_edited_copies_are_found_among_strangers(originals, edit):
+    images, small = originals
+    edited = thumbnails(Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in images[:20])
+    (i, j), correlation, mirrored = copies_among(np.concatenate([small, edited]))
     pairs = set(zip(i.tolist(), j.tolist(), strict=True))
     assert pairs <= {(k, 60 + k) for k in range(20)}
     assert len(pairs) >= 19

@@ -68,9 +68,9 @@ def test_pad_equals_pillows_pad(size):
 
 @pytest.mark.parametrize("how", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("size", [(90, 30), (30, 90), (50, 50), (49, 98)])
+@pytest.mark.parametrize("size", [(90, 30), (49, 98)])
 @pytest.mark.parametrize(("side", "channels"), [(32, 1), (96, 3)])
-def test_every_augmentation_has_the_shape_and_is_a_function_of_seed_epoch_and_draw(how, preset, size, side, channels):
+def test_augmentation_of_any_fit_has_shape_and_repeats(how, preset, size, side, channels):
     spec = Spec(image_size=side, fit=how, in_channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
     pipeline = train_pipeline(preset, spec)
     images = [to_mode(picture(seed, size), "L" if channels == 1 else "RGB") for seed in range(3)]
@@ -81,7 +81,7 @@ def test_every_augmentation_has_the_shape_and_is_a_function_of_seed_epoch_and_dr
     assert torch.equal(first, again)
 
 
-def test_light_loses_no_more_than_a_sixteenth_of_an_end_of_a_whole_picture():
+def test_light_loses_at_most_a_sixteenth_of_an_end():
     spec = Spec(image_size=64, mean=(0, 0, 0), std=(1, 1, 1), fit="squash")
     white = np.full((3, 64, 64), 255, np.uint8)
     batch = train_pipeline("light", spec)([white] * 200, seed=0, epoch=0, draws=np.arange(200))
@@ -89,7 +89,7 @@ def test_light_loses_no_more_than_a_sixteenth_of_an_end_of_a_whole_picture():
     assert lost.max() == 4
 
 
-def test_a_padded_crop_is_a_part_of_the_picture_and_the_whole_is_the_largest_one():
+def test_padded_crop_is_a_part_of_the_picture_or_all():
     """Of a picture twice as wide as high, whose red grows to the right: parts keep its order, and none is border."""
     spec = Spec(image_size=32, fit="pad", mean=(0, 0, 0), std=(1, 1, 1))
     ramp = np.zeros((3, 64, 128), np.uint8)
@@ -126,11 +126,11 @@ def sizes(*shapes):
         (np.empty((0, 2), np.int64), "crop"),
     ],
 )
-def test_auto_shows_whole_pictures_where_a_crop_would_cut_much_off_many(shapes, fit):
+def test_auto_fit_shows_whole_what_crops_would_cut(shapes, fit):
     assert choose(shapes) == fit
 
 
-def test_a_jpeg_that_is_much_larger_is_decoded_smaller_and_looks_the_same(tmp_path):
+def test_large_jpeg_is_decoded_smaller_and_looks_alike(tmp_path):
     large = picture(0, (1200, 900))
     large.save(tmp_path / "a.jpg", quality=95)
     turned = Image.Exif()
