@@ -17,11 +17,10 @@ def folder(tmp_path_factory):
     return ants_and_bees(tmp_path_factory.mktemp("data") / "set")
 
 
-@pytest.mark.parametrize("cache", ["on", "off", "auto"])
 @pytest.mark.parametrize("augment", ["light", "strong"])
-def test_the_cache_changes_nothing(folder, cache, augment):
-    expected, cached = build(folder, cache="off", augment=augment), build(folder, cache=cache, augment=augment)
-    for _ in range(3):
+def test_cache_changes_nothing(folder, augment):
+    expected, cached = build(folder, cache="off", augment=augment), build(folder, cache="on", augment=augment)
+    for _ in range(2):  # filled, then read
         assert same(batches(cached), batches(expected))
     assert same(batches(cached, "val"), batches(expected, "val"))
 
@@ -58,7 +57,7 @@ def test_auto_caches_what_fits_into_memory(folder, monkeypatch):
     assert build(folder).dataloaders["train"].dataset.cache is None
 
 
-def test_the_caches_of_all_splits_share_the_free_memory(folder, monkeypatch):
+def test_caches_of_all_splits_share_the_free_memory(folder, monkeypatch):
     monkeypatch.setattr("datasets.loaders.available_memory", lambda: 10_000_000)
     caches = [loader.dataset.cache for loader in build(folder, cache="on").dataloaders.values()]
     assert len(caches) == 2

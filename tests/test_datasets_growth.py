@@ -10,6 +10,7 @@ import pytest
 from fake_sets import Spec, class_folders, save
 
 from datasets import DataConfig, DataError, build_dataloaders, known, split_table, write_split
+from datasets.bundle import SPLITS
 
 
 def split_of(folder, **options):
@@ -26,14 +27,20 @@ def moved(before, after):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """160 images in four classes, and their split."""
+    """160 images in four classes, and the table of their split."""
     root = class_folders(tmp_path_factory.mktemp("made") / "set", {f"c{label}": 40 for label in range(4)})
-    return root, split_of(root)
+    write_split(root.parent / "split.csv", build_dataloaders(DataConfig(source=str(root), root=root.parent), Spec()))
+    return root, root.parent / "split.csv"
 
 
 @pytest.fixture
 def folder(original, tmp_path):
     return shutil.copytree(original[0], tmp_path / "set")
+
+
+@pytest.fixture
+def table(original, tmp_path):
+    return shutil.copy(original[1], tmp_path / "split.csv")
 
 
 def add_first(folder):
@@ -64,9 +71,10 @@ def add_a_class(folder):
     ],
     ids=["one first", "ten", "without the first", "without another", "renamed file", "renamed class", "class", "times"],
 )
-def test_change_of_the_folder_moves_only_border_images(original, folder, change, most):
+def test_change_of_the_folder_moves_only_border_images(folder, table, change, most):
     change(folder)
-    count, into_the_test = moved(original[1], split_of(folder))
+    before = pd.read_csv(table)
+    count, into_the_test = moved(dict(zip(before["content_hash"], before["split"], strict=True)), split_of(folder))
     assert count <= most
     assert not into_the_test
 
@@ -112,19 +120,16 @@ def test_growing_set_moves_no_image_and_keeps_shares(tmp_path, seed):
         assert np.abs(shares[["val", "test"]] - 0.15).max() < 0.02
 
 
-def test_new_images_join_the_group_that_they_belong_to(folder, tmp_path):
-    table = tmp_path / "split.csv"
-    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
-    before = pd.read_csv(table, index_col="path")
-    for split in ("test", "val", "train"):
-        old = before.index[before["split"] == split][0]
-        shutil.copyfile(folder / old, folder / old.replace(".png", "_copy.png"))
+def test_new_images_join_the_group_that_they_belong_to(folder, table, tmp_path):
+    before = pd.read_csv(table)
+    old = before.groupby("split")["path"].first()
+    copies = old.str.replace(".png", "_copy.png")
+    for path, copy in zip(old, copies, strict=True):
+        shutil.copyfile(folder / path, folder / copy)
     options = DataConfig(source=str(folder), root=tmp_path, split=table, grow=True)
     after = {row.path: row for row in split_table(build_dataloaders(options, Spec()))}
-    for split in ("test", "val", "train"):
-        old = before.index[before["split"] == split][0]
-        assert after[old.replace(".png", "_copy.png")].split == split
-        assert after[old.replace(".png", "_copy.png")].group == after[old].group != ""
+    assert {split: after[copy].split for split, copy in copies.items()} == {split: split for split in SPLITS}
+    assert all(after[copy].group == after[path].group != "" for path, copy in zip(old, copies, strict=True))
 
 
 def notes_of(config):
@@ -132,9 +137,7 @@ def notes_of(config):
     return " ".join(bundle.dataloaders["train"].dataset.samples.notes), bundle
 
 
-def test_new_and_missing_images_of_a_table_are_said(folder, tmp_path):
-    table = tmp_path / "split.csv"
-    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+def test_new_and_missing_images_of_a_table_are_noted(folder, table, tmp_path):
     (folder / "c0" / "003.png").unlink()
     save(folder / "c1" / "new.png", seed=77)
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
@@ -161,9 +164,7 @@ def test_renamed_images_and_copies_keep_their_rows(folder, tmp_path):
     assert after == before
 
 
-def test_split_table_refuses_changed_contents(folder, tmp_path):
-    table = tmp_path / "split.csv"
-    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+def test_split_table_refuses_changed_contents(folder, table):
     rows = pd.read_csv(table)
     expected = dict(zip(rows["content_hash"], rows["split"], strict=True))
     for written in (rows.drop(columns="group"), rows[["path", "label", "split"]]):
