@@ -27,8 +27,8 @@ def moved(before, after):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """160 images in four classes, and the table of their split."""
-    root = class_folders(tmp_path_factory.mktemp("made") / "set", {f"c{label}": 40 for label in range(4)})
+    """80 images in four classes, and the table of their split."""
+    root = class_folders(tmp_path_factory.mktemp("made") / "set", {f"c{label}": 20 for label in range(4)})
     write_split(root.parent / "split.csv", build_dataloaders(DataConfig(source=str(root), root=root.parent), Spec()))
     return root, root.parent / "split.csv"
 
@@ -53,7 +53,7 @@ def add_ten(folder):
 
 
 def add_a_class(folder):
-    for number in range(40):
+    for number in range(20):
         save(folder / "a" / f"{number}.png", seed=200 + number)
 
 
@@ -63,13 +63,12 @@ def add_a_class(folder):
         (add_first, 2),
         (add_ten, 4),
         (lambda folder: (folder / "c0" / "000.png").unlink(), 2),
-        (lambda folder: (folder / "c1" / "017.png").unlink(), 2),
         (lambda folder: (folder / "c0" / "005.png").rename(folder / "c0" / "!.png"), 0),
         (lambda folder: (folder / "c0").rename(folder / "zebra"), 2),  # the order of the classes settles who rounds up
         (add_a_class, 2),
         (lambda folder: [os.utime(file, (1, 1)) for file in folder.rglob("*.png")], 0),
     ],
-    ids=["one first", "ten", "without the first", "without another", "renamed file", "renamed class", "class", "times"],
+    ids=["one first", "ten", "without the first", "renamed file", "renamed class", "class", "times"],
 )
 def test_change_of_the_folder_moves_only_border_images(folder, table, change, most):
     change(folder)
@@ -143,10 +142,10 @@ def test_new_and_missing_images_of_a_table_are_noted(folder, table, tmp_path):
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
     assert "without 1 image that it names, first 'c0/003.png'" in notes
     assert "without 1 new image, for which --grow is needed" in notes
-    assert sum(bundle.dataset_sizes.values()) == 159
+    assert sum(bundle.dataset_sizes.values()) == 79
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table, grow=True))
     assert "with 1 new image: 1 train, 0 val, 0 test" in notes
-    assert sum(bundle.dataset_sizes.values()) == 160
+    assert sum(bundle.dataset_sizes.values()) == 80
 
 
 def test_renamed_images_and_copies_keep_their_rows(folder, tmp_path):
@@ -159,7 +158,7 @@ def test_renamed_images_and_copies_keep_their_rows(folder, tmp_path):
         (folder / "c1" / name).rename(folder / "c1" / f"renamed_{name}")
     notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
     assert "without" not in notes
-    assert sum(bundle.dataset_sizes.values()) == 162
+    assert sum(bundle.dataset_sizes.values()) == 82
     before, after = ({row.hash: row.split for row in split_table(each)} for each in (drawn, bundle))
     assert after == before
 
