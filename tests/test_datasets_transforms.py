@@ -25,7 +25,7 @@ def pictures(count=8, size=(150, 120)):
     return [picture(i, size) for i in range(count)]
 
 
-def test_preprocessing_equals_torchvisions_on_pil_images():
+def test_preprocess_equals_torchvisions():
     oracle = v2.Compose(
         [
             v2.Resize(round(96 / 0.875), interpolation=v2.InterpolationMode.BICUBIC),
@@ -39,7 +39,7 @@ def test_preprocessing_equals_torchvisions_on_pil_images():
         torch.testing.assert_close(preprocess(image, LARGE), oracle(image), atol=2e-6, rtol=0)
 
 
-def test_light_equals_torchvisions_crop_and_flip_at_the_drawn_places():
+def test_light_equals_torchvisions_crop_and_flip():
     pipeline = CropFlip(LARGE, mirror=True)
     images = pictures()
     batch = run(pipeline, images, epoch=3)
@@ -58,8 +58,8 @@ def test_light_equals_torchvisions_crop_and_flip_at_the_drawn_places():
 
 
 @pytest.mark.parametrize("preset", ["light", "standard", "strong"])
-@pytest.mark.parametrize("size", [16, 96])
-def test_no_preset_mirrors_where_the_orientation_carries_the_label(preset, size):
+@pytest.mark.parametrize("size", [16, 64])
+def test_no_preset_mirrors_where_it_may_not(preset, size):
     """Left half black, right half white: after any label-safe transform the right half is the brighter one."""
     spec = Spec(image_size=size, mean=(0, 0, 0), std=(1, 1, 1))
     array = np.zeros((size, size, 3), np.uint8)
@@ -104,7 +104,7 @@ def test_the_affine_of_digits_equals_torchvisions():
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", [16, 96])
-def test_a_sample_is_a_function_of_seed_epoch_and_draw_whatever_the_batch(preset, size):
+def test_sample_follows_from_seed_epoch_and_draw(preset, size):
     pipeline = train_pipeline(preset, Spec(image_size=size))
     images = pictures(8, (130, 110))
     batch = run(pipeline, images)
@@ -118,7 +118,7 @@ def test_a_sample_is_a_function_of_seed_epoch_and_draw_whatever_the_batch(preset
 
 
 @pytest.mark.parametrize("preset", ["standard", "strong"])
-def test_augmentation_leaves_the_trainers_random_numbers_alone(preset):
+def test_augmentation_leaves_torchs_random_state(preset):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
@@ -126,17 +126,14 @@ def test_augmentation_leaves_the_trainers_random_numbers_alone(preset):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_every_preset_is_a_word_of_the_option():
+def test_presets_are_the_words_of_the_option():
     words = get_args(get_args(DataConfig.__annotations__["augment"])[0])
     assert {*words} == {"auto", *PRESETS}
-
-
-def test_an_unknown_preset_is_told_the_known_ones():
     with pytest.raises(ValueError, match="unknown augmentation preset 'wild'; known: none, light"):
         train_pipeline("wild", Spec())
 
 
-def test_uniforms_are_uniform_and_uncorrelated_between_neighbours():
+def test_uniforms_are_uniform_and_uncorrelated():
     table = np.stack([uniforms(mix(0, AUGMENT, epoch), np.arange(4000), 2) for epoch in range(4)])
     assert abs(table.mean() - 0.5) < 0.01
     assert abs(table.var() - 1 / 12) < 0.002
@@ -167,7 +164,7 @@ class TestBatchMix:
         torch.testing.assert_close(images, expected)
         torch.testing.assert_close(targets, expected_targets)
 
-    def test_cutmix_replaces_a_box_and_the_targets_say_how_large(self):
+    def test_cutmix_targets_say_how_large_its_box_is(self):
         for seed in range(20):
             images, targets = self.mixed(seed, cutmix_alpha=1.0)
             own = (images == self.images).all(dim=1)
@@ -176,7 +173,7 @@ class TestBatchMix:
             assert torch.equal(images[:, :, ~own[0]], self.images.roll(1, 0)[:, :, ~own[0]])
 
     @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-    def test_mixup_has_the_bits_of_a_blend_with_the_rolled_batch(self, layout):
+    def test_mixup_has_the_bits_of_a_rolled_blend(self, layout):
         for size in ((1, 3, 5, 7), (2, 1, 9, 3), (5, 3, 7, 13), (6, 3, 16, 16)):
             images = torch.rand(size, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
             for kept in (0.0, 0.2, 0.5, 0.9, 1.0):
