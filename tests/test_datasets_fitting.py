@@ -39,9 +39,9 @@ def test_a_mark_in_the_input_is_found_in_the_picture(size):
     left, top = round(box.left + cell), round(box.top + 2 * cell)
     pixels = np.zeros((size[1], size[0]), np.uint8)
     pixels[top : top + round(cell), left : left + round(cell)] = 255
-    seen = Pipeline(spec).store(Image.fromarray(pixels)).reshape(4, 8, 4, 8).mean(axis=(1, 3))
-    assert seen[2, 1] > 230
-    assert seen.sum() - seen[2, 1] < 60
+    cells = Pipeline(spec).store(Image.fromarray(pixels)).reshape(4, 8, 4, 8).mean(axis=(1, 3))
+    assert cells[2, 1] > 230
+    assert cells.sum() - cells[2, 1] < 60
 
 
 @pytest.mark.parametrize("size", [(120, 40), (40, 120), (64, 64), (33, 31), (2, 200)])

@@ -305,15 +305,15 @@ def test_scores_count_groups_of_copies_as_one_picture(data, tmp_path, capsys):
         assert code == 0, err
         said.append(out)
         runs.append(tmp_path / data.name / f"r{run}")
-    worth = f"test  {PICTURES * COPIES} images in {PICTURES} groups, effectively about {PICTURES}; 95% interval "
-    assert all(worth in out for out in said)
+    counted = f"test  {PICTURES * COPIES} images in {PICTURES} groups, effectively about {PICTURES}; 95% interval "
+    assert all(counted in out for out in said)
     assert "val  " not in said[0].rpartition("ECE")[2].partition("test  ")[2]  # those all stand alone
     found = json.loads((runs[0] / "summary.json").read_text())["groups"]
     assert found["test"]["groups"] == PICTURES
     assert read_result(RunFolder(runs[0])).designs["test"].effect == pytest.approx(COPIES, rel=0.01)
 
     _, out, _ = call(capsys, "evaluate", runs[0], "--split", "test")
-    assert worth.replace("test  ", "scored  ") in out
+    assert counted.replace("test  ", "scored  ") in out
     _, out_json, _ = call(capsys, "evaluate", runs[0], "--split", "test", "--json")
     scored = json.loads(out_json)["scored"]
     assert (scored["images"], scored["design"]["groups"]) == (PICTURES * COPIES, PICTURES)

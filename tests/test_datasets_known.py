@@ -41,7 +41,7 @@ def files_in(folder):
 
 
 @pytest.mark.parametrize("on_bad_image", ["fail", "skip"])
-def test_a_start_of_training_opens_each_file_once_and_a_second_one_none(pets, on_bad_image):
+def test_start_of_training_opens_each_file_once(pets, on_bad_image):
     for first in (True, False):
         with opened(pets) as files:
             config = DataConfig(str(pets), batch_size=4, workers=0, on_bad_image=on_bad_image)
@@ -72,7 +72,7 @@ def test_train_evaluate_and_check_open_each_file_once(pets, capsys, monkeypatch)
     assert files == files_in(pets)  # to score them
 
 
-def test_clean_opens_each_file_to_compute_features_alone_and_searches_copies_once(tmp_path, capsys, monkeypatch):
+def test_clean_opens_each_file_once(tmp_path, capsys, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
     monkeypatch.chdir(tmp_path)
     pets = labelled_photos(tmp_path / "pets", classes=("ant", "bee"), n=12)
@@ -118,7 +118,7 @@ OTHER_PAIRS = (change_a_byte, change_pillow, change_the_program, add_a_file)
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 @pytest.mark.parametrize("change", [*OTHER_PAIRS, change_the_time, rename_a_file])
-def test_files_are_read_anew_when_one_thing_changes_that_their_facts_depend_on(pets, monkeypatch, change, few):
+def test_what_changes_facts_has_files_read_anew(pets, monkeypatch, change, few):
     searches, original = [], copies.near_copies
     monkeypatch.setattr(copies, "near_copies", lambda *a: searches.append(1) or original(*a))
     for module in (copies, known):
@@ -142,7 +142,7 @@ def test_files_are_read_anew_when_one_thing_changes_that_their_facts_depend_on(p
         assert samples.digests.tolist() != before.digests.tolist()
 
 
-def test_pictures_of_a_shard_are_read_anew_only_when_it_changes(pets, monkeypatch):
+def test_shard_is_read_anew_only_when_it_changes(pets, monkeypatch):
     (tar,) = pack(read_samples(DataConfig("pets")), Path("shards"))
     read, original = [], known.look_at
     monkeypatch.setattr(known, "look_at", lambda file, *a, **more: [read.append(file), original(file, *a, **more)][1])
@@ -154,7 +154,7 @@ def test_pictures_of_a_shard_are_read_anew_only_when_it_changes(pets, monkeypatc
     assert len(read) == 48
 
 
-def test_faults_are_kept_as_those_who_decode_say_them_but_not_those_of_the_disk(pets, monkeypatch):
+def test_faults_are_kept_but_not_those_of_the_disk(pets, monkeypatch):
     (pets / "bee" / "0.png").write_bytes((pets / "bee" / "1.png").read_bytes()[:200])
     (pets / "bee" / "2.png").write_bytes(b"<html>")
     config = DataConfig(str(pets), on_bad_image="skip")
@@ -189,7 +189,7 @@ def test_too_little_memory_is_no_lasting_fault(tmp_path, monkeypatch):
     assert (found.depth, found.fault.reason) == (0, "MemoryError")
 
 
-def test_of_one_split_only_its_images_are_looked_at_and_what_is_kept_of_all_stays(tmp_path, monkeypatch):
+def test_one_split_is_read_alone_and_all_stay_known(tmp_path, monkeypatch):
     keep_all(monkeypatch)
     for split in ("train", "val"):
         labelled_photos(tmp_path / "set" / split, n=2)
@@ -203,7 +203,7 @@ def test_of_one_split_only_its_images_are_looked_at_and_what_is_kept_of_all_stay
     assert files == []
 
 
-def test_what_changed_just_now_is_read_again_unless_it_was_unpacked(tmp_path, monkeypatch):
+def test_recent_files_are_read_again_unless_unpacked(tmp_path, monkeypatch):
     for module in (copies, known):
         monkeypatch.setattr(module, "KEPT_FROM", 1)
     folder = labelled_photos(tmp_path / "set", n=2)
@@ -215,7 +215,7 @@ def test_what_changed_just_now_is_read_again_unless_it_was_unpacked(tmp_path, mo
         assert len(files) == (6 if source == folder else 0)
 
 
-def test_equal_contents_are_decoded_once_and_known_twice(tmp_path, monkeypatch):
+def test_equal_contents_are_decoded_once(tmp_path, monkeypatch):
     folder = labelled_photos(tmp_path / "set", n=2)
     for number in range(5):
         (folder / "ant" / f"again{number}.png").write_bytes((folder / "ant" / "0.png").read_bytes())
@@ -235,7 +235,7 @@ def test_equal_contents_are_decoded_once_and_known_twice(tmp_path, monkeypatch):
     assert names[0].startswith(COPIES)
 
 
-def test_a_picture_of_16_bits_below_32_pixels_is_judged_without_decoding_the_others(tmp_path):
+def test_small_picture_of_16_bits_is_judged_by_values(tmp_path):
     for number in range(4):
         pixels = np.full((20, 20), 1000 * number, np.uint16)
         (tmp_path / "set" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ def test_a_picture_of_16_bits_below_32_pixels_is_judged_without_decoding_the_oth
     assert sorted(look(samples, rows, COMPARED).largest.tolist()) == [0, 1000, 2000, 3000]
 
 
-def test_thumbnails_of_large_sets_are_not_held_where_only_faults_are_asked(pets, monkeypatch):
+def test_faults_of_large_sets_need_no_thumbnails(pets, monkeypatch):
     for module in (copies, known):
         monkeypatch.setattr(module, "SEARCHED_UP_TO", 20)
     samples = split_samples(DataConfig(str(pets), on_bad_image="skip"))

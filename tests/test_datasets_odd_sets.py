@@ -55,7 +55,7 @@ def nested(root):
         (nested, "folder_of_folders", r"3 folders of images \('one', 'two', 'zero'\).*set/Dataset"),
     ],
 )
-def test_what_kind_of_problem_it_is_is_said_in_check_and_before_the_first_step(tmp_path, make, kind, words):
+def test_check_and_train_name_the_kind_of_problem(tmp_path, make, kind, words):
     source = make(tmp_path / "set")
     assert re.search(f"{kind} .*{words}", check_says(source))
     assert re.search(words, train_says(source, tmp_path))
@@ -69,19 +69,19 @@ def table_without_extensions(root):
     return write_table(root / "t.csv", rows_of(root / "images", path=lambda p: p.stem), ("image_id", "species"))
 
 
-def numbers_beside_names(root):
+def numbers_and_names(root):
     rows = [(str(i), path, label) for i, (path, label) in enumerate(rows_of(root, path=lambda p: p.name))]
     return write_table(root / "t.csv", rows, ("id", "filename", "target"))
 
 
-READ = [
-    (table_without_extensions, "path from 'image_id', label from 'species'"),
-    (numbers_beside_names, "path from 'filename', label from 'target'"),
-]
-
-
-@pytest.mark.parametrize(("make", "how"), READ)
-def test_usual_tables_are_read_and_how_is_said_the_same_in_check_and_train(tmp_path, make, how):
+@pytest.mark.parametrize(
+    ("make", "how"),
+    [
+        (table_without_extensions, "path from 'image_id', label from 'species'"),
+        (numbers_and_names, "path from 'filename', label from 'target'"),
+    ],
+)
+def test_check_and_train_read_usual_tables_alike(tmp_path, make, how):
     table = make(tmp_path / "set")
     report = check_source(str(table))
     assert how in report.reading.form
@@ -90,7 +90,7 @@ def test_usual_tables_are_read_and_how_is_said_the_same_in_check_and_train(tmp_p
     assert how in train_says(table.parent, tmp_path)
 
 
-def test_columns_of_any_name_are_taken_where_they_are_named(tmp_path):
+def test_named_columns_are_taken_whatever_their_name(tmp_path):
     table = write_table(tmp_path / "set" / "t.csv", rows_of(tmp_path / "set", path=lambda p: p.name), ("Bild", "Art"))
     assert "found bild, art; name it with --path-column" in train_says(table, tmp_path)
     for source in (table, table.parent):
@@ -100,7 +100,7 @@ def test_columns_of_any_name_are_taken_where_they_are_named(tmp_path):
     assert "no column 'x'" in train_says(table, tmp_path, path_column="x")
 
 
-def test_a_table_beside_class_folders_does_not_hide_them(tmp_path):
+def test_table_next_to_class_folders_hides_none(tmp_path):
     root = class_folders(tmp_path / "set", {"bus": 8, "car": 8, "train": 8})
     write_table(root / "boxes.csv", [("bus/000.png", "wing"), ("car/000.png", "leg")], ("filename", "class"))
     assert "3 classes" in train_says(root, tmp_path)
@@ -119,7 +119,7 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     assert "no list of images to exclude" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
 
 
-def test_classes_whose_images_are_all_left_out_drop_out_with_a_note(tmp_path):
+def test_class_of_excluded_images_drops_out_with_note(tmp_path):
     root = class_folders(tmp_path / "set", {"a": 9, "b": 9})
     rows = [(f"{name}/{i:03d}.png", name) for name in ("a", "b", *"cdefg") for i in range(9)]
     table = write_table(root / "t.csv", rows)
@@ -131,7 +131,7 @@ def test_classes_whose_images_are_all_left_out_drop_out_with_a_note(tmp_path):
     assert "note: 5 classes without an image left out: 'c', 'd', 'e' and 2 more" in words
 
 
-def test_an_empty_class_folder_is_a_warning_and_no_class(tmp_path):
+def test_empty_class_folder_is_a_warning_and_no_class(tmp_path):
     root = class_folders(tmp_path / "set", {"a": 9, "c": 9})
     (root / "b").mkdir()
     assert "class_without_images 'b'" in check_says(root)
@@ -153,8 +153,8 @@ def test_one_image_per_class_cannot_be_validated(tmp_path, options):
     )
 
 
-def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_path, capsys):
-    """Result plots beside a folder of the classes, two levels up; and examples beside it, one level up."""
+def test_folder_above_the_classes_names_the_next_check(tmp_path, capsys):
+    """Result plots next to a folder of the classes, one and two levels up."""
     classes = dict.fromkeys(("persian", "siamese", "bengal"), 8)
     for name, inner in (("deep", "dataset/cats"), ("flat", "dataset")):
         class_folders(tmp_path / name / inner, classes)
@@ -170,7 +170,7 @@ def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_
     assert not check_source(str(tmp_path / "cats and dogs")).errors
 
 
-def test_one_folder_of_classes_next_to_folders_without_pictures_is_named_by_train(tmp_path):
+def test_train_names_the_one_folder_of_classes(tmp_path):
     """As CUB-200, Food-101 and the Stanford dogs come: images/ next to attributes/, meta/ or Annotation/."""
     class_folders(tmp_path / "set" / "images", dict.fromkeys("abc", 8))
     for name in ("attributes", "parts"):

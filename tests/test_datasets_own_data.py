@@ -92,7 +92,7 @@ def test_an_archive_equals_what_was_packed(tmp_path, kind):
     assert len(list((tmp_path / "data" / "unpacked").iterdir())) == 1
 
 
-def test_another_archive_of_the_same_name_is_not_mistaken(tmp_path):
+def test_another_archive_of_one_name_is_unpacked_anew(tmp_path):
     for count in (8, 9):
         shutil.rmtree(tmp_path / "set", ignore_errors=True)
         class_folders(tmp_path / "set", {"a": count, "b": 8})

@@ -95,7 +95,7 @@ USUAL = Columns()
         (folder_of, Columns(group="([0-3])"), Columns(group="([0-5])"), BEFORE),
     ],
 )
-def test_what_is_kept_on_disk_answers_as_a_new_folder_of_data(tmp_path, monkeypatch, write, before, after, numbers):
+def test_what_is_kept_answers_as_a_new_folder(tmp_path, monkeypatch, write, before, after, numbers):
     monkeypatch.setattr(known, "KEPT_FROM", 1)
     monkeypatch.setattr(copies, "KEPT_FROM", 1)
     monkeypatch.setattr(shards, "LARGE", 1)
@@ -116,7 +116,7 @@ def test_an_archive_is_unpacked_once(tmp_path, write):
     assert len([*(tmp_path / "data" / "unpacked").iterdir()]) == 1
 
 
-def test_a_table_that_is_renamed_to_another_split_is_read_as_that(tmp_path):
+def test_table_renamed_to_another_split_is_that_split(tmp_path):
     for number, name in enumerate(("train-0", "train-1")):
         rows = [(picture(10 * number + i), f"{i}.bmp", "ab"[i % 2]) for i in range(8)]
         parquet(tmp_path / "set" / f"{name}.parquet", rows)

@@ -18,7 +18,7 @@ def batches(sampler):
     return [key.draws.tolist() for key in sampler]
 
 
-def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own():
+def test_epoch_holds_each_sample_once_in_its_own_order():
     sampler = EpochBatchSampler(LABELS, 16)
     first, second = batches(sampler), batches(sampler)
     assert [len(batch) for batch in first] == [16, 16, 16, 16, 6]
@@ -27,7 +27,7 @@ def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own():
     assert first != second
 
 
-def test_calling_iter_without_drawing_does_not_skip_an_epoch():
+def test_iter_without_drawing_skips_no_epoch():
     sampler = EpochBatchSampler(LABELS, 16)
     iter(sampler)
     assert batches(sampler) == batches(EpochBatchSampler(LABELS, 16))
@@ -40,17 +40,17 @@ def test_a_position_outside_the_epoch_is_refused():
         EpochBatchSampler(LABELS, 16).set_position(-1)
 
 
-def test_a_last_batch_too_small_for_all_processes_is_left_out_by_all():
+def test_last_batch_too_small_for_all_is_left_out():
     samplers = [EpochBatchSampler(np.zeros(33), 16, share=Share(rank, 2)) for rank in range(2)]
     assert [len(sampler) for sampler in samplers] == [2, 2]
     assert [len(batches(sampler)) for sampler in samplers] == [2, 2]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
+def test_evaluation_takes_each_sample_once(world):
     parts = [OrderedBatchSampler(13, 4, share=Share(rank, world)) for rank in range(world)]
-    seen = [flat(batches(part)) for part in parts]
-    assert sorted(flat(seen)) == list(range(13))
+    taken = [flat(batches(part)) for part in parts]
+    assert sorted(flat(taken)) == list(range(13))
     alone = batches(OrderedBatchSampler(13, 4))
     for rank, part in enumerate(parts):
         assert batches(part) == alone[rank::world]
@@ -59,7 +59,7 @@ def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
-def test_a_balanced_epoch_draws_classes_and_their_samples_equally_often(extra):
+def test_balanced_epoch_draws_classes_equally_often(extra):
     labels = np.repeat([0, 1, 2], [40 + extra, 20, 10])
     sampler = EpochBatchSampler(labels, 16, balanced=True)
     for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_balanced_epoch_draws_classes_and_their_samples_equally_often(extra):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_sampler_says_which_rows_its_coming_pass_takes(rank):
+def test_samplers_name_the_rows_of_the_coming_pass(rank):
     samplers = [
         EpochBatchSampler(LABELS, 16, share=Share(rank, 2)),
         EpochBatchSampler(LABELS, 16, balanced=True, share=Share(rank, 2)),
@@ -96,7 +96,7 @@ def test_an_ordered_sampler_goes_to_any_batch_once():
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_a_sample_is_spread_over_the_table_and_gives_each_process_as_many_batches(world):
+def test_sample_is_spread_over_table_and_processes(world):
     parts = [OrderedBatchSampler(1000, 4, share=Share(rank, world), sample=50) for rank in range(world)]
     assert len({len(part) for part in parts}) == 1
     rows = np.sort(np.concatenate([part.indices for part in parts]))

@@ -130,9 +130,9 @@ def test_a_picture_of_every_mode_is_grey_or_has_colour(mode, tmp_path):
     image = photograph(1, (40, 30)).convert("L" if mode in ("I;16", "F") else "RGB").convert(mode)
     image = Image.fromarray(np.asarray(image) / np.float32(255)) if mode == "F" else image  # as floats are read
     image.save(tmp_path / "x.tif")
-    seen = look_at(tmp_path / "x.tif", with_facts=True)
-    assert seen.fault is None
-    assert seen.facts.is_grey == (mode not in ("P", "RGB", "RGBA", "CMYK"))
+    found = look_at(tmp_path / "x.tif", with_facts=True)
+    assert found.fault is None
+    assert found.facts.is_grey == (mode not in ("P", "RGB", "RGBA", "CMYK"))
 
 
 @pytest.mark.parametrize("quality", [30, 50, 75, 95])

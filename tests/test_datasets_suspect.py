@@ -92,7 +92,7 @@ def alone(template, count=90):
 
 
 @pytest.mark.parametrize("template", GROUPED)
-def test_names_as_public_sets_have_them_suggest_their_groups(template, tmp_path):
+def test_names_of_public_sets_suggest_their_groups(template, tmp_path):
     samples = samples_of(grouped(template), tmp_path)
     found = suspect_groups(samples, drawn=True)
     assert found is not None
@@ -100,11 +100,11 @@ def test_names_as_public_sets_have_them_suggest_their_groups(template, tmp_path)
 
 
 @pytest.mark.parametrize("template", UNGROUPED)
-def test_names_that_only_number_or_date_images_suggest_none(template, tmp_path):
+def test_numbers_and_dates_suggest_no_groups(template, tmp_path):
     assert suspect_groups(samples_of(alone(template), tmp_path), drawn=True) is None
 
 
-def test_a_split_that_keeps_the_groups_whole_is_no_reason_for_a_word_and_one_that_tears_them_is(tmp_path):
+def test_given_split_is_named_only_if_it_tears_groups(tmp_path):
     samples = samples_of(grouped("p{g:03}_{i:02}.png"), tmp_path)
     whole = np.array([int(path[3:6]) % 3 == 0 for path in samples.paths], np.int8)
     assert suspect_groups(samples.replace(splits=whole), drawn=False) is None
@@ -123,7 +123,7 @@ def said(source, root, **options):
     return "\n".join(describe(build_dataloaders(config, Spec())))
 
 
-def test_check_and_train_name_the_option_and_it_works_as_typed(tmp_path, capsys, monkeypatch):
+def test_check_and_train_name_an_option_that_works(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = write(tmp_path / "my set", grouped("p{g:03}_{i:02}.png"))
     assert main.main(["check", str(source), "--no-near"]) == 0
@@ -141,7 +141,7 @@ def test_check_and_train_name_the_option_and_it_works_as_typed(tmp_path, capsys,
     assert "suggest" not in said(source, tmp_path, group=typed[1])
 
 
-def test_a_column_of_a_table_that_looks_like_groups_is_named_unless_its_splits_keep_them(tmp_path):
+def test_column_like_groups_is_named_unless_kept_whole(tmp_path):
     rows = [
         (save(tmp_path / "set" / f"{i:03}.png", seed=i).name, "ab"[i // 4 % 2], f"P{i // 4:02}", f"{20 + i % 40}")
         for i in range(48)
@@ -163,7 +163,7 @@ def test_a_column_of_a_table_that_looks_like_groups_is_named_unless_its_splits_k
         assert bool(findings()) == (not whole)
 
 
-def test_names_of_any_signs_are_read_without_an_error_and_shown_as_their_codes(tmp_path):
+def test_names_of_any_signs_are_read_and_printable(tmp_path):
     signs = [*"aB70_- .()+xé²٣患'$\\", "e\u0301", "\udcff", "\x1b"]
     generator = random.Random(0)
     for _ in range(100):

@@ -110,7 +110,7 @@ def everybody(folder):
             (folder / "a" / name / f"to {other}").symlink_to(folder / "a" / other)
 
 
-def beside(folder):
+def next_to_it(folder):
     (folder.parent / "extra").mkdir()
     (folder.parent / "extra" / "original").symlink_to(folder)
     for one in folder.iterdir():
@@ -125,7 +125,7 @@ def itself(folder):
     (folder / "a" / "loop").symlink_to(".")
 
 
-@pytest.mark.parametrize("link", [mutual, everybody, beside, above, itself])
+@pytest.mark.parametrize("link", [mutual, everybody, next_to_it, above, itself])
 def test_links_in_a_circle_are_named_and_end(tmp_path, capsys, link):
     folder = class_folders(tmp_path / "set", dict.fromkeys("abcd", 3))
     link(folder)
