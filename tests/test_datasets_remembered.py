@@ -85,7 +85,7 @@ USUAL = Columns()
     ("write", "before", "after", "numbers"),
     [
         *((write, USUAL, USUAL, ANOTHER) for write in (parquet_of, zip_of, tar_of, shard_of, folder_of)),
-        *((write, USUAL, USUAL, A_COPY) for write in (parquet_of, zip_of, tar_of, shard_of, folder_of)),
+        *((write, USUAL, USUAL, A_COPY) for write in (shard_of, folder_of)),
         (parquet_of, USUAL, Columns(label="kind"), BEFORE),
         (parquet_of, Columns(label="kind"), Columns(label="who"), BEFORE),
         (parquet_of, Columns(label="who"), USUAL, BEFORE),

@@ -107,8 +107,7 @@ def decomposed(text):
     return unicodedata.normalize("NFD", text)
 
 
-@pytest.mark.parametrize("named", ["", "Unnamed: 0", " "])
-@pytest.mark.parametrize("index", ["{number}", "0"], ids=["running", "constant"])
+@pytest.mark.parametrize(("named", "index"), [("", "{number}"), ("Unnamed: 0", "0"), (" ", "{number}")])
 def test_the_index_column_of_pandas_is_no_group(tmp_path, named, index):
     table = people_table(tmp_path / "set", header=f"{named},image,label", line=index + ",{file},{label}")
     reading = read_table(table)
@@ -216,10 +215,8 @@ def test_labels_of_one_number_are_named(tmp_path, labels, same):
 @pytest.mark.parametrize(("again", "errors"), [({}, 0), ({"label": "b"}, 2), ({"split": "val"}, 2)])
 def test_equal_rows_count_once_others_are_refused(tmp_path, capsys, again, errors):
     class_folders(tmp_path / "set", {"a": 8, "b": 8})
-    rows = [
-        {"path": f"{name}/{n:03}.png", "label": name, "split": "val" if n > 5 else "train"}
-        for name in "ab" for n in range(8)
-    ]  # fmt: skip
+    splits = ["train"] * 6 + ["val"] * 2
+    rows = [{"path": f"{a}/{n:03}.png", "label": a, "split": split} for a in "ab" for n, split in enumerate(splits)]
     rows += [row | again for row in rows[:2]]
     table = write_table(tmp_path / "set" / "t.csv", [(*row.values(),) for row in rows], ("path", "label", "split"))
     assert check_source(str(table), near=False).errors == errors
@@ -230,6 +227,11 @@ def test_equal_rows_count_once_others_are_refused(tmp_path, capsys, again, error
             used(table, tmp_path)
     else:
         assert len(used(table, tmp_path)[0]["train"]) == 12
+
+
+@pytest.fixture(scope="module")
+def six_folders(tmp_path_factory):
+    return class_folders(tmp_path_factory.mktemp("six") / "set", {str(number): 6 for number in range(6)})
 
 
 ALONE_AND_TOGETHER = "red, green, blue, red{0}green, red{0}blue, green{0}blue"
@@ -244,10 +246,9 @@ ALONE_AND_TOGETHER = "red, green, blue, red{0}green, red{0}blue, green{0}blue"
         ("day_in, day_out, night_in, night_out", False),
     ],
 )
-def test_labels_alone_and_together_are_several_in_one(tmp_path, labels, several):
-    class_folders(tmp_path / "set", {str(number): 6 for number in range(6)})
+def test_labels_alone_and_together_are_several_in_one(six_folders, labels, several):
     rows = [(f"{at}/{n:03}.png", label) for at, label in enumerate(labels.split(", ")) for n in range(6)]
-    assert ("multi_label" in kinds_of(write_table(tmp_path / "set" / "t.csv", rows))) is several
+    assert ("multi_label" in kinds_of(write_table(six_folders / "t.csv", rows))) is several
 
 
 def test_likely_columns_of_labels_are_named(tmp_path):
