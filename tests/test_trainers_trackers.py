@@ -1,10 +1,14 @@
 """Runs in experiment trackers: what each is sent, by Ignite's own loggers on stand-ins of their packages."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from child_processes import ROOT
@@ -30,6 +34,44 @@ CLEARML_CONNECTS = (
 """What `Task.init` of clearml 2.1.12 asks `auto_connect_frameworks` for; one that this does not name is connected."""
 
 
+CALLS: dict[str, Callable] = {
+    "mlflow.MlflowClient": lambda tracking_uri=None, registry_uri=None, workspace_store_uri=None: None,
+    "mlflow.active_run": lambda: None,
+    "mlflow.end_run": lambda status="FINISHED": None,
+    "mlflow.log_metrics": lambda metrics, step=None, synchronous=None, run_id=None, timestamp=None, model_id=None,
+        dataset=None: None,
+    "mlflow.log_params": lambda params, synchronous=None, run_id=None: None,
+    "mlflow.set_experiment": lambda experiment_name=None, experiment_id=None, trace_location=None: None,
+    "mlflow.start_run": lambda run_id=None, experiment_id=None, run_name=None, nested=False, parent_run_id=None,
+        tags=None, description=None, log_system_metrics=None: None,
+    "wandb.config.update": lambda d, allow_val_change=None: None,
+    "wandb.finish": lambda exit_code=None: None,
+    "wandb.init": lambda entity=None, project=None, dir=None, id=None, name=None, notes=None, tags=None, config=None,
+        config_exclude_keys=None, config_include_keys=None, allow_val_change=None, group=None, job_type=None,
+        mode=None, force=None, reinit=None, resume=None, resume_from=None, fork_from=None, save_code=None,
+        tensorboard=None, sync_tensorboard=None, monitor_gym=None, settings=None, anonymous=None: None,
+    "wandb.log": lambda data, step=None, commit=None: None,
+    "Task.close": lambda: None,
+    "Task.connect": lambda mutable, name=None, ignore_remote_overrides=False: None,
+    "Task.current_task": lambda: None,
+    "Task.get_logger": lambda: None,
+    "Task.init": lambda project_name=None, task_name=None, task_type=None, tags=None, reuse_last_task_id=True,
+        continue_last_task=False, output_uri=None, auto_connect_arg_parser=True, auto_connect_frameworks=True,
+        auto_resource_monitoring=True, auto_connect_streams=True, deferred_init=False: None,
+    "Task.mark_failed": lambda ignore_errors=True, status_reason=None, status_message=None, force=False: None,
+    "Logger.flush": lambda wait=False: None,
+    "Logger.report_scalar": lambda title, series, value, iteration: None,
+    "WeightsGradientHistHelper": lambda logger, report_freq=100, histogram_update_freq_multiplier=10,
+        histogram_granularity=50: None,
+}  # fmt: skip
+"""What the calls of mlflow 3.17.2, wandb 0.31.0 and clearml 2.1.12 take."""
+
+
+def call_of(name: str, does: Callable) -> Callable:
+    """A stand-in of a call, which takes what the real one takes and no more."""
+    return create_autospec(CALLS[name], side_effect=does)
+
+
 class Store:
     """What a tracker holds: its runs, each with options, scores by name and step, and how it ended."""
 
@@ -40,27 +82,36 @@ class Store:
         self.ready = False
         """Whether one process has opened it, before others do."""
 
-    def start(self, known=None, *, name=None, project=None):
-        if self.broken:
-            raise RuntimeError("no such server\nand a long story")
+    def start(self, known: str | None, *, name: str | None, project: str | None) -> SimpleNamespace:
+        self.refuse()
+        assert self.active is None
         number = known or f"run{len(self.runs)}"
         new = SimpleNamespace(id=number, name=name, project=project, options={}, scores={}, ended=None)
         self.active = self.runs.setdefault(number, new)
         return self.active
 
-    def log(self, values, step):
+    def refuse(self) -> None:
         if self.broken:
             raise RuntimeError("no such server\nand a long story")
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.refuse()
         for name, value in values.items():
+            assert isinstance(value, int | float)
             self.active.scores.setdefault(name.replace(" ", "/"), {})[step] = value
 
-    def end(self, how):
-        self.active.ended, self.active = how, None
+    def end(self, well: bool) -> None:
+        self.active.ended, self.active = well, None
+
+
+def named(name: str, **calls: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(calls)
+    return module
 
 
 def mlflow_for(store: Store) -> dict[str, ModuleType]:
-    project = []
-    mlflow, utils, validation = (ModuleType(name) for name in ("mlflow", "mlflow.utils", "mlflow.utils.validation"))
+    project: list[str] = []
 
     def active_run():
         return store.active and SimpleNamespace(info=SimpleNamespace(run_id=store.active.id))
@@ -69,67 +120,63 @@ def mlflow_for(store: Store) -> dict[str, ModuleType]:
         store.start(run_id, name=run_name, project=project[-1])
         return active_run()
 
-    mlflow.MlflowClient = lambda: setattr(store, "ready", True)
-    mlflow.active_run, mlflow.start_run, mlflow.set_experiment = active_run, start_run, project.append
-    mlflow.log_params = lambda options: store.active.options.update(options)
-    mlflow.log_metrics = lambda values, step: store.log(values, step)
-    mlflow.end_run = lambda status="FINISHED": store.end(status == "FINISHED")
-    validation.validate_param_and_metric_name = lambda name: True
-    return {"mlflow": mlflow, "mlflow.utils": utils, "mlflow.utils.validation": validation}
+    does = {
+        "MlflowClient": lambda: setattr(store, "ready", True), "active_run": active_run, "start_run": start_run,
+        "set_experiment": project.append, "log_params": lambda params: store.active.options.update(params),
+        "log_metrics": lambda metrics, step: store.log(metrics, step),
+        "end_run": lambda status="FINISHED": store.end(status == "FINISHED"),
+    }  # fmt: skip
+    mlflow = named("mlflow", **{name: call_of(f"mlflow.{name}", each) for name, each in does.items()})
+    valid = named("mlflow.utils.validation", validate_param_and_metric_name=re.compile(r"[/\w.\- ]*$").match)
+    return {"mlflow": mlflow, "mlflow.utils": named("mlflow.utils"), "mlflow.utils.validation": valid}
 
 
 def wandb_for(store: Store) -> dict[str, ModuleType]:
-    wandb = ModuleType("wandb")
-
-    def init(*, project, name, config=None, id=None, resume=None):
+    def init(project, name, config=None, id=None, resume=None):
         assert (id is None) == (resume is None)
         wandb.run = store.start(id, name=name, project=project)
-        wandb.config.update(config or {})
+        wandb.run.options.update(config or {})
 
     def finish(exit_code=0):
         store.end(exit_code == 0)
         wandb.run = None
 
-    wandb.run, wandb.init, wandb.log, wandb.finish = None, init, lambda values, step: store.log(values, step), finish
-    wandb.config = SimpleNamespace(update=lambda values, **_: wandb.run.options.update(values))
+    does = {"init": init, "finish": finish, "log": lambda data, step: store.log(data, step)}
+    update = call_of("wandb.config.update", lambda d, allow_val_change: wandb.run.options.update(d))
+    wandb = named("wandb", **{name: call_of(f"wandb.{name}", each) for name, each in does.items()})
+    wandb.run, wandb.config = None, SimpleNamespace(update=update)
     return {"wandb": wandb}
 
 
 def clearml_for(store: Store) -> dict[str, ModuleType]:
-    clearml, bind = ModuleType("clearml"), ModuleType("clearml.binding.frameworks.tensorflow_bind")
-    between = {name: ModuleType(name) for name in ("clearml.binding", "clearml.binding.frameworks")}
+    def task(run):
+        def report(title, series, value, iteration):
+            store.log({f"{title}/{series}": value}, iteration)
 
-    class Task:
-        TaskTypes = SimpleNamespace(training="training")
-        current_task = staticmethod(lambda: store.active and Task(store.active))
+        scalars = {"report_scalar": call_of("Logger.report_scalar", report), "flush": call_of("Logger.flush", int)}
+        does = {
+            "get_logger": lambda: SimpleNamespace(**scalars), "connect": lambda mutable: run.options.update(mutable),
+            "mark_failed": lambda: store.end(False), "close": lambda: store.end(True),
+        }  # fmt: skip
+        return SimpleNamespace(id=run.id, **{name: call_of(f"Task.{name}", each) for name, each in does.items()})
 
-        def __init__(self, run):
-            self.id, self.run = run.id, run
+    def init(project_name, task_name, task_type, reuse_last_task_id, auto_connect_frameworks, auto_connect_arg_parser,
+             continue_last_task=False):  # fmt: skip
+        assert not {name for name in CLEARML_CONNECTS if auto_connect_frameworks.get(name, True)}
+        assert not auto_connect_arg_parser
+        assert reuse_last_task_id is False or (continue_last_task == 0 and continue_last_task is not False)
+        return task(store.start(reuse_last_task_id or None, name=task_name, project=project_name))
 
-        @classmethod
-        def init(cls, *, project_name, task_name, task_type, reuse_last_task_id, auto_connect_frameworks,
-                 auto_connect_arg_parser, continue_last_task=False):  # fmt: skip
-            connected = {name for name in CLEARML_CONNECTS if auto_connect_frameworks.get(name, True)}
-            assert not auto_connect_frameworks or not connected
-            assert not auto_connect_arg_parser
-            assert reuse_last_task_id is False or (continue_last_task == 0 and continue_last_task is not False)
-            return cls(store.start(reuse_last_task_id or None, name=task_name, project=project_name))
-
-        def get_logger(self):
-            report = lambda title, series, iteration, value: store.log({f"{title}/{series}": value}, iteration)  # noqa: E731
-            return SimpleNamespace(report_scalar=report, flush=lambda: None)
-
-        def connect(self, options):
-            self.run.options.update(options)
-
-        def mark_failed(self):
-            store.end(False)
-
-        def close(self):
-            store.end(True)
-
-    clearml.Task, bind.WeightsGradientHistHelper = Task, lambda logger, report_freq: None
-    return {"clearml": clearml, **between, "clearml.binding.frameworks.tensorflow_bind": bind}
+    current = call_of("Task.current_task", lambda: store.active and task(store.active))
+    types = SimpleNamespace(training="training")
+    helper = call_of("WeightsGradientHistHelper", lambda logger, report_freq: None)
+    modules = [
+        named("clearml", Task=SimpleNamespace(TaskTypes=types, current_task=current, init=call_of("Task.init", init))),
+        named("clearml.binding"),
+        named("clearml.binding.frameworks"),
+        named("clearml.binding.frameworks.tensorflow_bind", WeightsGradientHistHelper=helper),
+    ]
+    return {module.__name__: module for module in modules}
 
 
 @pytest.fixture(params=TRACKERS)
@@ -163,9 +210,7 @@ def rows_of(result) -> dict[str, dict[int, float]]:
     }
 
 
-def test_a_run_and_what_goes_on_with_it_are_one_with_its_options_its_epochs_and_its_final_scores(
-    store, tracker, tmp_path
-):
+def test_a_run_and_its_resumption_are_one(store, tracker, tmp_path):
     with pytest.raises(Crash):
         train(config_of(tmp_path, tracker, save_every=1), handlers=[crash_after(2)])
     (run,) = store.runs.values()
@@ -179,7 +224,7 @@ def test_a_run_and_what_goes_on_with_it_are_one_with_its_options_its_epochs_and_
     assert run.scores["final/loss_val"] == {result.epochs[-1]["step"]: result.val["loss"]}
 
 
-def test_what_a_tracker_does_not_take_is_said_once_and_the_run_goes_on(store, tracker, tmp_path, capsys):
+def test_a_broken_tracker_is_said_once_and_stops_no_run(store, tracker, tmp_path, capsys):
     train(config_of(tmp_path, tracker), handlers=[lambda trainer: setattr(store, "broken", True)])
     assert capsys.readouterr().out.count("no such server") == 1
     with pytest.raises(OptionError, match="no such server$"):  # from the start: no run is begun
@@ -192,13 +237,13 @@ OPEN = {
     "wandb": lambda wandb: wandb.init(project="p", name="outer"),
     "clearml": lambda clearml: clearml.Task.init(
         project_name="p", task_name="outer", task_type="training", reuse_last_task_id=False,
-        auto_connect_frameworks={}, auto_connect_arg_parser=False,
+        auto_connect_frameworks=dict.fromkeys(CLEARML_CONNECTS, False), auto_connect_arg_parser=False,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("ends", [(), (crash_after(2),)], ids=["to its end", "in an error"])
-def test_a_run_that_a_program_has_opened_gets_the_scores_and_stays_open(store, tracker, tmp_path, ends):
+def test_a_run_opened_outside_gets_scores_and_stays_open(store, tracker, tmp_path, ends):
     OPEN[tracker](sys.modules[tracker])
     with pytest.raises(Crash) if ends else nullcontext():
         train(config_of(tmp_path, tracker), handlers=ends)
@@ -208,10 +253,11 @@ def test_a_run_that_a_program_has_opened_gets_the_scores_and_stays_open(store, t
     assert ends or "final/accuracy_test" in run.scores
 
 
+@pytest.mark.parametrize("tracker", ["mlflow"], indirect=True)
 @pytest.mark.parametrize("several", ["seeds", "arms"])
-def test_a_tracker_is_opened_once_before_several_processes_do(store, tracker, tmp_path, monkeypatch, several):
+def test_mlflow_is_opened_once_before_several_processes_do(store, tracker, tmp_path, monkeypatch, several):
     def begin(*_, **__):
-        assert store.ready == (tracker == "mlflow")
+        assert store.ready
         raise Crash
 
     monkeypatch.setattr(runs, "runner", begin)
@@ -223,7 +269,7 @@ def test_a_tracker_is_opened_once_before_several_processes_do(store, tracker, tm
             compare_arms(Request(config, (config, config.changed(train={"lr": 0.1}))))
 
 
-def test_a_missing_package_is_one_line_that_says_what_to_install(tracker, tmp_path, monkeypatch, capsys):
+def test_a_missing_package_is_one_line_with_the_remedy(tracker, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, tracker, None)
     words = ("--data", "digits", "--epochs", 1, "--output-dir", tmp_path, "--tracker", tracker)
     for more in ((), ("--dry-run",)):
@@ -241,8 +287,9 @@ def test_a_run_whose_tracker_is_gone_is_not_taken_up(store, tracker, tmp_path, m
     assert read_json(tmp_path / "digits" / "r" / "summary.json")["status"] == "interrupted"
 
 
-def test_no_tracker_is_imported_without_the_option(tracker, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, tracker, None)  # an import would fail
+def test_no_tracker_is_imported_without_the_option(tmp_path, monkeypatch):
+    for tracker in TRACKERS:
+        monkeypatch.setitem(sys.modules, tracker, None)  # an import would fail
     assert train(config_of(tmp_path)).run_dir.is_dir()
 
 
@@ -255,10 +302,7 @@ def test_no_file_that_trains_imports_a_tracker_by_itself(tmp_path):
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=paths, check=True)
 
 
-def test_nothing_is_sent_without_the_option_by_a_rehearsal_or_by_the_second_process(
-    store, tracker, tmp_path, monkeypatch
-):
-    train(config_of(tmp_path / "without"))
+def test_rehearsal_and_second_process_send_nothing(store, tracker, tmp_path, monkeypatch):
     dry_run(config_of(tmp_path / "dry", tracker))
     monkeypatch.setattr(distributed, "is_main_process", lambda: False)
     with pytest.raises(Crash):
