@@ -1,5 +1,7 @@
 """A run that begins with the head of a linear probe: its first scores, which epoch it keeps, what else it changes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from common.errors import OptionError
 from trainers.config import RunConfig
 from trainers.features import compute_features, features_before
 from trainers.heads import fit
-from trainers.heads.fit import begin_as_probe, not_augmented
+from trainers.heads.fit import begin_as_probe, not_augmented, soften_head
 from trainers.heads.linear import Images, fit_head
 from trainers.resume import resume
 from trainers.run import train
@@ -29,61 +31,96 @@ def run_config(folder, *, trainable="all", **options) -> RunConfig:
     return digits_run(folder, model=model, data=data, output={"run_name": "r"}, **{"start_head": "probe"} | options)
 
 
-def stopped(folder, *, after, **options):
+@pytest.fixture(scope="module", autouse=True)
+def one_fit():
+    """Fit a head to the same features once: every run here begins with the same network and images."""
+    fitted = {}
+
+    def fit_once(images):
+        key = images.features.tobytes(), images.labels.tobytes()
+        return fitted[key] if key in fitted else fitted.setdefault(key, fit_head(images))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "fit_head", fit_once)
+        yield
+
+
+def stopped(folder, *, after, handlers=(), **options):
     """A run that saves each step and was killed after one of them."""
     with pytest.raises(Crash):
-        train(run_config(folder, save_every=1, **options), handlers=[crash_after(after)])
+        train(run_config(folder, save_every=1, **options), handlers=[*handlers, crash_after(after)])
     return folder / "digits" / "r"
 
 
-def test_the_first_scores_are_the_probes(tmp_path, capsys):
-    whole = train(run_config(tmp_path / "whole"))
-    assert "begins as a linear probe: right on" in capsys.readouterr().out
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A run that trains no more than the head, at a rate that leaves it as it was fitted."""
+    return train(run_config(tmp_path_factory.mktemp("head"), trainable="head", lr=1e-9))
+
+
+SPOILS = {"lr": 1.0, "epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory):
+    """A run whose training spoils the head that it begins with, and the norm of that head at the first step."""
+    norms = {}
+
+    def note(trainer):
+        head = trainer.state.run.setup.network.head
+        first = Events.ITERATION_STARTED(once=1)
+        trainer.add_event_handler(first, lambda: norms.update(then=head.weight.norm().item()))
+
+    return train(run_config(tmp_path_factory.mktemp("spoilt"), **SPOILS), handlers=[note]), norms["then"]
+
+
+def test_probe_head_scores_first_and_survives_a_kill(tmp_path, spoilt, capsys):
+    whole, _ = spoilt
     assert whole.epochs[0]["val_accuracy"] > 0.5  # a zero head has 0.1
     assert read_json(whole.run_dir / "config.json")["train"]["start_head"] == "probe"
-    resumed = resume(stopped(tmp_path / "stopped", after=2))
+    run_dir = stopped(tmp_path, after=2, **SPOILS)
+    assert "begins as a linear probe: right on" in capsys.readouterr().out
+    resumed = resume(run_dir)
     expected, found = (run_content(run.run_dir) | {"tensorboard": None} for run in (whole, resumed))
     assert_same_content(expected, found)
+    assert (resumed.best_epoch, resumed.test) == (0, whole.test)
 
 
-def test_training_that_spoils_the_head_is_not_kept(tmp_path):
-    spoilt = {"lr": 1.0, "epochs": 2}
-    kept = train(run_config(tmp_path / "whole", **spoilt))
+def test_training_that_spoils_the_head_is_not_kept(spoilt, head):
+    kept, _ = spoilt
     assert kept.best_epoch == 0
     assert kept.val["accuracy"] == kept.epochs[0]["val_accuracy"] > max(row["val_accuracy"] for row in kept.epochs[1:])
-    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
     assert kept.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
-    resumed = resume(stopped(tmp_path / "stopped", after=2, **spoilt))
-    assert (resumed.best_epoch, resumed.test) == (0, kept.test)
-    assert train(run_config(tmp_path / "last", select="last", **spoilt)).test == kept.test
 
 
-def better_between(trainer):
-    """Let the first epoch look better than the head that the run began with, and the second one worse."""
-    losses = iter((0.5, 0.4, 0.6))
-    trainer.state.run.evaluator.add_event_handler(
-        Events.COMPLETED, lambda engine: engine.state.metrics.update(loss=next(losses))
-    )
+def losses_are(*values):
+    """For `train(config, handlers=[...])`: the losses of the validations, from the head that the run begins with."""
+    losses = iter(values)
+
+    def attach(trainer):
+        evaluator = trainer.state.run.evaluator
+        evaluator.add_event_handler(Events.COMPLETED, lambda engine: engine.state.metrics.update(loss=next(losses)))
+
+    return attach
 
 
-def test_the_head_outlives_a_worse_last_epoch(tmp_path):
-    options = {"epochs": 2, "select": "last"}
-    between = train(run_config(tmp_path / "between", **options), handlers=[better_between])
+LAST = {"epochs": 2, "select": "last"}
+
+
+def test_the_head_outlives_a_worse_last_epoch(tmp_path, head):
+    between = train(run_config(tmp_path, **LAST), handlers=[losses_are(0.5, 0.4, 0.6)])
     assert between.best_epoch == read_checkpoint(best_of(between.run_dir))["epoch"] == 0
-    head = train(run_config(tmp_path / "head", trainable="head", lr=1e-9))
     assert between.test["accuracy"] == pytest.approx(head.test["accuracy"], abs=0.01)
 
 
 def test_the_last_epoch_replaces_the_head_last(tmp_path):
-    options = {"epochs": 12, "select": "last", "lr": 3e-3}
-    whole = train(run_config(tmp_path / "whole", **options))
-    assert whole.best_epoch == read_checkpoint(best_of(whole.run_dir))["epoch"] == 12
-    run = stopped(tmp_path / "stopped", after=5, **options)
+    run = stopped(tmp_path, after=5, handlers=[losses_are(0.5, 0.4)], **LAST)
     assert read_checkpoint(best_of(run))["epoch"] == 0
-    assert resume(run).test == whole.test
-    assert read_checkpoint(best_of(run))["epoch"] == 12
+    ended = resume(run, handlers=[losses_are(0.3)])
+    assert ended.best_epoch == read_checkpoint(best_of(run))["epoch"] == 2
+    assert ended.val["accuracy"] == ended.epochs[2]["val_accuracy"] != ended.epochs[0]["val_accuracy"]
     with pytest.raises(OptionError, match="--weights"):  # no epoch follows
-        resume(run, epochs=13)
+        resume(run, epochs=3)
 
 
 def test_the_head_is_fitted_to_the_features(tmp_path):
@@ -97,24 +134,26 @@ def test_the_head_is_fitted_to_the_features(tmp_path):
     assert f"right on {judged.accuracy:.1%} of the training images" in said
 
 
-@pytest.mark.parametrize(
-    ("lr", "trainable", "share"),
-    [(1e-4, "all", 1.0), (1e-3, "all", 0.1), (3e-3, "all", 0.1), (3e-3, "last:1", 1.0)],
-)
-def test_a_whole_network_at_a_high_rate_begins_with_a_softer_head(tmp_path, lr, trainable, share):
+def test_a_run_begins_with_a_softer_head(tmp_path, spoilt):
     """From the whole head ViTs memorised: of 1,200 animals 67.7 % right after four passes, in place of 72.3 %."""
-    norms = {}
-
-    def note(trainer):
-        head = trainer.state.run.setup.network.head
-        trainer.add_event_handler(Events.EPOCH_STARTED, lambda: norms.update(then=head.weight.norm().item()))
-
-    found = train(run_config(tmp_path, lr=lr, trainable=trainable, epochs=0.3), handlers=[note])
+    found, norm = spoilt
     setup = prepare(run_config(tmp_path))
     begin_as_probe(setup)
-    whole = setup.network.head.weight.norm().item()
-    assert norms["then"] == pytest.approx(share * whole, rel=1e-3)
+    assert norm == pytest.approx(0.1 * setup.network.head.weight.norm().item(), rel=1e-3)
     assert found.epochs[0]["val_accuracy"] > 0.5  # the whole head's
+
+
+@pytest.mark.parametrize(
+    ("lr", "trainable", "share"),
+    [(1e-4, "all", 1.0), (1e-3, "all", 0.1), (3e-3, "last:1", 1.0)],
+    ids=["low rate", "high rate", "high rate, last block"],
+)
+def test_head_is_softer_for_a_whole_network_at_a_high_rate(lr, trainable, share):
+    model = build_model("vit_micro_2", num_classes=3)
+    torch.nn.init.ones_(model.head.weight)
+    setup = SimpleNamespace(network=model, config=RunConfig().changed(train={"lr": lr}, model={"trainable": trainable}))
+    soften_head(setup)
+    assert model.head.weight.unique().tolist() == pytest.approx([share])
 
 
 def test_only_the_head_of_the_model_changes(tmp_path):
@@ -126,24 +165,19 @@ def test_only_the_head_of_the_model_changes(tmp_path):
     assert changed == {"head.weight", "head.bias"}
 
 
-def test_of_very_many_images_a_part_is_fitted(tmp_path, monkeypatch):
-    setup = prepare(run_config(tmp_path))
-    monkeypatch.setattr(fit, "MOST_TO_BEGIN_WITH", 30)
-    assert sorted(not_augmented(setup).dataset.labels.tolist()) == sorted([*range(10)] * 3)
-
-
-def test_each_part_of_very_many_images_has_features_of_its_own(tmp_path, monkeypatch):
+def test_of_very_many_images_each_part_has_own_features(tmp_path, monkeypatch):
     setup = prepare(run_config(tmp_path))
     features_folder(setup.config.output, "digits").mkdir(parents=True)
     monkeypatch.setattr(fit, "MOST_TO_BEGIN_WITH", 30)
     for seed in (0, 1):
         setup.config = setup.config.changed(data={"split_seed": seed})
         loader, end = not_augmented(setup), setup.network.head
+        assert sorted(loader.dataset.labels.tolist()) == sorted([*range(10)] * 3)
         own = compute_features(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=end)
         assert torch.equal(features_before(setup, loader, end), own)
 
 
-@pytest.mark.parametrize(("options", "stays"), [({}, True), ({"start_head": "plain"}, False)])
+@pytest.mark.parametrize(("options", "stays"), [({}, True), ({"start_head": "plain"}, False)], ids=["probe", "plain"])
 def test_batch_norms_keep_what_a_fitted_head_knows(tmp_path, options, stays):
     torch.manual_seed(0)
     state = build_model("resnet18", num_classes=2, weights="none").state_dict()
@@ -151,7 +185,7 @@ def test_batch_norms_keep_what_a_fitted_head_knows(tmp_path, options, stays):
     model = {"name": "resnet18", "weights": str(tmp_path / "resnet18.pth"), "image_size": 32}
     own_parts = {"val_fraction": None, "test_fraction": None}
     data = {"source": str(image_folder(tmp_path / "images")), "batch_size": 4} | own_parts
-    found = train(digits_run(tmp_path / "runs", model=model, data=data, **options))
+    found = train(digits_run(tmp_path / "runs", model=model, data=data, epochs=0.67, **options))
     trained = read_checkpoint(next(found.run_dir.glob("checkpoints/step_*")))["model"]
     same = {name: torch.equal(trained[name], state[name]) for name in state}
     assert {name for name in state if "running" in name and same[name] is not stays} == set()
