@@ -148,7 +148,7 @@ def test_every_handler_of_ignite_is_listed():
 
 @pytest.mark.filterwarnings("ignore::UserWarning:ignite")  # on any engine, of values that are not there yet
 @pytest.mark.parametrize("name", ATTACHED)
-def test_a_handler_of_ignite_does_its_work_on_both_engines(name, tmp_path):
+def test_ignites_handlers_work_on_both_engines(name, tmp_path):
     at = made()
     ATTACHED[name](at, tmp_path)
     if at.trainer.state.iteration == 0:
@@ -157,7 +157,7 @@ def test_a_handler_of_ignite_does_its_work_on_both_engines(name, tmp_path):
         assert 0 <= at.evaluator.state.metrics["accuracy"] <= 1
 
 
-def test_a_loss_that_is_not_finite_in_the_output_is_met_by_ignites_own_handler():
+def test_ignites_handler_stops_at_a_loss_not_finite():
     at = made(look_every=1)
     at.trainer.state.output = {"loss": float("nan")}
     handlers.TerminateOnNan()(at.trainer)
@@ -190,7 +190,7 @@ OUTPUT_HANDLERS = [
 
 
 @pytest.mark.parametrize("kind", OUTPUT_HANDLERS, ids=lambda kind: kind.__module__.rpartition(".")[2])
-def test_every_logger_of_ignite_gets_numbers_alone_and_few_of_an_engine(kind):
+def test_ignites_loggers_get_few_numbers_alone(kind):
     at = made()
     at.trainer.run(at.loader, max_epochs=1)
     of_step = kind("t", output_transform=lambda output: output)._setup_output_metrics_state_attrs(at.trainer)
@@ -220,7 +220,7 @@ CLOCKS = {"Frequency"}
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(classes_of(ignite.metrics) - DOWNLOADS - CLOCKS))
-def test_a_metric_of_ignite_gives_on_the_evaluator_what_it_gives_on_ignites_own(name):
+def test_ignites_metrics_equal_those_on_its_engine(name):
     at, kind = made(), getattr(ignite.metrics, name)
     theirs = outcome(kind, METRICS.get(name, ()), create_supervised_evaluator(at.model), at.loader)
     assert outcome(kind, METRICS.get(name, ()), at.evaluator, at.loader) == theirs
@@ -229,7 +229,7 @@ def test_a_metric_of_ignite_gives_on_the_evaluator_what_it_gives_on_ignites_own(
 
 
 @pytest.mark.parametrize("look_every", [1, 3])
-def test_running_averages_and_utilities_take_the_output_of_a_step(look_every):
+def test_ignites_utilities_take_the_output_of_a_step(look_every):
     at = made(look_every=look_every)
     ignite.metrics.RunningAverage(output_transform=loss_of).attach(at.trainer, "running")
     outputs = []
@@ -242,17 +242,12 @@ def test_running_averages_and_utilities_take_the_output_of_a_step(look_every):
     assert at.trainer.state.metrics["running"] > 0
 
 
-def test_the_output_of_a_step_prints_and_is_written_as_numbers():
+def test_outputs_and_scores_are_plain_numbers():
     at = made()
     at.trainer.run(at.loader, max_epochs=1)
     output = at.trainer.state.output
     assert json.loads(json.dumps(output)) == output
     assert {type(value) for value in output.values()} == {int, float}
     assert str(output["loss"]) in str(output)
-
-
-def test_scores_print_as_numbers_and_predictions_stand_next_to_them():
-    at = made()
-    at.evaluator.run(at.loader)
     assert {type(value) for value in at.evaluator.state.metrics.values()} == {float}
     assert len(at.evaluator.state.predictions.labels) == 16
