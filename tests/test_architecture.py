@@ -39,7 +39,7 @@ def imported(name: str) -> set[str]:
     return (found & FILES.keys()) - {name}
 
 
-def test_every_file_imports_its_own_package_or_one_below():
+def test_every_file_imports_its_own_floor_or_below():
     assert set(FLOORS) == set(packages(ROOT))
     tops = {(name, other) for name in FILES for other in imported(name) if name.split(".")[0] != other.split(".")[0]}
     wrong = [(a, b) for a, b in tops if FLOORS[b.split(".")[0]] >= FLOORS[a.split(".")[0]]]
@@ -52,7 +52,7 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 @pytest.mark.parametrize("name", ["options.defaults", "resolve", "setup", "run", "run_engines", "run_record"])
-def test_options_of_a_run_are_resolved_once_and_nobody_binds_them_anew(name):
+def test_options_of_a_run_are_resolved_once(name):
     tree = ast.parse(FILES[f"trainers.{name}"].read_text(encoding="utf-8"))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         if "config" in {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}:
@@ -90,7 +90,7 @@ def test_one_file_alone_unpickles_and_no_comment_hides_another():
     assert [row["filename"] for row in json.loads(found.stdout)] == [str(ROOT / "vit" / "torch_files.py")]
 
 
-def test_no_array_is_unpickled_and_no_name_becomes_markup():
+def test_no_array_is_unpickled_and_no_name_is_markup():
     """A run of a stranger names its classes and its files."""
     for name, path in FILES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -116,7 +116,7 @@ def test_help_of_every_command_imports_no_torch():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 
 
-def test_runs_on_digits_and_on_photographs_import_only_what_they_use(tmp_path):
+def test_runs_import_only_what_they_use(tmp_path):
     program = (
         "import sys; from trainers.system import process; process.settle()\n"
         "import vit; from datasets import DataConfig, build_dataloaders; from trainers import auto_resume, run, setup\n"

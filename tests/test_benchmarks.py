@@ -26,7 +26,7 @@ TINY = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2,
 
 @pytest.mark.filterwarnings("ignore")  # other people's libraries
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_starts_and_says_what_it_measures(
+def test_every_benchmark_says_what_it_measures(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark = importlib.import_module(f"benchmarks.{name}")
@@ -48,7 +48,7 @@ def test_no_benchmark_needs_the_tests() -> None:
 ROOMS = "benchmarks commands common comparison datasets docs inference tests trainers vit"
 
 
-def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> None:
+def test_every_named_script_and_result_is_there() -> None:
     folder = Path(environment.__file__).parent
     files = [
         *folder.parent.glob("*.md"),
@@ -86,7 +86,7 @@ def test_every_contestant_trains_the_same_model(peer: Peer) -> None:
         torch.testing.assert_close(logits[setting], logits[peer.settings[0]])
 
 
-def test_the_best_peer_is_the_fastest_other_library_and_shares_follow_from_the_work() -> None:
+def test_the_best_peer_is_the_fastest_other_library() -> None:
     seconds = {"ours": [1.0], **{peer.name: [2.0] for peer in PEERS}, "timm": [1.6]}
     rows = step_throughput.table(seconds, batch=8, gflop=2.0, rate=100.0)
     assert step_throughput.best_peer(rows) == "timm"

@@ -75,7 +75,7 @@ def test_an_import_is_moved_and_nothing_else(source):
     assert moved(source, {*packages(ROOT), "main"}) == (CASES[source] or source)
 
 
-def test_an_import_that_would_bind_another_name_is_refused():
+def test_an_import_binding_another_name_is_refused():
     with pytest.raises(ValueError, match="line 2: write `from"):
         moved("import os\nimport vit.model\n", {"vit"})
 
@@ -92,14 +92,14 @@ def test_requirements_files_are_the_one_list():
     assert {"version", "readme", "dependencies", "optional-dependencies"} == {*project["dynamic"]}
 
 
-def test_the_readme_of_the_package_has_no_link_into_the_repository():
+def test_the_readme_of_the_package_links_outwards():
     text, whole = readme(ROOT), (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((?!https?:)", whole)
     assert not re.findall(r"\]\((?!https?:)", text)
     assert re.findall(r"\]\(https?:[^)]*\)", text) == re.findall(r"\]\(https?:[^)]*\)", whole) != []
 
 
-def test_the_doors_of_the_package_lead_to_what_they_name():
+def test_the_doors_of_the_package_lead_where_they_say():
     assert vit_train.__version__ == VERSION
     for name in vit_train.__all__:
         assert getattr(vit_train, name).__name__ == name
@@ -118,7 +118,7 @@ print(Dataset.from_dict({"a": [1, 2]}).num_rows, bundle.dataset_sizes["test"], d
 
 
 @pytest.mark.slow
-def test_installed_beside_hugging_faces_datasets_both_work_and_removal_leaves_nothing(tmp_path):
+def test_installed_beside_hugging_faces_datasets(tmp_path):
     python = environment(tmp_path / "environment")
     try:
         pip_install(python, "datasets")

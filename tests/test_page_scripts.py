@@ -87,7 +87,7 @@ def with_real_weights() -> Classifier:
 
 
 @pytest.mark.parametrize("kind", ["class token", "mean", "mean_norm", pytest.param("nano", marks=pytest.mark.slow)])
-def test_a_page_builds_all_its_views_and_computes_as_the_model_does(kind):
+def test_a_page_computes_as_the_model_does(kind):
     classifier = with_real_weights() if kind == "nano" else classifier_of(kind)
     text = page.page_of([classifier], pictures())
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
@@ -125,7 +125,7 @@ const location = {href: ""}, waiting = [], fetch = () => new Promise(reply => wa
 """
 
 
-def test_the_page_of_serve_shows_the_last_picture_whatever_is_answered_last():
+def test_the_page_of_serve_shows_the_last_picture():
     script = SERVER + scripts_of((INFERENCE / "serve_page.html").read_text(encoding="utf-8"))
     asks = "".join(f"classify({{name: '{name}', type: ''}});" for name in ("first.png", "second.png"))
     answer = "const answer = place => waiting[place]({ok: true, json: async () => ({top: [[String(place), 1]]})});"

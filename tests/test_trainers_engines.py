@@ -36,7 +36,7 @@ def trainer_for(model, *, optimizer="adamw", **options):
 
 @pytest.mark.parametrize("clip_norm", [0.1, 0.0])
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_training_iteration_equals_the_step_written_by_hand(name, clip_norm):
+def test_trainer_takes_the_step_written_by_hand(name, clip_norm):
     model = small_model()
     model[3].p = 0.0
     twin = copy.deepcopy(model)
@@ -56,7 +56,7 @@ def test_a_training_iteration_equals_the_step_written_by_hand(name, clip_norm):
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
-def test_what_follows_the_labels_in_a_batch_reaches_the_loss_row_by_row(micro_batches):
+def test_weights_in_a_batch_reach_the_loss_row_by_row(micro_batches):
     def weighted(logits, labels, weights):
         return (nn.functional.cross_entropy(logits, labels, reduction="none") * weights).mean()
 
@@ -85,7 +85,7 @@ def test_dropout_depends_on_seed_and_iteration_alone():
     assert losses(0, disturb=False) != losses(1, disturb=False)
 
 
-def test_a_step_trains_a_model_that_was_left_in_evaluation_mode():
+def test_trainer_trains_a_model_left_in_eval_mode():
     losses = []
     for evaluated in (True, False):
         model = small_model().train(not evaluated)
@@ -97,7 +97,7 @@ def test_a_step_trains_a_model_that_was_left_in_evaluation_mode():
 
 
 @pytest.mark.parametrize(("optimizer", "look_every"), [("adamw", 1), ("adamw", 6), ("sgd", 5), ("muon", 6)])
-def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(optimizer, look_every):
+def test_no_step_is_taken_after_a_loss_not_finite(optimizer, look_every):
     model = small_model()
     trainer, _ = trainer_for(model, optimizer=optimizer, look_every=look_every)
     data = batches()
@@ -116,7 +116,7 @@ def test_a_step_whose_loss_is_not_finite_is_not_taken_nor_any_after_it(optimizer
 
 
 @pytest.mark.parametrize("amp_dtype", [None, torch.float16])
-def test_a_gradient_that_is_not_finite_stops_before_the_step(amp_dtype):
+def test_no_step_is_taken_on_a_gradient_not_finite(amp_dtype):
     """In fp16 where it overflows without a scale."""
     model = small_model()
     before = copy.deepcopy(model.state_dict())
@@ -129,7 +129,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(amp_dtype):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_the_rate_of_every_group_at_every_step_is_the_closed_form():
+def test_each_group_has_the_rate_of_the_closed_form():
     model = small_model()
     groups = [{"params": [p], "lr_scale": 0.5**i} for i, p in enumerate(model.parameters())]
     optimizer = build_optimizer(groups, name="adamw", lr=1.0)
@@ -147,7 +147,7 @@ def test_the_rate_of_every_group_at_every_step_is_the_closed_form():
     assert seen == [[1e-3 / (step + 1) * 0.5**i for i in range(4)] for step in range(12)]
 
 
-def test_evaluation_uses_no_dropout_and_leaves_weights_alone():
+def test_evaluator_drops_out_and_changes_nothing():
     model = small_model()
     before = copy.deepcopy(model.state_dict())
     evaluator = create_evaluator(model, CPU)
@@ -167,7 +167,7 @@ def test_bf16_changes_the_precision_and_little_else():
     assert rounded == pytest.approx(exact, rel=2e-2)
 
 
-def test_fp16_takes_the_step_of_torchs_recipe_and_leaves_out_one_whose_gradient_overflows():
+def test_fp16_equals_torchs_recipe_with_overflows():
     model = small_model()
     model[3].p = 0.0
     twin = copy.deepcopy(model)
@@ -193,7 +193,7 @@ def test_fp16_takes_the_step_of_torchs_recipe_and_leaves_out_one_whose_gradient_
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_output_counts_hits_against_the_likeliest_and_averages_the_loss(soft):
+def test_output_counts_hits_and_averages_the_loss(soft):
     model = small_model()
     model[3].p = 0.0
     images, labels = batches(1)[0]
@@ -214,7 +214,7 @@ def test_output_counts_hits_against_the_likeliest_and_averages_the_loss(soft):
     ],
     ids=["dict", "no labels", "list", "images"],
 )
-def test_batches_that_are_no_images_and_labels_are_refused_by_both_engines(batch):
+def test_engines_refuse_batches_without_labels(batch):
     trainer, _ = trainer_for(small_model())
     for engine in (trainer, create_evaluator(small_model(), CPU)):
         with pytest.raises(OptionError, match="images, labels"):
@@ -266,7 +266,7 @@ def test_a_warm_up_longer_than_the_run_is_refused():
 
 
 @pytest.mark.parametrize(("in_bf16", "atol"), [(True, 1e-5), (False, 2e-3)])  # five steps move values by up to 0.1
-def test_muon_equals_torchs_on_matrices_stacked_or_not_and_adamw_on_the_rest(in_bf16, atol, monkeypatch):
+def test_muon_equals_torchs_and_adamw_on_the_rest(in_bf16, atol, monkeypatch):
     monkeypatch.setattr(optim, "computes_in_bf16", lambda device: in_bf16)
     generator = torch.Generator().manual_seed(0)
     shapes = [(6, 4), (6, 4), (4, 6), (8, 3, 2, 2)]
@@ -291,7 +291,7 @@ def test_muon_equals_torchs_on_matrices_stacked_or_not_and_adamw_on_the_rest(in_
         torch.testing.assert_close(parameter.view_as(other), other, atol=atol, rtol=1e-4)
 
 
-def test_every_optimizer_has_a_row_and_each_lowers_a_loss_at_its_own_rate():
+def test_every_optimizer_lowers_a_loss_at_its_own_rate():
     (option,) = (option for option in run_options() if option.owner is TrainConfig and option.name == "optimizer")
     assert {*get_args(option.kind)} == {*OPTIMIZERS}
     images = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
@@ -310,7 +310,7 @@ def test_every_optimizer_has_a_row_and_each_lowers_a_loss_at_its_own_rate():
         assert losses[-1] < 0.9 * losses[0], name
 
 
-def test_an_optimizer_is_built_where_torch_wraps_no_method_of_it(monkeypatch):
+def test_optimizer_is_built_where_torch_wraps_nothing(monkeypatch):
     """Later versions of torch may not: what hides the compiler is private to it."""
     monkeypatch.setattr(torch.optim.Optimizer, "add_param_group", torch.optim.Optimizer.add_param_group.__wrapped__)
     optimizer = build_optimizer([{"params": [nn.Parameter(torch.zeros(1))]}], name="sgd", lr=0.1)

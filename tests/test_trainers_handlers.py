@@ -51,7 +51,7 @@ def learnt(trainer):
     return [trainer.sums.epoch_means()[name] for name in ("loss", "accuracy", "grad_norm")]
 
 
-def test_sums_start_anew_each_epoch_and_survive_a_stop_in_mid_epoch():
+def test_sums_start_anew_each_epoch_and_survive_a_stop():
     assert learnt(summed([(1.0, 4, 8, 2.0), (4.0, 1, 2, 4.0)])) == [1.6, 0.5, 3.0]  # a short last batch counts less
     outputs = [(float(i), 0, 1, float(i)) for i in range(4)]
     whole = summed(outputs, epochs=2)
@@ -80,7 +80,7 @@ def rows(*scores):
     ]
 
 
-def test_best_epoch_prefers_score_then_lower_loss_then_the_earlier_epoch():
+def test_best_row_prefers_score_then_loss_then_earlier():
     history = rows((0.99, 0.0), (0.8, 0.5), (0.9, 0.4), (0.9, 0.3), (0.9, 0.3))
     assert best_row(history, "accuracy", None)["epoch"] == 3
     assert best_row(rows((0, 0), (0.9, 0.5), (0.8, 0.2)), "loss", None)["epoch"] == 2
@@ -122,12 +122,12 @@ def validated_run(scores, patience, select="accuracy"):
         ([0.1, 0.5, math.nan, 0.4, 0.9], {}, 3),
     ],
 )
-def test_early_stopping_counts_epochs_without_a_better_score(scores, options, epochs):
+def test_early_stopping_counts_epochs_without_gain(scores, options, epochs):
     assert validated_run(scores, patience=2, **options) == epochs
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_steps_of_an_epoch_are_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch, terminal):
+def test_progress_is_a_bar_on_a_terminal_alone(monkeypatch, terminal):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     trainer = Engine(lambda *_: None)
@@ -136,7 +136,7 @@ def test_the_steps_of_an_epoch_are_a_bar_on_a_terminal_and_nothing_in_a_file(mon
     assert ("[5/10]" in sys.stderr.getvalue()) == bool(sys.stderr.getvalue()) == terminal
 
 
-def test_unequal_classes_are_chosen_by_balanced_accuracy_unless_asked_otherwise():
+def test_auto_selects_unequal_classes_by_balance():
     unequal, equal = np.repeat([0, 1], [280, 6]), np.repeat([0, 1, 3], [50, 60, 55])
     assert TrainConfig().select == "auto"
     assert defaults.resolve_select("auto", unequal) == "balanced_accuracy"
@@ -184,7 +184,7 @@ def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, wa
         ([0.3, 0.34], {"select": "balanced_accuracy"}, "33.3%"),
     ],
 )
-def test_a_run_that_learns_nothing_says_so_once_after_a_fifth(capsys, accuracies, options, said):
+def test_a_run_that_learns_nothing_says_so_once(capsys, accuracies, options, said):
     words = lines_of_a_run(capsys, accuracies, **options)
     assert (said in words, bool(words)) == (True, bool(said))
     assert words.count("after 2 of 10") == bool(said)

@@ -23,7 +23,7 @@ def outputs():
     return logits, labels
 
 
-def test_metrics_equal_scikit_learn_whatever_the_batch_size(outputs):
+def test_metrics_equal_scikit_learns_at_any_batch_size(outputs):
     logits, labels = outputs
     probabilities = logits.double().softmax(1).numpy()
     predicted = logits.argmax(1)
@@ -53,7 +53,7 @@ def test_calibration_error_equals_brute_force():
     assert score(logits, labels)["ece"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_an_edge_of_two_bins_of_confidence_belongs_to_the_lower_one():
+def test_an_edge_of_two_bins_belongs_to_the_lower_one():
     counts, *_ = confidence_bins(torch.tensor([0.05, 0.1, 3 / 15, 1.0]), torch.ones(4))
     assert counts.nonzero().flatten().tolist() == [0, 1, 2, 14]
 
@@ -66,14 +66,14 @@ def test_top_5_of_two_classes_is_always_right():
     assert set(SCALARS) <= set(metrics)
 
 
-def test_classes_that_nobody_saw_or_predicted_count_for_nothing():
+def test_absent_classes_count_for_nothing():
     labels, predicted = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 0, 1])
     metrics = score(torch.nn.functional.one_hot(predicted, 3).float(), labels)
     assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted))
 
 
-def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(monkeypatch, outputs):
+def test_metrics_without_kept_logits_are_the_same_bits(monkeypatch, outputs):
     kept = score(*outputs)
     monkeypatch.setattr("trainers.engine.predictions.MOST_LOGITS", 0)
     metrics = score(*outputs)
@@ -82,7 +82,7 @@ def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(mon
     assert {name: metrics[name] for name in SCALARS} == {name: kept[name] for name in SCALARS}
 
 
-def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
+def test_dense_probabilities_keep_likeliest_and_label(monkeypatch):
     monkeypatch.setattr("trainers.engine.predictions.LIKELIEST", 3)
     logits, labels = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)), torch.arange(200) % 9
     exact, shares = (

@@ -21,7 +21,7 @@ from trainers.setup import prepare
 from vit.config import ModelConfig
 
 
-def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
+def test_items_are_done_here_or_in_other_processes():
     assert list(one_by_one(do, "abc")) == [(item, (item, os.getpid())) for item in "abc"]
     with WorkerPool(2) as each:
         first, second = list(each(do, "abcdef")), list(each(do, "gh"))
@@ -79,9 +79,7 @@ def test_a_bug_comes_with_the_place_where_it_happened():
         ("cuda:1", 8, 12, {}, 1, None, ()),
     ],
 )
-def test_each_run_has_its_part_of_the_machine_however_many_run_at_a_time(
-    monkeypatch, device, cores, runs, given, jobs, threads, gpus
-):
+def test_each_run_has_its_part_of_the_machine(monkeypatch, device, cores, runs, given, jobs, threads, gpus):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
@@ -90,7 +88,7 @@ def test_each_run_has_its_part_of_the_machine_however_many_run_at_a_time(
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, 1), (3, 3)])
-def test_a_run_computes_with_the_threads_that_it_records(given, threads):
+def test_a_run_computes_with_the_threads_it_records(given, threads):
     before = torch.get_num_threads()
     config = RunConfig(ModelConfig("vit_micro_2"), few_digits(), TrainConfig(epochs=1, device="cpu", threads=given))
     try:
@@ -111,7 +109,7 @@ def table_of(folder):
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_have_the_bits_of_those_one_after_the_other_and_of_killed_ones(tmp_path):
+def test_runs_side_by_side_have_the_bits_of_others(tmp_path):
     for jobs in (1, 2):
         command = compare(tmp_path / str(jobs), jobs)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment())
