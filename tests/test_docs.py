@@ -57,7 +57,7 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-def test_every_link_leads_to_a_file_and_to_a_heading_of_it() -> None:
+def test_every_link_leads_to_a_file_and_its_heading() -> None:
     links = [
         (page, (page.parent / name).resolve() if name else page, heading)
         for page in PAGES
@@ -68,7 +68,7 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it() -> None:
     assert [(page.name, word) for page, target, word in links if word and word not in anchors(target)] == []
 
 
-def test_every_promise_names_a_test_and_every_test_that_is_named_is_there() -> None:
+def test_every_promise_names_a_test_that_is_there() -> None:
     table = (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("| promise |")[1].split("\n\n")[0]
     assert [row for row in table.splitlines()[2:] if "`tests/" not in row] == []
     named = {
@@ -98,7 +98,7 @@ def test_every_option_that_is_named_exists() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_draws_every_figure_of_the_walk_through(tmp_path: Path) -> None:
+def test_script_draws_every_figure_of_the_walk_through(tmp_path: Path) -> None:
     matplotlib.use("Agg")
     spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
     assert spec is not None
