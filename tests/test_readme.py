@@ -37,13 +37,23 @@ def commands() -> list[str]:
     return [line for line in lines if "main.py" in line]
 
 
-# vit_b_16 writes checkpoints of 343 MB.
-assert len(commands()) >= 4
-LINES = [pytest.param(line, marks=pytest.mark.slow) if "vit_b_16" in line else line for line in commands()]
+def test_the_readme_has_commands_that_are_understood():
+    assert len(commands()) >= 4
+    for line in commands():
+        name, *words = shlex.split(line.partition("main.py")[2]) or ["compare"]
+        parse(importlib.import_module(f"commands.{name}").Options, words, prog="main.py")
+
+
+# Checkpoints of vit_b_16 have 343 MB. tests/test_commands_ensemble.py plans minutes, tests/test_commands_compare.py
+# compares.
+COSTLY = ("vit_b_16", "--minutes", "compare")
+LINES = [
+    pytest.param(line, marks=pytest.mark.slow) if any(word in line for word in COSTLY) else line for line in commands()
+]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, capsys):
+def test_commands_of_the_readme_run(line, tmp_path, monkeypatch, capsys):
     """Each one runs on a small folder; training is cut short by options that the command line accepts after its own."""
     data = image_folder(tmp_path / "images")
     monkeypatch.chdir(tmp_path)
@@ -66,7 +76,7 @@ SCREEN = re.search(r"```text\n(labels  .*?)\n```", README, re.DOTALL)[1]
 """Last screen of the bare command."""
 
 
-def test_the_last_screen_of_the_bare_command_is_shown_whole(tmp_path):
+def test_the_last_screen_of_the_bare_command_is_shown(tmp_path):
     """But for its numbers, and where its lines end: of models that still improved, with few labels both."""
     labels = [row % 3 for row in range(60)]
     start = [{"step": 0, "lr": None, "val_accuracy": 0.1, "train_accuracy": None}]
@@ -88,7 +98,7 @@ def test_the_last_screen_of_the_bare_command_is_shown_whole(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_bare_command_ends_with_the_table_and_twelve_runs_in_tensorboard(tmp_path):
+def test_the_bare_command_ends_with_table_and_12_runs(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "main.py"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     rows = done.stdout[done.stdout.index("\nlabels ") :].splitlines()[1:]
@@ -105,7 +115,7 @@ def test_the_bare_command_ends_with_the_table_and_twelve_runs_in_tensorboard(tmp
         assert len(events.Scalars(accuracy)) > 2
 
 
-def test_the_bare_command_makes_the_table_of_the_readme(monkeypatch, capsys):
+def test_the_bare_command_makes_the_readmes_table(monkeypatch, capsys):
     asked = []
 
     def compare_arms(request, **_):
