@@ -32,10 +32,10 @@ def test_a_cost_is_of_batches_and_of_images():
 
 @pytest.mark.parametrize("cached", ["off", "on"])
 @pytest.mark.parametrize(("amp", "known"), [("off", 1.0), ("bf16", 1.0 / 3.0)])
-def test_heat_maps_take_what_the_whole_model_takes_in_float32(tmp_path, clock, amp, known, cached):
+def test_heat_maps_cost_the_whole_model_in_float32(tmp_path, clock, amp, known, cached):
     """A head that trains on features would have got a picture."""
     model = {"name": "vit_micro_4", "weights": "none", "trainable": "head"}
-    setup = prepare(digits_run(tmp_path, model=model, amp=amp, cache_features=cached))
+    setup = prepare(digits_run(tmp_path, model=model, data={"labels_per_class": 2}, amp=amp, cache_features=cached))
     if cached == "on":
         cache_features(setup)
     seconds = {False: 1.0, True: 3.0}
@@ -46,7 +46,7 @@ def test_heat_maps_take_what_the_whole_model_takes_in_float32(tmp_path, clock, a
 def test_a_step_on_features_takes_what_the_head_takes(tmp_path, clock):
     """It was three thousandths of a second, wherever it ran."""
     model = {"name": "vit_micro_4", "weights": "none", "trainable": "head"}
-    setup = prepare(digits_run(tmp_path, model=model, cache_features="on"))
+    setup = prepare(digits_run(tmp_path, model=model, data={"labels_per_class": 10}, cache_features="on"))
     hook = head_of(setup.model).register_forward_hook(lambda *_: clock.move(0.25))
     slow = measure(setup)
     hook.remove()
@@ -98,7 +98,7 @@ def test_measuring_leaves_the_job_as_it_is(tmp_path):
     assert min(pace.step, pace.epoch, pace.scored("val"), pace.fixed) > 0 <= pace.decoding
 
 
-def test_a_rate_that_only_a_warm_up_makes_possible_is_measured(tmp_path):
+def test_a_rate_that_needs_its_warm_up_is_measured(tmp_path):
     setup = prepare(digits_run(tmp_path, lr=1e30, clip_norm=0.0))
     assert measure(setup, seconds=0.01).step > 0
 
