@@ -64,16 +64,17 @@ def test_a_file_is_read_once_and_anew_by_a_new_object(run):
     ],
     ids=str,
 )
-def test_what_a_file_has_to_say_is_judged_where_it_is_opened(run, name, changes):
+def test_a_damaged_file_of_a_run_is_named(run, name, changes):
     path = run.path / f"{name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(CheckpointError, match=rf"{name}.json is damaged: {next(iter(changes))} is |images is "):
+    at_fault = "images" if changes == {"test": SCORES} else next(iter(changes))
+    with pytest.raises(CheckpointError, match=rf"{name}.json is damaged: {at_fault} is "):
         getattr(run, name)
     assert (run.about == {}) is (name == "meta")
     assert (run.progress["status"] == "running") is (name == "summary")
 
 
-def test_of_two_rows_of_the_best_epoch_the_one_of_the_summary_counts(run):
+def test_the_summary_picks_one_of_two_rows_of_an_epoch(run):
     worse = SCORES | {"accuracy": 0.4}
     rows = [{f"val_{name}": value for name, value in scores.items()} for scores in (worse, SCORES, worse)]
     run.write_history([{"epoch": 1, "step": step, **row} for step, row in enumerate(rows, 1)])
@@ -100,7 +101,7 @@ def read(monkeypatch):
     return counts
 
 
-def test_a_command_reads_what_a_run_says_of_itself_once(tmp_path, capsys, read):
+def test_a_command_reads_each_file_of_a_run_once(tmp_path, capsys, read):
     run = train(tiny_run(tmp_path)).run_dir
     assert read == {"meta.json": 1}
     read.clear()
@@ -140,22 +141,23 @@ def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
     assert [path.name for path in run_dir.parent.glob("[!.]*")] == ["r"]
 
 
-def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody_has_asked_for_its_exit_code(tmp_path):
+def test_a_killed_holder_is_gone_before_its_children(tmp_path):
     """A forked loader process has the holder's files open until it has noticed its death."""
     program = (
         "import os, pathlib, sys, time; from trainers.system import folder_lock\n"
         "with folder_lock.held(pathlib.Path(sys.argv[1])):\n"
         "    if os.fork(): print('taken', flush=True)\n"
-        "    time.sleep(2)\n"
+        "    time.sleep(60)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "r")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout.readline() == "taken\n"
     with pytest.raises(OptionError, match=f"process {process.pid}"), folder_lock.held(tmp_path / "r"):
         pass
     process.send_signal(signal.SIGKILL)
     time.sleep(0.2)
-    hold_and_release(tmp_path / "r")
+    hold_and_release(tmp_path / "r")  # nobody has asked for its exit code yet
+    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
@@ -167,7 +169,7 @@ def test_a_disk_without_locks_has_files_instead(tmp_path, monkeypatch):
     hold_and_release(tmp_path / "r")
 
 
-def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
+def test_one_of_many_at_once_holds_the_folder(tmp_path):
     """Each holds it for a moment: what its end takes away is never the lock of the next one."""
     inside = []
 
@@ -183,10 +185,10 @@ def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
         return 1
 
     with ThreadPoolExecutor(6) as pool:
-        assert 1 <= sum(pool.map(try_to_hold, range(200))) <= 200
+        assert sum(pool.map(try_to_hold, range(200))) >= 1
 
 
-def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, monkeypatch):
+def test_a_folder_that_comes_or_goes_is_sought_again(tmp_path, monkeypatch):
     folder = tmp_path / "r"
     held = folder_lock.held
     folder.mkdir()
@@ -205,13 +207,13 @@ def compare_it_with_itself(config):
 
 
 @pytest.mark.parametrize("start", [train, compare_it_with_itself])
-def test_a_new_run_does_not_wait_for_a_process_whose_folder_was_removed(tmp_path, start):
+def test_a_new_run_does_not_wait_for_a_held_name(tmp_path, start):
     with folder_lock.held(tmp_path / "digits" / "r"), pytest.raises(OptionError, match=f"process {os.getpid()}"):
         start(tiny_run(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["vit_micro_2_s0", "compare"])
-def test_a_name_whose_folder_was_removed_is_taken_while_its_process_lives(tmp_path, name):
+def test_a_held_name_without_folder_is_taken(tmp_path, name):
     output, folder = OutputConfig(tmp_path), tmp_path / "digits" / name
     with folder_lock.held(folder):
         assert free_folder(output, "digits", name).name == f"{name}_2"
@@ -220,7 +222,7 @@ def test_a_name_whose_folder_was_removed_is_taken_while_its_process_lives(tmp_pa
     assert free_folder(output, "digits", name) == folder
 
 
-def test_a_disk_that_has_no_locks_to_give_is_named_with_the_way_out(tmp_path, monkeypatch):
+def test_a_disk_out_of_locks_is_named_with_a_remedy(tmp_path, monkeypatch):
     def none_left(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
