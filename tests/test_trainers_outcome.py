@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +18,11 @@ from fake_sets import class_folders
 from killed_runs import assert_same_content, rows_of, run_content
 from other_process import train_and_count
 from small_images import image_folder
-from small_run import META, call, tiny_run
+from small_run import META, call, digits_run, tiny_run
 
 import main
-from datasets import DataConfig
 from trainers import run
 from trainers.budget import plan
-from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.engines import TrainStep
 from trainers.multirun import runs, seeds_and_folds
 from trainers.multirun.runs import Planned, training
@@ -53,13 +52,13 @@ def empty_run(folder: Path, *, started: int) -> Path:
     return folder
 
 
-def test_ties_go_to_the_lower_loss_and_then_to_the_first():
+def test_ties_go_to_the_lower_loss_then_the_first():
     runs = [result(0.5, 0.9), result(0.7, 0.8), result(0.7, 0.6), result(0.7, 0.6)]
     assert best_of_several(runs, select="accuracy") is runs[2]
     assert best_of_several(runs, select="loss") is runs[2]
 
 
-@pytest.mark.parametrize("name", ["a", "exp/first", "a/b/c", "compare/x/all/s0", "a/b/c/d/e/f"])
+@pytest.mark.parametrize("name", ["a", "compare/x/all/s0", "a/b/c/d/e/f"])
 def test_latest_finds_a_run_of_any_name(tmp_path, name):
     run, older = empty_run(tmp_path / "pets" / name, started=2), tmp_path / "pets" / "older"
     empty_run(older, started=1)
@@ -70,7 +69,7 @@ def test_latest_finds_a_run_of_any_name(tmp_path, name):
     assert RunFolder.find("latest", tmp_path).path == called_tuning
 
 
-def test_latest_is_the_same_run_in_a_copy_whose_files_have_other_times(tmp_path):
+def test_latest_does_not_depend_on_file_times(tmp_path):
     for number, name in enumerate("bca", 1):
         empty_run(tmp_path / "runs" / "pets" / name, started=number)
     for kept in ("a", "b"):
@@ -81,7 +80,7 @@ def test_latest_is_the_same_run_in_a_copy_whose_files_have_other_times(tmp_path)
 
 
 @pytest.mark.parametrize("kept", ["probe", "all"])
-def test_latest_opens_the_run_that_a_plan_keeps(tmp_path, capsys, monkeypatch, pets, kept):
+def test_latest_is_the_run_that_a_plan_keeps(tmp_path, capsys, monkeypatch, pets, kept):
     """It kept A, and evaluate, export and resume opened B."""
 
     def same_scores_twice(budget, config, start, **more):
@@ -98,10 +97,9 @@ def test_latest_opens_the_run_that_a_plan_keeps(tmp_path, capsys, monkeypatch, p
     assert out.startswith(f"{tmp_path / 'runs' / 'pets' / kept}: ")
 
 
-def test_of_several_seeds_latest_is_the_best_and_of_folds_which_share_no_validation_images_the_first(
-    tmp_path, capsys, pets
-):
-    for words in (["--val-fraction", 0.5, "--seeds", 3], ["--folds", 3]):
+def test_latest_is_the_best_seed_or_the_first_fold(tmp_path, capsys, pets):
+    """Folds share no validation images, on which one could be the best."""
+    for words in (["--val-fraction", 0.5, "--seeds", 3], ["--folds", 2]):
         code, out, err = call(capsys, "train", "--data", pets, *SMALL, *words, "--output-dir", tmp_path / "runs")
         assert code == 0, err
         latest = RunFolder.find("latest", tmp_path / "runs").path
@@ -112,7 +110,7 @@ def test_of_several_seeds_latest_is_the_best_and_of_folds_which_share_no_validat
     assert latest.name.endswith("_fold1")
 
 
-def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(tmp_path, capsys):
+def test_latest_is_the_best_seed_of_the_best_arm(tmp_path, capsys):
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 8 for split in ("train", "val") for name in "ab"})
     words = ["compare", "--data", data, "--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--labels-per-class", 4, "all"]
     words += ["--seeds", 2, "--tune-lr", "off", "--image-size", 16, *OPTIONS.split()]
@@ -121,7 +119,7 @@ def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(t
     folder = tmp_path / "runs" / "pets" / "compare"
     latest = RunFolder.find("latest", tmp_path / "runs").path
     assert f"latest  {latest}" in out
-    arms = [
+    arms = [  # on validation
         [read_result(RunFolder(folder / arm / "all" / f"s{seed}")) for seed in (0, 1)]
         for arm in ("pool_cls", "pool_mean")
     ]
@@ -130,15 +128,12 @@ def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(t
     assert latest == max(scores[means.index(max(means))])[2]
 
 
-def train_one_epoch(*words):
-    return ["train", *words, "--epochs", "1", "--device", "cpu", "--tb", "scalars"]
-
-
-def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkeypatch):
+def test_folds_are_runs_and_a_table_of_them(tmp_path, capsys, monkeypatch):
     given_back = []
     monkeypatch.setattr(process, "give_back_freed_memory", lambda: given_back.append(1))
-    argv = train_one_epoch("--data", "digits", "--folds", "3", "--labels-per-class", "10")
-    assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "cv"]) == 0
+    words = ["train", "digits", *SMALL, "--folds", 3, "--labels-per-class", 10, "--run-name", "cv"]
+    code, out, err = call(capsys, *words, "--output-dir", tmp_path)
+    assert code == 0, err
     assert len(given_back) == 3  # no fold shows the memory of the one before
     runs = [tmp_path / "digits" / f"cv_fold{fold}" for fold in (1, 2, 3)]
     assert all((run / "summary.json").is_file() for run in runs)
@@ -149,21 +144,13 @@ def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkey
     scores = [float(row["val_accuracy"]) for row in table]
     assert scores[3] == pytest.approx(statistics.mean(scores[:3]), rel=1e-12)
     assert scores[4] == statistics.stdev(scores[:3])
-    assert "3 folds" in capsys.readouterr().out
+    assert "3 folds" in out
 
 
-def folds_of(tmp_path, **output):
-    return RunConfig(
-        data=DataConfig(folds=2, labels_per_class=3),
-        train=TrainConfig(epochs=1, device="cpu"),
-        output=OutputConfig(output_dir=tmp_path, tb="scalars", **output),
-    )
-
-
-def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path):
-    first, again = (
-        seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2)
-    )
+def test_auto_resume_finds_folds_without_a_name(tmp_path):
+    data = {"folds": 2, "labels_per_class": 3, "val_fraction": None, "test_fraction": None}
+    folds = digits_run(tmp_path, data=data, output={"auto_resume": True})
+    first, again = (seeds_and_folds.train_all(seeds_and_folds.of_folds(folds)) for _ in range(2))
     assert [result.run_dir for result in again] == [result.run_dir for result in first]
     assert first[0].run_dir.name.endswith("_s0_fold1")
 
@@ -179,13 +166,15 @@ def runs_in(folder: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The bits of each run of three seeds, and of two folds, that nobody stopped."""
-    found = {}
-    for words in (("--seeds", "3"), ("--folds", "2")):
+    """The bits of each run of a command that nobody stopped."""
+
+    @cache
+    def contents(*words):
         folder = tmp_path_factory.mktemp("whole")
         assert main.main([*SHORT, *words, "--output-dir", str(folder)]) == 0
-        found[words] = {name: run_content(run) for name, run in runs_in(folder).items()}
-    return found
+        return [run_content(run) for run in runs_in(folder).values()]
+
+    return contents
 
 
 def stop_at(patch: pytest.MonkeyPatch, owner: object, name: str, number: int) -> None:
@@ -200,36 +189,43 @@ def stop_at(patch: pytest.MonkeyPatch, owner: object, name: str, number: int) ->
     patch.setattr(owner, name, called)
 
 
-@pytest.mark.parametrize("name", [(), ("--run-name", "r")], ids=["unnamed", "named"])
-@pytest.mark.parametrize("words", [("--seeds", "3"), ("--folds", "2")], ids=" ".join)
-@pytest.mark.parametrize("place", [(run, "prepare", 2), (TrainStep, "__call__", 10)], ids=["after a run", "in a run"])
-def test_the_same_command_goes_on_with_several_runs_to_the_same_bits(
-    tmp_path, capsys, monkeypatch, whole, words, place, name
-):
+AFTER_A_RUN, IN_A_RUN = (run, "prepare", 2), (TrainStep, "__call__", 10)
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "name"),
+    [
+        pytest.param(AFTER_A_RUN, ("--seeds", "2"), (), id="after a run-seeds-unnamed"),
+        pytest.param(AFTER_A_RUN, ("--folds", "2"), ("--run-name", "r"), id="after a run-folds-named"),
+        pytest.param(IN_A_RUN, ("--seeds", "2"), ("--run-name", "r"), id="in a run-seeds-named"),
+        pytest.param(IN_A_RUN, ("--folds", "2"), (), id="in a run-folds-unnamed"),
+    ],
+)
+def test_same_command_goes_on_to_the_same_bits(tmp_path, capsys, monkeypatch, whole, words, place, name):
     command = [*SHORT, *words, *name, "--output-dir", tmp_path]
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, *place)
         code, _, err = call(capsys, *command)
     assert (code, "same command" in err) == (143, True)
-    in_a_run = place[0] is TrainStep
+    in_a_run = place is IN_A_RUN
     assert len(runs_in(tmp_path)) == 1 + in_a_run
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--jobs", "1"])  # as it is advised where memory runs out
     code, out, err = call(capsys, *command)
     assert code == 0, err
     assert ("after step 4 of 6" in out) == in_a_run
-    for (_, expected), found in zip(whole[words].items(), runs_in(tmp_path).values(), strict=True):
+    for expected, found in zip(whole(*words), runs_in(tmp_path).values(), strict=True):
         assert_same_content(expected, run_content(found))
 
 
-def test_a_command_that_has_come_to_its_end_starts_anew_and_another_takes_up_nothing(tmp_path, capsys, monkeypatch):
-    for words in (["--seeds", "2"], ["--seed", "1"], ["--seeds", "2"]):
+def test_finished_command_starts_anew(tmp_path, capsys, monkeypatch):
+    for words in (["--seeds", "2"], ["--seed", "1"], ["--seeds", "2"]):  # another takes up nothing, either
         monkeypatch.setattr(sys, "argv", ["main.py", *words])
         code, _, err = call(capsys, *SHORT, *words, "--output-dir", tmp_path)
         assert code == 0, err
     assert [*runs_in(tmp_path)] == [f"vit_micro_2_s{name}" for name in ("0", "0_2", "1", "1_2", "1_3")]
 
 
-def test_where_the_images_have_changed_every_run_starts_anew(tmp_path, capsys):
+def test_changed_images_start_every_run_anew(tmp_path, capsys):
     folder = image_folder(tmp_path / "pets")
     command = ["train", folder, "--model", "vit_micro_4", "--image-size", 16, "--seeds", 2, *OPTIONS.split()]
     command += ["--output-dir", tmp_path / "runs"]
@@ -243,7 +239,7 @@ def test_where_the_images_have_changed_every_run_starts_anew(tmp_path, capsys):
     assert [*runs_in(tmp_path)] == ["vit_micro_4_s0", "vit_micro_4_s0_2", "vit_micro_4_s1"]
 
 
-def test_with_a_name_the_same_command_reads_what_is_finished(tmp_path, capsys):
+def test_named_command_reads_what_is_finished(tmp_path, capsys):
     command = [*SHORT, "--seeds", "2", "--run-name", "r", "--output-dir", tmp_path]
     said = [call(capsys, *command)[1] for _ in range(2)]
     assert [*runs_in(tmp_path)] == ["r_s0", "r_s1"]
@@ -254,7 +250,7 @@ def test_with_a_name_the_same_command_reads_what_is_finished(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_killed_processes_side_by_side_go_on_to_the_same_bits(tmp_path, whole):
+def test_killed_processes_go_on_to_the_same_bits(tmp_path, whole):
     command = [sys.executable, "main.py", *SHORT, "--seeds", "3", "--jobs", "2", "--output-dir", str(tmp_path)]
     begun = subprocess.Popen(command, cwd=ROOT, env=environment(), start_new_session=True)
     wait_until(lambda: len([*tmp_path.rglob("metrics.csv")]) >= 2, seconds=120)
@@ -262,12 +258,12 @@ def test_killed_processes_side_by_side_go_on_to_the_same_bits(tmp_path, whole):
     begun.wait(timeout=60)
     again = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
-    for (_, expected), found in zip(whole["--seeds", "3"].items(), runs_in(tmp_path).values(), strict=True):
+    for expected, found in zip(whole("--seeds", "3"), runs_in(tmp_path).values(), strict=True):
         assert_same_content(expected, run_content(found))
 
 
 @pytest.mark.slow
-def test_a_worker_opens_the_images_once_for_all_of_its_runs(tmp_path, monkeypatch):
+def test_worker_opens_the_images_once_for_its_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "train_one", train_and_count)
     config = tiny_run(tmp_path, run_name=None)
     plans = [Planned(f"run {seed}", config.changed(train={"seed": seed, "threads": 1})) for seed in range(4)]
