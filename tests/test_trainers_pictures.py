@@ -36,7 +36,7 @@ FULL = {"7_model/position_similarity"}
 
 def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunConfig:
     data = {"labels_per_class": 16, "batch_size": 40, "val_fraction": None, "test_fraction": None}
-    options = {"epochs": 3, "log_every": 2} | train_options
+    options = {"epochs": 2, "log_every": 2} | train_options
     return small_run.digits_run(folder, data=data, output={"run_name": "r", "tb": tb}, **options)
 
 
@@ -95,7 +95,7 @@ def val_images(folder: Path):
 
 
 def test_pictures_are_shown_at_the_promised_steps(full):
-    last = 12  # 3 epochs of 4 steps
+    last = 8  # 2 epochs of 4 steps
     assert shown(full) == {
         "6_data/augmented_batch": [0],
         **{key: [0, last] for key in OFTEN},
@@ -187,7 +187,7 @@ def test_looking_changes_nothing(tmp_path):
 
 
 def test_a_stopped_run_shows_what_a_whole_one_does(tmp_path, full):
-    with pytest.raises(Interrupted), stopped_in_validation(8, signal_myself):
+    with pytest.raises(Interrupted), stopped_in_validation(4, signal_myself):
         train(averaged_run(tmp_path))
     run_dir = tmp_path / "digits" / "r"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
@@ -206,8 +206,8 @@ def test_a_stopped_run_shows_what_a_whole_one_does(tmp_path, full):
 # Attention, or none; frozen parts; cached features; one channel. Names that need escaping.
 KINDS = [
     ({"name": "resnet18", "weights": "none", "image_size": 32}, {}, False),
-    ({"name": "vit_micro_4", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, True),
-    ({"name": "vit_micro_4", "weights": "none", "in_channels": 1, "pool": "mean"}, {}, True),
+    ({"name": "vit_micro_2", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, True),
+    ({"name": "vit_micro_2", "weights": "none", "in_channels": 1, "pool": "mean"}, {}, True),
 ]
 
 
@@ -237,7 +237,7 @@ def test_a_picture_that_fails_costs_a_line(monkeypatch, tmp_path, capsys):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
     monkeypatch.setattr(pictures, "validation_attention", fail)
-    run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
+    run_dir = train(small_run.tiny_run(tmp_path, tb="standard")).run_dir
     assert "CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().out
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
     assert set(shown(run_dir)) == {"6_data/augmented_batch", *ONCE}  # and none of those of --tb full
@@ -271,7 +271,7 @@ def test_the_recall_of_every_class_is_followed(full):
     expected = recall_score([row["label"] for row in rows], [row["predicted"] for row in rows], average=None)
     for digit, share in enumerate(expected):
         points = {event.step: event.value for event in events.Scalars(f"recall/{digit}")}
-        assert list(points) == [0, 4, 8, 12]
+        assert list(points) == [0, 4, 8]
         assert points[4 * best] == pytest.approx(share)
 
 
@@ -281,8 +281,8 @@ def test_an_augmented_picture_has_its_own_original(tmp_path, monkeypatch):
         pictures, "batch_sheet", lambda *sides, **words: drawn.update(sides=sides) or batch_sheet(*sides, **words)
     )
     monkeypatch.setattr(pictures, "draw_best", lambda *_, **__: None)  # its pictures are other tests'
-    config = digits_run(tmp_path, epochs=1).changed(data={"augment": "none", "balance": "sampler"})
-    run_dir = train(config).run_dir
+    config = small_run.tiny_run(tmp_path, tb="standard")
+    run_dir = train(config.changed(data={"augment": "none", "balance": "sampler", "batch_size": 16})).run_dir
     originals, images = drawn["sides"]  # not augmented, one is the other
     assert len(originals) == len(images) == 16
     for original, image in zip(originals, images, strict=True):
