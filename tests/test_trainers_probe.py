@@ -5,14 +5,14 @@ import re
 
 import pytest
 import torch
-from killed_runs import signal_in
+from killed_runs import rows_of, signal_in
 from small_run import digits_run
 
 from common.errors import CheckpointError, Interrupted, OptionError
 from datasets.sampling import BatchKey
 from trainers import features, run_engines
 from trainers.config import OutputConfig, RunConfig
-from trainers.features import compute_features, require_memory
+from trainers.features import cache_features, compute_features, features_of, require_memory
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig:
     model = {"trainable": "head"} | (model or {})
-    data = {"labels_per_class": 20, "batch_size": 32} | (data or {})
+    data = {"labels_per_class": 5, "batch_size": 16} | (data or {})
     return digits_run(folder, model=model, data=data, output={"run_name": "r"}, **{"epochs": 3} | train_options)
 
 
@@ -56,7 +56,7 @@ def test_the_head_of_the_features_is_the_model(model):
     }
 
 
-def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused_in_gigabytes(monkeypatch):
+def test_features_too_large_for_memory_are_refused(monkeypatch):
     batch = torch.zeros(2, 1).expand(2, 10**6)  # 4 MB an image, and none of it is there
     monkeypatch.setattr(features, "available_memory", lambda: 5 * 10**9)
     require_memory(batch, 1000)
@@ -69,7 +69,7 @@ def final_weights(result, kind="step"):
 
 
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9, "accumulate": 2}], ids=["plain", "averaged"])
-def test_training_on_cached_features_equals_training_on_the_images(tmp_path, capsys, options):
+def test_cached_features_train_like_images(tmp_path, capsys, options):
     cached = train(probe_config(tmp_path / "cached", **options))
     assert "64 features of each of" in capsys.readouterr().out
     uncached = train(probe_config(tmp_path / "uncached", cache_features="off", **options))
@@ -85,16 +85,17 @@ def test_training_on_cached_features_equals_training_on_the_images(tmp_path, cap
     assert cached.test["loss"] == pytest.approx(uncached.test["loss"], abs=1e-5)
 
 
-def test_auto_caches_whenever_the_images_stay_the_same_and_only_then():
-    def resolved(**options):
-        return prepare(probe_config("unused", **options)).config.train.cache_features
-
-    assert resolved() == "on"
-    assert resolved(data={"augment": "none"}) == "on"
-    assert resolved(data={"augment": "light"}) == "off"
-    assert resolved(mixup=0.2) == "off"
-    assert resolved(model={"trainable": "last:1"}) == "off"
-    assert resolved(cache_features="off") == "off"
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"data": {"augment": "none"}}, "on"),
+        ({"data": {"augment": "light"}}, "off"),
+        ({"mixup": 0.2}, "off"),
+        ({"model": {"trainable": "last:1"}}, "off"),
+    ],
+)
+def test_auto_caches_where_images_stay_the_same(options, expected):
+    assert prepare(probe_config("unused", **options)).config.train.cache_features == expected
 
 
 @pytest.mark.parametrize(
@@ -112,16 +113,12 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 def test_features_of_another_precision_are_not_taken(tmp_path):
     """Of off and tf32 the dtype is the same, and on a GPU the bits are not."""
-    from trainers.features import features_of
-
     for number, amp in enumerate(("off", "tf32", "off"), 1):
         features_of(prepare(probe_config(tmp_path, amp=amp, cache_features="off")), "val", keep=True)
         assert len([*tmp_path.glob("*/features/*.*")]) == min(number, 2)
 
 
-def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
-    from trainers.features import cache_features
-
+def test_feature_rows_keep_their_labels(tmp_path):
     setup = prepare(probe_config(tmp_path))
     images = setup.data.dataloaders["train"].dataset
     cache_features(setup)
@@ -141,12 +138,10 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     assert on_features.path(5) == images.path(5)
 
 
-def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_path, monkeypatch):
+def test_like_probes_share_their_features(tmp_path, monkeypatch):
     def history(folder, seed):
         config = probe_config(folder, model={"name": "vit_nano_8", "weights": "fashion_mnist"}, seed=seed)
-        config = dataclasses.replace(config, output=dataclasses.replace(config.output, run_name=f"s{seed}"))
-        timed = ("seconds", "images_per_s", "data_wait", "memory_mb")
-        return [{key: value for key, value in row.items() if key not in timed} for row in train(config).epochs]
+        return rows_of(train(config.changed(output={"run_name": f"s{seed}"})).run_dir / "metrics.csv")
 
     alone = history(tmp_path / "alone", 1)
     kept = data_folder(OutputConfig(output_dir=tmp_path / "shared"), "digits") / "features"
@@ -160,7 +155,7 @@ def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_
 @pytest.mark.parametrize(
     "model", [{}, {"name": "vit_nano_8", "weights": "fashion_mnist"}], ids=["random", "pretrained"]
 )
-def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, model):
+def test_stopped_probe_ends_like_a_whole_one(tmp_path, model):
     whole = train(probe_config(tmp_path / "whole", model=model))
     with pytest.raises(Interrupted):
         train(probe_config(tmp_path / "cut", model=model), handlers=[signal_in(whole.epochs[2]["step"])])
@@ -171,7 +166,8 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, model):
     assert dataclasses.asdict(resumed)["val"] == dataclasses.asdict(whole)["val"]
 
 
-def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
+def test_finished_probe_has_written_its_model_once(tmp_path, monkeypatch):
+    """Its epochs take seconds. Without a state to go on from it is not started over."""
     written = []
 
     def counted(path, content):
@@ -179,20 +175,16 @@ def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
         write_checkpoint(path, content)
 
     monkeypatch.setattr(run_engines, "write_checkpoint", counted)
-    train(probe_config(tmp_path, epochs=8))
+    whole = train(probe_config(tmp_path))
     assert written == ["best", "step"]
-
-
-def test_a_finished_probe_whose_checkpoints_were_cleaned_away_is_not_started_over(tmp_path):
-    whole = train(probe_config(tmp_path / "whole"))
     for path in RunFolder(whole.run_dir).checkpoints("step"):
         path.unlink()
-    with pytest.raises(CheckpointError, match=r"has done 3 epochs and has no step_\* to go on from"):
+    with pytest.raises(CheckpointError, match=r"has done 3 epochs and has no step_\*"):
         resume(whole.run_dir, epochs=5)
 
 
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}], ids=["plain", "averaged"])
-def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, options):
+def test_probe_stopped_early_saves_all_weights(tmp_path, options):
     with pytest.raises(Interrupted):
         train(probe_config(tmp_path, **options), handlers=[signal_in(2)])
     saved = read_checkpoint(RunFolder(tmp_path / "digits" / "r").checkpoints("step")[0])
