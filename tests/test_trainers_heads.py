@@ -91,7 +91,7 @@ def test_a_class_without_images_is_possible(classes, penalty):
     assert (logits[:, classes] > logits[:, :classes].min(axis=1)).all()
 
 
-@pytest.mark.parametrize("each", [1, 2, 3, 5])
+@pytest.mark.parametrize("each", [1, 2, 3])
 def test_few_images_give_a_head_but_no_choice(each):
     features, labels = clouds(n=3 * each, width=400)
     head, judged = fit_head(one_network(features, labels))
@@ -110,9 +110,7 @@ def test_images_that_are_all_the_same_have_a_head():
 
 def test_penalty_and_temperature_are_the_best():
     images = replace(two_networks(second=True), columns=NETWORKS[:1])
-    judged, own = cross_validate(images), NETWORKS[0]
-    head, again = fit_head(images)
-    assert np.array_equal(judged.logits, again.logits)  # the same every time
+    (head, judged), own = fit_head(images), NETWORKS[0]
     least, summed = [], 0.0
     for white, (penalty, factor) in zip((True, False), judged.parts, strict=True):
         logits = {each: np.empty((300, 3)) for each in PENALTIES}
@@ -134,10 +132,9 @@ def test_penalty_and_temperature_are_the_best():
 def test_two_networks_are_no_worse_than_each(second):
     images = two_networks(second=second)
     alone = [cross_validate(replace(images, columns=[own])) for own in NETWORKS]
-    both = cross_validate(images)
+    head, both = fit_head(images)
     assert both.loss < min(each.loss for each in alone) - 0.05 * second + 0.01
     assert all(np.array_equal(each.logits, own.logits) for each, own in zip(both.alone, alone, strict=True))
-    head, _ = fit_head(images)
     summed = 0.0
     for part, (penalty, factor) in enumerate(both.parts):
         own = NETWORKS[part // 2]
@@ -170,7 +167,7 @@ def test_heads_are_fitted_on_one_thread(monkeypatch):
 
     during, before, whitening = [], threads(), linear.whitening
     monkeypatch.setattr(linear, "whitening", lambda *each, **kind: during.append(threads()) or whitening(*each, **kind))
-    cross_validate(two_networks(second=True))
+    cross_validate(one_network(*clouds()))
     assert during
     assert all(each == {1} for each in during)
     assert threads() == before
@@ -189,7 +186,7 @@ def test_a_sample_is_as_large_as_it_may_be(n):
 def test_the_temperature_is_the_best_of_all():
     features, labels = clouds(n=3000)
     logits = 5 * features[:, :3]
-    tried = np.exp(np.linspace(np.log(1e-3), np.log(10), 4000))
+    tried = np.exp(np.linspace(np.log(1e-3), np.log(10), 400))
     best = min(tried, key=lambda factor: losses(factor * logits, labels).mean())
     assert sharpness(logits, labels) == pytest.approx(best, rel=5e-2)
 
