@@ -75,7 +75,7 @@ IN_SLURM = {"JOB_ID": 7, "PROCID": 1, "LOCALID": 1, "NTASKS": 2, "JOB_NUM_NODES"
 """As srun tells torchrun, whose processes are others: of two machines, or tasks, this is the second."""
 
 
-def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, capsys):
+def test_two_processes_equal_one_with_micro_batches(tmp_path, capsys):
     place = meeting_place(2) | {f"SLURM_{name}": str(value) for name, value in IN_SLURM.items()}
     second = start_ranks([1], place, tmp_path / "two")
     try:
@@ -104,7 +104,7 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path, ca
 
 
 @pytest.mark.slow
-def test_processes_that_hold_different_images_are_refused(tmp_path):
+def test_processes_with_different_images_are_refused(tmp_path):
     """The class folders of the second are exchanged, as on a machine with an old copy."""
     for rank, names in enumerate(("ab", "ba")):
         for name, grey in zip(names, (40, 200), strict=True):
@@ -135,7 +135,7 @@ def test_processes_that_hold_different_images_are_refused(tmp_path):
         ({"MASTER_ADDR": ""}, "MASTER_ADDR"),
     ],
 )
-def test_what_a_launcher_left_in_the_environment_is_named(tmp_path, monkeypatch, capsys, said, fault):
+def test_broken_launcher_variables_are_named(tmp_path, monkeypatch, capsys, said, fault):
     whole = {**meeting_place(2), "RANK": "0", "LOCAL_RANK": "0"}
     for name, value in said.items() if "WORLD_SIZE" in said else (whole | said).items():
         monkeypatch.setenv(name, value)
@@ -145,7 +145,7 @@ def test_what_a_launcher_left_in_the_environment_is_named(tmp_path, monkeypatch,
     assert not (tmp_path / "runs").exists()
 
 
-def test_processes_wait_about_as_long_as_those_of_torch():
+def test_processes_wait_as_long_as_those_of_torch():
     """Which are 10 minutes with NCCL and 30 with gloo."""
     assert default_pg_timeout / 6 < distributed.STEP_TIMEOUT <= default_pg_timeout
 
@@ -184,7 +184,7 @@ with mock.patch.multiple(torch.cuda, **gpu), distributed.joined("cpu"):
 
 
 @pytest.mark.slow
-def test_on_the_processor_no_gpu_is_touched_and_nobody_loses_patience_with_one_that_prepares():
+def test_cpu_ranks_touch_no_gpu_and_wait():
     """Ignite's gloo took the GPU of each process, and in a job of Slurm the local rank of its task."""
     place = os.environ | meeting_place(2) | {f"SLURM_{name}": str(value) for name, value in IN_SLURM.items()}
     results = finish(
@@ -224,7 +224,7 @@ def main_arguments(data, folder, *more):
 
 
 @pytest.mark.slow
-def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
+def test_uneven_validation_scores_as_on_one_process(tmp_path):
     data = uneven_folder(tmp_path / "pets")
     pair = start(2, *main_arguments(data, tmp_path / "two", "--batch-size", 16))
     (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2, "--batch-size", 16))
@@ -237,7 +237,7 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "ema-decay = 0.9"])
-def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path, more):
+def test_batch_norm_score_is_that_of_saved_weights(tmp_path, more):
     data, options = uneven_folder(tmp_path / "images" / "pets"), tmp_path / "options.toml"
     options.write_text(f"patch-embedding = 'stem_bn'\n{more}\n")
     results = finish(start(2, *main_arguments(data, tmp_path, "--config", options)), timeout=400)
@@ -247,7 +247,7 @@ def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
+def test_stop_of_one_process_stops_all(tmp_path):
     whole = finish(start(2, tmp_path / "whole"))
     assert [code for code, *_ in whole] == [0, 0], whole
     processes = start(2, tmp_path / "stopped")
@@ -267,7 +267,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path, signum):
+def test_signal_in_a_shared_validation_is_heeded(tmp_path, signum):
     processes = start(2, tmp_path, SLOW_VALIDATION="yes")
     wait_until((tmp_path / "digits" / "validating").exists)
     begin = time.monotonic()
@@ -280,7 +280,7 @@ def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows cannot halt a process")
-def test_nobody_waits_longer_than_stated_for_a_process_that_stands_still(tmp_path):
+def test_halted_process_is_not_waited_for_long(tmp_path):
     processes = start(2, tmp_path, WAITS="8")
     wait_until((tmp_path / "digits" / "r" / "metrics.csv").exists)
     begin = time.monotonic()
@@ -300,36 +300,24 @@ SHORT = ["--data", "digits", "--labels-per-class", "4", "--epochs", "1", "--devi
 SHORT += ["--tb", "scalars", "--model", "vit_micro_2", "--test-fraction", "0.03"]
 
 
-@pytest.fixture(params=[0, 1], ids=["first", "second"])
-def rank(request, monkeypatch):
-    """This process as one of two."""
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "RANK": str(request.param)}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    return request.param
-
-
-def test_the_card_of_a_recipe_is_printed_by_the_first_process(rank, capsys, monkeypatch):
-    monkeypatch.setattr("commands.train.train", lambda *_: 0)
-    code, out, _ = call(capsys, "train", *SHORT, "--config", "scratch-small")
-    assert (code, "scratch-small" in out) == (0, rank == 0)
-
-
-def test_the_table_of_several_runs_is_printed_and_written_by_the_first_process(rank, capsys, monkeypatch, tmp_path):
-    monkeypatch.delenv("WORLD_SIZE")
-    assert call(capsys, "train", *SHORT, "--folds", 2, "--output-dir", tmp_path, "--run-name", "r")[0] == 0
-    (tmp_path / "digits" / "r_folds.csv").unlink()
+def test_first_process_alone_prints_card_and_table(capsys, monkeypatch, tmp_path):
+    words = ["train", *SHORT, "--config", "scratch-small", "--folds", 2, "--output-dir", tmp_path, "--run-name", "r"]
+    assert call(capsys, *words)[0] == 0
+    table = tmp_path / "digits" / "r_folds.csv"
     results = [read_result(RunFolder(tmp_path / "digits" / f"r_fold{fold}")) for fold in (1, 2)]
-    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("trainers.multirun.seeds_and_folds.train_all", lambda *_, **__: results)
-    code, out, _ = call(capsys, "train", *SHORT, "--folds", 2, "--output-dir", tmp_path, "--run-name", "r")
-    assert code == 0
-    written = (tmp_path / "digits" / "r_folds.csv").exists()
-    assert ("2 folds: mean" in out) == written == (rank == 0)
+    for rank in (0, 1):
+        table.unlink(missing_ok=True)
+        place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "RANK": str(rank)}
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
+        code, out, _ = call(capsys, *words)
+        said = ("scratch-small" in out, "2 folds: mean" in out, table.exists())
+        assert (code, said) == (0, (rank == 0,) * 3)
 
 
 @pytest.mark.slow
-def test_torchrun_prints_one_card_and_one_table_of_folds(tmp_path):
+def test_torchrun_prints_one_card_and_one_table(tmp_path):
     """About every second fold after the first waited for ever: its processes took the addresses of the fold before."""
     words = ["--nproc-per-node", "2", "main.py", "train", *SHORT, "--folds", "4", "--config", "scratch-small"]
     done = subprocess.run(
