@@ -40,7 +40,7 @@ def remove_checkpoints(run_dir: Path) -> None:
         path.unlink()
 
 
-def test_a_finished_run_whose_checkpoints_were_cleaned_away_is_not_started_over(finished):
+def test_finished_run_without_states_stays(finished):
     remove_checkpoints(finished)
     before = files(finished)
     with pytest.raises(CheckpointError, match="2 epochs"):
@@ -59,7 +59,7 @@ def started(finished):
     return finished
 
 
-def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(started, finished_once):
+def test_resumed_run_that_stops_early_is_not_removed(started, finished_once):
     with pytest.raises(Crash):
         resume(started, handlers=[crash_after(1)])
     assert (started / "note.txt").read_text() == "seen on Monday"
@@ -71,13 +71,13 @@ FITTED_HEAD = {"data": {"augment": "none"}, "model": {"trainable": "head"}, "tra
 
 
 @pytest.mark.parametrize(("changes", "stop"), [({}, crash_after(1)), (FITTED_HEAD, lambda trainer: crash())])
-def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_path, changes, stop):
+def test_new_run_that_stops_early_leaves_nothing(tmp_path, changes, stop):
     with pytest.raises(Crash):
         train(tiny_run(tmp_path).changed(**changes), handlers=[stop])
     assert not (tmp_path / "digits" / "r").exists()
 
 
-def test_a_run_without_steps_has_no_empty_row_in_tensorboard(tmp_path):
+def test_run_without_steps_has_no_empty_row(tmp_path):
     folders = []
     for name, changes in (("trained", {}), ("fitted", FITTED_HEAD)):
         run = train(tiny_run(tmp_path, run_name=name).changed(**changes)).run_dir
@@ -85,7 +85,7 @@ def test_a_run_without_steps_has_no_empty_row_in_tensorboard(tmp_path):
     assert folders == [{"train", "val"}, {"val"}]
 
 
-def test_event_files_of_later_seconds_become_earlier_and_a_copy_without_one_stays(tmp_path):
+def test_event_files_of_later_seconds_become_earlier(tmp_path):
     copy, later = (tmp_path / f"events.out.tfevents.{name}" for name in ("copy", f"{int(time.time()) + 100}.host.1"))
     copy.touch()
     later.touch()
@@ -113,9 +113,7 @@ class BrokenPipe(io.StringIO):
 
 
 @pytest.mark.parametrize(("word", "kept"), [("digits: 10 classes", False), ("epoch 2/2", True)])
-def test_a_run_whose_output_nobody_reads_leaves_nothing_before_its_first_checkpoint_and_says_how_it_goes_on(
-    tmp_path, monkeypatch, capsys, word, kept
-):
+def test_broken_pipe_ends_a_run(tmp_path, monkeypatch, capsys, word, kept):
     monkeypatch.setattr(sys, "stdout", BrokenPipe(word))
     monkeypatch.setattr(main, "reader_has_left", lambda: True)
     monkeypatch.setattr(main.os, "dup2", lambda *_: None)
@@ -130,7 +128,7 @@ def test_a_run_whose_output_nobody_reads_leaves_nothing_before_its_first_checkpo
         assert resume(tmp_path / "digits" / "r").epochs[-1]["epoch"] == 2
 
 
-def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished):
+def test_run_stopped_as_it_resumes_keeps_its_summary(finished):
     before = read_json(finished / "summary.json")
     with pytest.raises(Crash):
         resume(finished, epochs=5, handlers=[crash_after(5)])
@@ -161,8 +159,8 @@ def any_moment(tmp_path_factory):
     return AnyMoment(tmp_path_factory.mktemp("killed"))
 
 
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_that_was_killed_at_any_moment_ends_like_the_whole_one(any_moment, every):
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_run_killed_at_any_moment_ends_like_the_whole(any_moment, every):
     """One that has no checkpoint yet may also be started over, by the same command with --auto-resume."""
     assert len(any_moment.states) > 30
     assert len(any_moment.start) > 15
@@ -178,7 +176,7 @@ def test_a_run_that_was_killed_at_any_moment_ends_like_the_whole_one(any_moment,
         assert [path.name for path in run_dir.parent.glob("[!.]*")] == ["r"]
 
 
-def test_the_same_train_without_auto_resume_does_not_start_a_run_over(any_moment):
+def test_without_auto_resume_no_run_is_started_over(any_moment):
     any_moment.bring_back(any_moment.states[-1])
     with pytest.raises(OptionError, match="auto-resume"):
         train_or_resume(tiny_run(any_moment.runs))
