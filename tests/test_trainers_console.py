@@ -19,7 +19,7 @@ from commands.arguments import TrainOptions
 from commands.output import score_lines
 from commands.parser import parse
 from datasets.open import OpenedImages
-from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
+from trainers.config import RunConfig, TrainConfig, to_dict
 from trainers.reporting import console, screen
 from trainers.reporting.tensorboard import after, asked_for, hparams, page
 from trainers.run import train
@@ -57,15 +57,16 @@ def say_everything() -> None:
     console.say()
 
 
-def test_a_program_that_says_nothing_sees_every_line_with_its_label_in_a_column(capsys: pytest.CaptureFixture[str]):
+def test_first_process_prints_labels_in_a_column(monkeypatch, capsys):
     say_everything()
     assert capsys.readouterr() == ("epoch 1/2  100 %s\n     note  it has no effect\n\n", "")
+    monkeypatch.setattr(process, "is_main_process", lambda: False)
+    say_everything()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.WARNING, logging.ERROR])
-def test_a_handler_of_the_program_takes_the_consoles_place_from_its_level_on(
-    level: int, log: logging.Logger, capsys: pytest.CaptureFixture[str]
-):
+def test_handler_of_a_program_replaces_the_console(level: int, log: logging.Logger, capsys):
     log.addHandler(kept := Kept())
     log.setLevel(level)
     say_everything()
@@ -74,7 +75,7 @@ def test_a_handler_of_the_program_takes_the_consoles_place_from_its_level_on(
     assert capsys.readouterr() == ("", "")
 
 
-def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(log: logging.Logger, capsys):
+def test_quiet_says_nothing_and_restores_the_logs(log: logging.Logger, capsys):
     log.setLevel(logging.DEBUG)
     with console.quiet(), console.quiet(), console.model_log():
         say_everything()
@@ -84,15 +85,7 @@ def test_in_quiet_nothing_is_said_and_afterwards_the_logs_are_as_they_were(log: 
     assert [each.level for each in (log, console.DATA_LOG, console.MODEL_LOG)] == [logging.DEBUG, 0, 0]
 
 
-def test_of_several_processes_the_first_alone_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(process, "is_main_process", lambda: False)
-    say_everything()
-    assert capsys.readouterr().out == ""
-
-
-def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(capsys: pytest.CaptureFixture[str]):
+def test_model_log_is_printed_as_weights(capsys):
     log, opened = logging.getLogger(vit.__name__), OpenedImages()
     with console.quiet(), console.model_log(opened):
         log.getChild("factory").info("loaded")
@@ -111,7 +104,7 @@ def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(ca
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_images(tmp_path, log, capsys):
+def test_run_logs_what_it_would_print(tmp_path, log, capsys):
     opened = OpenedImages()
     train(tiny_run(tmp_path, run_name="a"), opened=opened)
     printed = capsys.readouterr().out
@@ -127,14 +120,10 @@ def test_a_run_logs_to_a_program_what_it_would_print_once_for_runs_of_the_same_i
     assert said == ["epoch 1/2", "epoch 2/2"]
 
 
-def test_a_log_that_a_program_took_has_the_labelled_lines_of_commands_and_the_answer_stays_printed(
-    tmp_path, log, capsys
-):
+def test_command_logs_lines_and_prints_its_answer(tmp_path, log, capsys):
     log.addHandler(kept := Kept())
     log.setLevel(logging.INFO)
-    words = (
-        "train --data digits --model vit_micro_2 --epochs 1 --labels-per-class 3 --device cpu --tb scalars --workers 0"
-    )
+    words = "train digits --model vit_micro_2 --epochs 1 --labels-per-class 3 --device cpu --tb scalars --workers 0"
     code, out, err = call(capsys, *words.split(), "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert {"data", "model", "training", "run", "watch", "use"} <= {label for _, label, _ in kept.records}
@@ -144,39 +133,39 @@ def test_a_log_that_a_program_took_has_the_labelled_lines_of_commands_and_the_an
     assert (code, out, [label for _, label, _ in kept.records]) == (0, "", ["written", "next"]), err
 
 
-def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.CaptureFixture[str]):
+def lengthen(engine):
+    engine.state.max_epochs = 41
+
+
+def end_at_7(engine):
+    if engine.state.epoch == 7:
+        engine.terminate()
+
+
+@pytest.mark.parametrize(
+    ("change", "planned", "expected"),
+    [
+        pytest.param(lengthen, 30, [f"{epoch}/41" for epoch in (1, *range(2, 41, 2), 41)], id="lengthened"),
+        pytest.param(end_at_7, 100, ["1/100", "4/100", "7/100"], id="ended"),
+    ],
+)
+def test_last_epoch_has_a_line_wherever_it_is(capsys, change, planned, expected):
     trainer = Engine(lambda engine, batch: None)
     row = {"train_loss": 1.0, "train_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.5, "seconds": 1.0}
 
     @trainer.on(Events.EPOCH_COMPLETED)
-    def go_on(engine: Engine) -> None:
+    def record(engine):
         engine.state.history = [row | {"epoch": engine.state.epoch}]
-        engine.state.max_epochs = 41
+        change(engine)
 
     screen.attach_epoch_lines(trainer, val_images=100)
-    trainer.run([0], max_epochs=30)
+    trainer.run([0], max_epochs=planned)
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[0].split()[:2], lines[-1].split()[:2], len(lines)) == (["epoch", "1/41"], ["epoch", "41/41"], 22)
+    assert [line.split()[1] for line in lines] == expected
+    assert [line.endswith(" left") for line in lines] == [True] * (len(lines) - 1) + [False]
 
 
-def test_the_epoch_that_ends_a_run_early_has_its_line(capsys: pytest.CaptureFixture[str]):
-    trainer = Engine(lambda engine, batch: None)
-    row = {"train_loss": 1.0, "train_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.5}
-
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def stop(engine: Engine) -> None:
-        engine.state.history = [row | {"epoch": engine.state.epoch}]
-        if engine.state.epoch == 7:
-            engine.terminate()
-
-    screen.attach_epoch_lines(trainer, val_images=100)
-    trainer.run([0], max_epochs=100)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["1/100", "4/100", "7/100"]
-    assert [line.endswith(" left") for line in lines] == [True, True, False]
-
-
-def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or_in_hours_of_tens():
+def test_epoch_line_fits_80_columns():
     row = {"epoch": 100, "seconds": 9.0, "train_loss": 9.87654, "val_loss": 4.6}
     for accuracy, shown in ((1.0, " 100%"), (0.99999, " 100%"), (0.9994, "99.9%"), (0.096, " 9.6%")):
         line = screen.epoch_line(row | {"train_accuracy": accuracy, "val_accuracy": accuracy}, 300, val_images=1000)
@@ -189,7 +178,7 @@ def test_an_epoch_line_fits_80_columns_in_the_last_hour_of_hundreds_of_epochs_or
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
-def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors(share):
+def test_needed_images_tell_half_the_errors(share):
     images = screen.needed_to_tell(share)
     assert (1 - share) / 2 >= 2 * (share * (1 - share) / images) ** 0.5 - 1e-9
 
@@ -203,13 +192,13 @@ def test_as_many_images_as_are_asked_for_tell_a_model_that_makes_half_the_errors
         ([0] * 12 + [1] * 12, ()),
     ],
 )
-def test_too_few_validation_images_are_named_with_how_many_would_do(labels, words):
+def test_too_few_validation_images_are_named(labels, words):
     said = screen.cannot_tell(np.array(labels), ("a", "b"))
     assert all(word in said for word in words)
     assert bool(said) == bool(words)
 
 
-def test_scores_of_few_images_have_fewer_digits_and_an_interval():
+def test_few_images_have_fewer_digits_and_an_interval():
     scores = {"accuracy": 1.0, "balanced_accuracy": 1.0, "loss": 0.12345, "macro_f1": 1.0, "ece": 0.98765}
     _, few, many, unknown, below = score_lines(
         [("val", scores, "best epoch 2", n and Design(n, n)) for n in (1, 100, None)]
@@ -220,7 +209,7 @@ def test_scores_of_few_images_have_fewer_digits_and_an_interval():
     assert many.split()[1:6] == ["100.0%", "100.0%", "0.123", "1.000", "0.988"]
 
 
-def test_one_validation_image_gives_no_advice_and_says_what_it_cannot_tell(tmp_path, capsys):
+def test_one_validation_image_gives_no_advice(tmp_path, capsys):
     data = class_folders(tmp_path / "pets", {"train/a": 6, "train/b": 6, "val/a": 1})
     words = "--model vit_micro_2 --image-size 8 --epochs 4 --device cpu --workers 0 --tb scalars"
     code, out, err = call(capsys, "train", data, *words.split(), "--output-dir", tmp_path / "runs")
@@ -235,25 +224,17 @@ def test_one_validation_image_gives_no_advice_and_says_what_it_cannot_tell(tmp_p
 
 @pytest.fixture(scope="module")
 def setup():
-    config = RunConfig(
-        model=ModelConfig(pool="mean"),
-        data=few_digits(labels_per_class=2),
-        train=TrainConfig(epochs=3, lr=0.25, device="cpu", threads=1),
-        output=OutputConfig(),
-    )
+    train = TrainConfig(epochs=3, lr=0.25, device="cpu", threads=1)
+    config = RunConfig(ModelConfig(pool="mean"), few_digits(labels_per_class=2), train)
     return prepare(config), config
 
 
-def test_the_options_that_were_given_are_those_that_differ_from_the_defaults(setup, tmp_path):
-    prepared, config = setup
-    requested = {
-        "model": {"pool": "mean"},
-        "data": {"source": "digits"},
-        "train": {"epochs": 3, "lr": 0.25, "threads": 1},
-    }
+def test_given_options_differ_from_the_defaults(setup, tmp_path):
+    prepared, _ = setup
+    train = {"epochs": 3, "lr": 0.25, "threads": 1}
+    requested = {"model": {"pool": "mean"}, "data": {"source": "digits"}, "train": train}
     (tmp_path / "meta.json").write_text(json.dumps(META | {"requested": requested}))
     assert asked_for(prepared.config, RunFolder(tmp_path)) == {"--pool": "mean", "--epochs": 3, "--lr": 0.25}
-    assert config.train.lr == 0.25
     columns = hparams(prepared.config, RunFolder(tmp_path))
     assert {"model": "vit_micro_2", "pool": "mean", "seed": 0, "lr": 0.25}.items() <= columns.items()
     assert "threads" not in columns
@@ -279,7 +260,7 @@ def scores_with(mistakes):
 
 
 @pytest.mark.parametrize(("mistakes", "weakest", "share"), [(3, "3", "70.0%"), (0, "0", "100.0%")])
-def test_a_finished_run_names_its_score_and_its_weakest_class(setup, tmp_path, mistakes, weakest, share):
+def test_page_names_score_and_weakest_class(setup, tmp_path, mistakes, weakest, share):
     page = after(setup[0], RunFolder(tmp_path), epoch=2, scores=scores_with(mistakes))
     first, second, *_ = page.split("\n\n")
     for said in (f"{100 - mistakes}.0% of the test images", f"({100 - mistakes} of 100", "best epoch, 2 of 3"):
@@ -287,12 +268,12 @@ def test_a_finished_run_names_its_score_and_its_weakest_class(setup, tmp_path, m
     assert f"`{weakest}`: {share} of 10 test images" in second
 
 
-def test_a_run_that_kept_its_last_epoch_does_not_call_it_the_best(setup, tmp_path):
+def test_page_does_not_call_a_last_epoch_the_best(setup, tmp_path):
     last = dataclasses.replace(setup[0], config=setup[0].config.changed(train={"select": "last"}))
     assert "last epoch, 3 of 3" in after(last, RunFolder(tmp_path), epoch=3, scores=scores_with(1))
 
 
-def test_the_options_that_are_shown_can_be_typed_or_written_into_a_file(setup, tmp_path):
+def test_shown_options_can_be_typed_or_put_in_a_file(setup, tmp_path):
     """Each word with two dashes is taken on the line; the others are lines of a file."""
     prepared, config = setup
     changed = config.changed(
