@@ -27,7 +27,7 @@ def run_cell(code: str, scope: dict) -> object:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # TensorBoard's manager waits for nobody
-def test_every_cell_of_the_notebook_runs_and_its_tensorboard_serves_the_run(tmp_path, monkeypatch, capfd):
+def test_every_cell_of_the_notebook_runs(tmp_path, monkeypatch, capfd):
     project = tmp_path / "project"
     (project / "docs").mkdir(parents=True)
     shutil.copy(DOCS.parent / "main.py", project)

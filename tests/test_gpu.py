@@ -68,7 +68,7 @@ def in_float32():
 
 
 @pytest.mark.parametrize(("amp", "apart"), [("tf32", 0.01), ("bf16", 0.05), ("fp16", 0.05)])
-def test_losses_in_other_precisions_follow_those_of_float32(in_float32, amp, apart):
+def test_losses_of_a_precision_follow_float32(in_float32, amp, apart):
     set_precision(GPU, amp)
     found = losses({"bf16": torch.bfloat16, "fp16": torch.float16}.get(amp))
     print(f"\n{amp}: largest difference of a loss {(found - in_float32).abs().max():.4f}, last loss {found[-1]:.4f}")
@@ -151,14 +151,14 @@ def test_a_command_trains_in_this_way(commands, name):
     print(f"\n{name}:", next(line for line in said.splitlines() if "epoch 1/1" in line))
 
 
-def test_equal_runs_have_equal_bits_with_deterministic_algorithms(commands):
+def test_deterministic_runs_have_equal_bits(commands):
     folder, done = commands
     assert (done["a"][0], done["b"][0]) == (0, 0), done["b"][1]
     assert weights_of(folder / "a") == weights_of(folder / "b")
     assert load_config(folder / "a" / "config.json").train.device == "cuda"
 
 
-def test_a_network_repeats_its_bits_or_says_that_it_cannot(commands):
+def test_network_repeats_its_bits_or_says_it_cannot(commands):
     folder, done = commands
     code, said = done["c"]
     print(f"\nresnet18, deterministic: code {code}, {said.strip().splitlines()[-1]}")
@@ -169,7 +169,7 @@ def test_a_network_repeats_its_bits_or_says_that_it_cannot(commands):
         assert "deterministic = true is not possible" in said
 
 
-def test_a_run_of_the_gpu_is_scored_and_goes_on_without_one(commands):
+def test_run_of_a_gpu_goes_on_without_one(commands):
     run = commands[0] / "a"
     before, alone = read_result(RunFolder(run)).val, {"CUDA_VISIBLE_DEVICES": ""}
     evaluations = [started("evaluate", run, **alone), started("evaluate", run, "--split", "test", "--device", "cpu")]

@@ -1,5 +1,6 @@
+"""The file of a checkpoint: its content, its seal, and what is refused in its place."""
+
 import hashlib
-import io
 import pickle
 import zipfile
 
@@ -30,7 +31,7 @@ def saved(tmp_path):
     return path
 
 
-def test_a_checkpoint_comes_back_as_it_was_and_carries_the_hash_of_its_bytes(saved):
+def test_checkpoint_comes_back_with_its_hash(saved):
     with safe_open(saved, "pt") as file:
         seal = file.metadata()["sha256"]
     assert hashlib.sha256(saved.read_bytes().replace(seal.encode(), b"0" * 64)).hexdigest() == seal
@@ -40,7 +41,7 @@ def test_a_checkpoint_comes_back_as_it_was_and_carries_the_hash_of_its_bytes(sav
     assert seal_of(saved) == seal
 
 
-def test_checkpoints_are_listed_newest_first_without_what_only_looks_like_one(saved):
+def test_checkpoints_are_listed_newest_first(saved):
     names = ["step_100", "step_9", "best", "step_7_old", "best_1234abcd", "step_x"]
     for name in names:
         (saved.parent / f"{name}.safetensors").touch()
@@ -51,7 +52,7 @@ def test_checkpoints_are_listed_newest_first_without_what_only_looks_like_one(sa
     assert [path.stem for path in run.checkpoints("best")] == ["best"]
 
 
-def test_a_full_disk_is_named_and_leaves_the_old_files_and_no_half_one(saved):
+def test_full_disk_is_named_and_leaves_old_files(saved):
     for name in ("step_5", "step_6"):
         with full_disk(512), pytest.raises(OSError, match=rf"File too large.*{name}\.safetensors"):
             write_checkpoint(saved.with_stem(name), CONTENT)
@@ -59,7 +60,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_files_and_no_half_one(saved):
     read_checkpoint(saved)
 
 
-def test_a_flipped_bit_and_a_seal_that_is_gone_are_noticed(saved):
+def test_flipped_bit_and_lost_seal_are_noticed(saved):
     data = bytearray(saved.read_bytes())
     data[len(data) // 2] ^= 1
     saved.write_bytes(data)
@@ -89,17 +90,15 @@ def test_a_flipped_bit_and_a_seal_that_is_gone_are_noticed(saved):
 )
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "some.safetensors"
-    path.write_bytes(content if isinstance(content, bytes) else tree_bytes(content))
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with path.open("wb") as file:
+            write_tree(file, content)
     with pytest.raises(CheckpointError, match=message) as error:
         read_checkpoint(path)
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
-
-
-def tree_bytes(data):
-    buffer = io.BytesIO()
-    write_tree(buffer, data)
-    return buffer.getvalue()
 
 
 class Malicious:

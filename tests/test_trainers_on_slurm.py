@@ -66,7 +66,7 @@ def what_counts(folder):
 
 @pytest.mark.slow
 @needs_slurm
-def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_path, node):
+def test_disturbed_jobs_end_in_the_local_table(tmp_path, node):
     local = start(node, tmp_path / "local", "--jobs", "1")
     distant = start(node, tmp_path / "slurm", "--on", "slurm", "time=20", "comment=test", "--jobs", "3")
     folder = tmp_path / "slurm" / "digits" / "compare"
@@ -94,7 +94,7 @@ def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_pat
 
 @pytest.mark.slow
 @needs_slurm
-def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_of_one_process(tmp_path, node):
+def test_script_for_nodes_equals_one_process(tmp_path, node):
     (tmp_path / "two.toml").write_text("threads = 1")
     words = [*TRAIN[1:], "--epochs", "24", "--batch-size", "48"]
     with socket.socket() as free:
@@ -121,7 +121,7 @@ def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_o
 
 @pytest.mark.slow
 @needs_slurm
-def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, node):
+def test_ctrl_c_leaves_jobs_for_the_same_command(tmp_path, node):
     first = start(node, tmp_path, "--on", "slurm", "--jobs", "2")
     folder = tmp_path / "digits" / "compare"
     wait_until((folder / "jobs" / "jobs.json").is_file, seconds=180)
@@ -140,7 +140,7 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, nod
 
 @pytest.mark.slow
 @needs_slurm
-def test_folds_are_jobs_too_and_the_same_command_reads_what_they_left(tmp_path, node):
+def test_folds_are_jobs_that_are_read_again(tmp_path, node):
     tables = []
     for folder, more in (("local", ["--jobs", "2"]), ("slurm", ["--on", "slurm"]), ("slurm", ["--on", "slurm"])):
         out, error = (process := start(node, tmp_path / folder, *more, command=FOLDS)).communicate(timeout=400)
@@ -150,7 +150,7 @@ def test_folds_are_jobs_too_and_the_same_command_reads_what_they_left(tmp_path, 
     assert tables == 3 * tables[:1]
 
 
-def test_a_machine_without_slurm_is_said_before_anything_is_trained(tmp_path, capsys, monkeypatch):
+def test_missing_slurm_is_said_before_training(tmp_path, capsys, monkeypatch):
     pytest.importorskip("submitit", reason="submitit is an extra")
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, error = call(capsys, *COMPARE, "--output-dir", tmp_path, "--on", "slurm")
@@ -161,7 +161,7 @@ def test_a_machine_without_slurm_is_said_before_anything_is_trained(tmp_path, ca
 
 
 @pytest.mark.parametrize("answer", [None, {"7"}])
-def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkeypatch, answer):
+def test_silent_squeue_submits_no_job_again(tmp_path, monkeypatch, answer):
     """An outage of a moment had the jobs of an earlier command run twice, side by side in the same folders."""
     executor = SimpleNamespace(folder=tmp_path, map_array=lambda *_: pytest.fail("submitted twice"))
     (tmp_path / "jobs.json").write_text(json.dumps({str(tmp_path / "run"): "7"}))
@@ -175,7 +175,7 @@ def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkey
             [*slurm.as_jobs(executor, None, [item])]
 
 
-def test_a_job_whose_result_shows_seconds_after_its_end_is_not_lost(tmp_path, monkeypatch):
+def test_late_result_of_a_job_is_not_lost(tmp_path, monkeypatch):
     """Other machines see a file of a shared disk late; one that never shows is named."""
     looks = []
 
@@ -195,7 +195,7 @@ def test_a_job_whose_result_shows_seconds_after_its_end_is_not_lost(tmp_path, mo
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a login node without a GPU is pretended by one")
 @pytest.mark.parametrize("command", [FOLDS, COMPARE], ids=["folds", "compare"])
-def test_a_device_of_the_queue_need_not_be_where_the_jobs_are_sent_from(capsys, tmp_path, monkeypatch, command):
+def test_device_of_the_queue_need_not_be_here(capsys, tmp_path, monkeypatch, command):
     words, sent = [*command, "--output-dir", tmp_path, "--on", "slurm", "gres=gpu:1"], []
     words[words.index("cpu")] = "cuda"
 

@@ -33,7 +33,7 @@ def parse(*argv):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
+def test_every_recipe_has_a_card_and_resolves(name):
     recipe = RECIPES[name]
     assert recipe.purpose
     assert recipe.source
@@ -99,19 +99,19 @@ def left_of_the_loss(config: RunConfig, *, times: float = 1.0) -> float:
         *(pytest.param(name, marks=pytest.mark.slow if "small" in name else ()) for name in RECIPES),
     ],
 )
-def test_every_row_of_the_defaults_and_every_recipe_learns_eight_digits(row):
+def test_defaults_and_recipes_learn_eight_digits(row):
     assert left_of_the_loss(options_of(row)) < 0.7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in defaults.DEFAULTS if row[0] in VIT_SHAPES], ids="-".join)
-def test_a_tenth_and_ten_times_the_rate_of_a_small_model_are_no_better(row):
+def test_other_rates_are_no_better(row):
     config = options_of(row)
     own = left_of_the_loss(config)
     assert min(left_of_the_loss(config, times=times) for times in (0.1, 10)) > own - 0.1
 
 
-def test_a_comparison_tries_rates_around_the_default_one():
+def test_comparison_tries_rates_around_the_default():
     for (model, start), row in defaults.DEFAULTS.items():
         grid = SMALL_GRID if model in VIT_SHAPES else LARGE_GRID
         assert grid[0] <= row.lr <= grid[-1], (model, start)
@@ -123,12 +123,12 @@ def test_decay_alone_leaves_most_of_pretrained_weights():
         assert start == "scratch" or math.exp(-row.lr * row.weight_decay * steps / 2) > 0.8, (model, start)
 
 
-def test_a_module_of_ones_own_takes_the_rate_and_decay_of_torchs_adamw():
+def test_own_module_takes_the_options_of_torchs_adamw():
     theirs, row = signature(torch.optim.AdamW).parameters, defaults.DEFAULTS["own", "scratch"]
     assert (row.lr, row.weight_decay) == (theirs["lr"].default, theirs["weight_decay"].default)
 
 
-def test_muon_has_a_rate_of_its_own_where_none_is_given():
+def test_muon_has_a_rate_of_its_own():
     for words, lr in ((), 0.003), (("--optimizer", "muon"), 0.02), (("--optimizer", "muon", "--lr", "0.1"), 0.1):
         assert defaults.of_model(parse("--data", "digits", *words).run).train.lr == lr
 
@@ -147,7 +147,7 @@ def test_muon_has_a_rate_of_its_own_where_none_is_given():
         (("--model", "vit_stem_16", "--weights", "tiny_imagenet"), ("vit_stem_16", "finetune")),
     ],
 )
-def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(words, row):
+def test_fine_tuned_network_has_its_own_defaults(words, row):
     expected, found = defaults.DEFAULTS[row], defaults.of_model(parse(*words).run)
     assert defaults.lookup(found) is expected
     assert (found.train.lr, found.train.start_head) == (expected.lr, expected.start_head)
@@ -160,7 +160,7 @@ def test_a_convolutional_network_that_is_fine_tuned_has_defaults_of_its_own(word
     ("preset", "mixup", "cutmix"),
     [("none", 0, 0), ("light", 0, 0), ("standard", 0.2, 1), ("strong", 0.8, 1)],
 )
-def test_a_preset_of_augmentation_brings_its_mixing_where_none_is_given(preset, mixup, cutmix):
+def test_augmentation_brings_its_mixing(preset, mixup, cutmix):
     resolved = defaults.of_model(parse("--augment", preset).run).train
     assert (resolved.mixup, resolved.cutmix) == (mixup, cutmix)
     resolved = defaults.of_model(parse("--augment", preset).run.changed(train={"mixup": 0.5})).train
@@ -182,7 +182,7 @@ def small_run(folder, *, model=None, **train_options) -> RunConfig:
     [{"ema_decay": 0.9, "accumulate": 2, "mixup": 0.2}, {"model": {"trainable": "head"}}],
     ids=["all", "probe"],
 )
-def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsys, options):
+def test_dry_run_does_everything_and_leaves_nothing(tmp_path, capsys, options):
     result = dry_run(small_run(tmp_path, **options))
     assert [row["step"] for row in result.epochs] == [0, 2, 4]
     assert not list(tmp_path.iterdir())
@@ -191,7 +191,7 @@ def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsy
     assert "and 50 epochs with their pictures" in out
 
 
-def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys, monkeypatch):
+def test_finder_suggests_a_rate_and_draws_the_curve(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(results, "FigureCanvasAgg", FigureCanvasAgg)  # the only picture of this file that is looked at
     arguments = ["train", "--find-lr", "--labels-per-class", "40", "--batch-size", "16", "--device", "cpu"]
     arguments += ["--output-dir", str(tmp_path)]
@@ -201,7 +201,7 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
 
 
-def test_the_finder_says_so_where_not_even_the_first_loss_is_finite(tmp_path, monkeypatch):
+def test_finder_needs_a_finite_loss(tmp_path, monkeypatch):
     monkeypatch.setattr("trainers.setup.training_loss", lambda _: lambda logits, _labels: logits.sum() * math.nan)
     with pytest.raises(OptionError, match="at no learning rate tried"):
         find_lr(small_run(tmp_path))

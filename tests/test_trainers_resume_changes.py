@@ -43,7 +43,7 @@ def open_again(run_dir):
 @pytest.mark.parametrize(
     "option", [option for option in run_options() if option.name != "networks"], ids=lambda option: option.name
 )
-def test_an_edited_option_is_refused_unless_it_may_change(crashed_once, option):
+def test_edited_option_is_refused_unless_movable(crashed_once, option):
     config = RunFolder(crashed_once).config
     checkpoint = {"config": to_dict(config)}
     edited = copy.deepcopy(config)
@@ -52,9 +52,7 @@ def test_an_edited_option_is_refused_unless_it_may_change(crashed_once, option):
         refuse_an_edited_config(RunFolder(crashed_once), edited, checkpoint)
 
 
-def test_another_processor_and_instruction_set_are_announced_in_one_line_and_the_same_in_none(
-    crashed, capsys, monkeypatch
-):
+def test_changed_processor_is_one_note(crashed, capsys, monkeypatch):
     open_again(crashed)
     assert "note: " not in capsys.readouterr().out
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "SSE")
@@ -67,7 +65,7 @@ def test_another_processor_and_instruction_set_are_announced_in_one_line_and_the
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere")])
-def test_what_is_neither_a_file_nor_a_folder_is_one_line(crashed, make):
+def test_odd_checkpoint_path_is_one_line(crashed, make):
     path = RunFolder(crashed).checkpoints("step")[0]
     path.unlink()
     make(path)
@@ -81,19 +79,19 @@ def damage(path):
 
 
 @pytest.mark.parametrize("lose", [os.unlink, damage])
-def test_best_weights_that_are_gone_or_damaged_are_one_line_before_a_step_is_taken(crashed, lose):
+def test_lost_best_weights_are_noticed_before_a_step(crashed, lose):
     lose(best_of(crashed))
     with pytest.raises(CheckpointError, match="best"):
         resume(crashed, handlers=[crash_after(3)])
 
 
-def test_another_number_of_processes_is_refused_saying_which(crashed_once, monkeypatch):
+def test_other_number_of_processes_is_refused(crashed_once, monkeypatch):
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     with pytest.raises(OptionError, match="was started with 1 process, not 2: resume it without torchrun"):
         refuse_another_number_of_processes(RunFolder(crashed_once))
 
 
-def test_weights_under_the_name_of_a_state_give_way_to_the_state_before(crashed, capsys):
+def test_weights_named_as_a_state_give_way(crashed, capsys):
     newest, *_ = RunFolder(crashed).checkpoints("step")
     weights = newest.with_name("step_99.safetensors")
     shutil.copy(best_of(crashed), weights)
@@ -102,7 +100,7 @@ def test_weights_under_the_name_of_a_state_give_way_to_the_state_before(crashed,
     assert str(weights) in capsys.readouterr().out
 
 
-def test_a_damaged_meta_json_blocks_no_other_run_and_is_named(crashed, tmp_path, capsys):
+def test_damaged_meta_json_blocks_no_other_run(crashed, tmp_path, capsys):
     (crashed / "meta.json").write_text("")
     train_or_resume(tiny_run(tmp_path, auto_resume=True, run_name="new"))
     assert f"{crashed / 'meta.json'} is damaged" in capsys.readouterr().out
@@ -110,7 +108,7 @@ def test_a_damaged_meta_json_blocks_no_other_run_and_is_named(crashed, tmp_path,
         resume(crashed)
 
 
-def test_a_result_without_its_rows_or_its_weights_is_one_line(tmp_path):
+def test_result_without_rows_or_weights_is_one_line(tmp_path):
     run_dir = train(tiny_run(tmp_path)).run_dir
     table = run_dir / "metrics.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:1]))

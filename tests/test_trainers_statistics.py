@@ -31,7 +31,7 @@ def test_images_that_stand_alone_have_wilsons_interval():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_variance_is_the_sum_over_all_pairs_of_images_of_one_group(kind):
+def test_variance_is_the_sum_over_pairs_of_a_group(kind):
     groups, right = in_groups(kind)
     residuals = right - right.mean()
     pairs = sum(a * b for i, a in enumerate(residuals) for j, b in enumerate(residuals) if groups[i] == groups[j])
@@ -52,27 +52,27 @@ def test_exact_copies_are_worth_one_image_each():
 
 
 @pytest.mark.parametrize("right", [np.ones(80, bool), np.zeros(80, bool)])
-def test_where_no_image_differs_from_another_groups_count_as_wholly_alike(right):
+def test_equal_images_make_groups_wholly_alike(right):
     design = design_of(right, np.repeat(np.arange(10), 8))
     assert design.effect == pytest.approx(design.most) == 8
     assert design.interval(right.mean()) == pytest.approx(wilson(right.mean(), 10))
     assert design_of(right, np.zeros(80, int)).interval(right.mean()) == wilson(right.mean(), 1)
 
 
-def test_a_pair_among_many_lone_images_changes_next_to_nothing():
+def test_one_pair_changes_next_to_nothing():
     right, groups = np.random.default_rng(0).random(1000) < 0.8, np.arange(1000)
     groups[1] = 0
     alone, pair = (design_of(right, clusters).interval(right.mean()) for clusters in (None, groups))
     assert pair == pytest.approx(alone, abs=2e-4)
 
 
-def test_groups_are_the_same_however_they_are_numbered_and_ordered():
+def test_numbers_and_order_of_groups_do_not_matter():
     groups, right = in_groups("unequal")
     order = np.random.default_rng(0).permutation(200)
     assert design_of(right[order], 1000 - 3 * groups[order]).effect == pytest.approx(design_of(right, groups).effect)
 
 
-def test_the_interval_of_groups_holds_the_accuracy_and_that_of_images_does_not():
+def test_interval_of_groups_holds_the_accuracy():
     by_groups, by_images = coverage("eights", "beta", correlation=0.5, accuracy=0.7, images=200, sets=400)
     assert 0.93 <= by_groups <= 0.98
     assert by_images < 0.8
@@ -81,7 +81,7 @@ def test_the_interval_of_groups_holds_the_accuracy_and_that_of_images_does_not()
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_2000_sets_of_each_accuracy_and_size_95_percent_are_covered(kind, law):
+def test_95_percent_of_2000_sets_are_covered(kind, law):
     cells = np.array([
         coverage(kind, law, correlation=0.5, accuracy=accuracy, images=images, sets=2000)
         for accuracy in ACCURACIES for images in SIZES
@@ -95,7 +95,7 @@ def test_of_2000_sets_of_each_accuracy_and_size_95_percent_are_covered(kind, law
 
 
 @pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (5, 0), (7, 12), (12, 7), (40, 61), (3, 3)])
-def test_the_sign_flip_test_of_one_seed_is_mcnemars_the_sum_of_binomials(only_a, only_b):
+def test_sign_flip_of_one_seed_is_mcnemars(only_a, only_b):
     a = np.array([True] * only_a + [False] * only_b + [True, False] * 20)
     b = np.array([False] * only_a + [True] * only_b + [True, False] * 20)
     n = only_a + only_b
@@ -104,7 +104,7 @@ def test_the_sign_flip_test_of_one_seed_is_mcnemars_the_sum_of_binomials(only_a,
     assert sign_flip((a.astype(np.int8) - b.astype(np.int8))[None]) == pytest.approx(expected, abs=1e-9)
 
 
-def test_holm_multiplies_the_smallest_by_all_and_never_changes_the_order():
+def test_holm_keeps_the_order():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
     assert holm([0.2]) == [0.2]
@@ -127,7 +127,7 @@ def test_swapping_the_arms_mirrors_the_interval():
     assert other.p == pytest.approx(one.p, rel=0.2)
 
 
-def test_the_interval_of_one_seed_has_the_known_standard_error_and_seeds_that_spread_widen_it():
+def test_spread_of_seeds_widens_the_interval():
     generator = np.random.default_rng(1)
     a, b = generator.random((1, 5000)) < 0.9, generator.random((1, 5000)) < 0.8
     difference = paired_difference(a, b)
@@ -147,7 +147,7 @@ def test_a_handful_of_unanimous_images_proves_nothing():
     assert not is_claim(difference)
 
 
-def test_two_equal_arms_are_no_claim_on_ten_thousand_images_in_any_order_either():
+def test_equal_arms_are_no_claim_in_any_order():
     generator = np.random.default_rng(0)
     a, b = generator.random((5, 10_000)) < 0.9, generator.random((5, 10_000)) < 0.9
     difference, order = paired_difference(a, b), generator.permutation(10_000)
