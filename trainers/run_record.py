@@ -181,7 +181,7 @@ def git_state() -> dict[str, Any] | None:
     here = Path(__file__).resolve().parents[1]
     if not (here / ".git").exists():  # installed, perhaps below another project's checkout
         return None
-    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    words = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
