@@ -146,13 +146,17 @@ def wandb_for(store: Store) -> dict[str, ModuleType]:
 
 def clearml_for(store: Store) -> dict[str, ModuleType]:
     def task(run):
+        def fail(force=False):
+            assert run.ended is None or force  # a task that has completed
+            run.ended = False
+
         def report(title, series, value, iteration):
             store.log({f"{title}/{series}": value}, iteration)
 
         scalars = {"report_scalar": call_of("Logger.report_scalar", report), "flush": call_of("Logger.flush", int)}
         does = {
             "get_logger": lambda: SimpleNamespace(**scalars), "connect": lambda mutable: run.options.update(mutable),
-            "mark_failed": lambda: store.end(False), "close": lambda: store.end(True),
+            "mark_failed": fail, "close": lambda: store.end(True),
         }  # fmt: skip
         return SimpleNamespace(id=run.id, **{name: call_of(f"Task.{name}", each) for name, each in does.items()})
 

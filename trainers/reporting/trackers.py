@@ -128,9 +128,14 @@ class Tracker:
         fail: dict[str, Callable[[], object]] = {  # Ignite's `close` says that a run has finished
             "mlflow": lambda: self.logger.end_run("FAILED"),
             "wandb": lambda: self.logger.finish(exit_code=1),
-            "clearml": lambda: self.logger.get_task().mark_failed(),
+            "clearml": self.fail_clearml,
         }
         self.guard(self.logger.close if kind is None else fail[self.name])
+
+    def fail_clearml(self) -> None:
+        """Close the task, which completes it and lets the process open another, then mark it as failed."""
+        self.logger.close()
+        self.logger.get_task().mark_failed(force=True)
 
     def attach(self, trainer: Engine, evaluator: Engine, *, classes: int) -> None:
         """Send every validation, and the means over the training steps of each epoch."""
