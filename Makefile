@@ -11,7 +11,7 @@ run: .venv/app.stamp
 
 # Two processes, each with one torch thread; a file's tests stay together and share their runs, in the order of
 # tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -rs
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -rfEs
 
 test: .venv/dev.stamp
 	$(PYTEST)
