@@ -16,24 +16,18 @@ gc.disable()  # until everything is imported: what lives to the end need not be 
 
 # `make test` gives whole files to its processes: the long ones go first, so that none of them is left over at the end.
 LONGEST = (
-    "test_trainers_resume",
+    "test_pretended_gpu",
+    "test_trainers_outcome",
+    "test_one_number",
     "test_trainers_pictures",
-    "test_trainers_interruption",
-    "test_trainers_start_head",
-    "test_comparison_report",
-    "test_commands_compare",
-    "test_trainers_run",
-    "test_from_python",
+    "test_trainers_resume",
+    "test_trainers_trackers",
+    "test_commands_ensemble",
     "test_trainers_deadline",
-    "test_trainers_probe",
-    "test_commands_serve",
-    "test_damaged_files",
+    "test_trainers_run",
     "test_commands_export",
-    "test_readme",
-    "test_tensorboard_server",
-    "test_trainers_distributed",
-    "test_commands",
-    "test_datasets_check",
+    "test_commands_clean",
+    "test_vit_anatomy",
 )
 
 
