@@ -208,12 +208,18 @@ def test_a_pool_beats_its_best_part():
     parts = [sharpness(each, labels) * each for each in (*good, noise)]
     start = np.eye(3)[0]
     weights = weights_of(parts, labels, start=start)
-    mixed = losses(np.tensordot(weights, np.stack(parts), axes=1), labels).mean()
-    assert mixed < min(losses(each, labels).mean() for each in parts)
+
+    def total(weights, pull=0.0):
+        return (
+            losses(np.tensordot(weights, np.stack(parts), axes=1), labels).sum() + pull * ((weights - start) ** 2).sum()
+        )
+
+    assert total(weights) < min(losses(each, labels).sum() for each in parts)
     assert (weights[:2] > 0.2).all()
     assert weights[2] < 0.5
-    gained = losses(parts[0], labels).sum() - losses(np.tensordot(weights, np.stack(parts), axes=1), labels).sum()
-    assert 10 * ((weights - start) ** 2).sum() <= gained  # no weight moves for less than it pays
+    assert 10 * ((weights - start) ** 2).sum() <= total(start) - total(weights)  # none moves for less than it pays
+    for step in 0.03 * np.vstack((np.eye(3), -np.eye(3))):
+        assert total(weights, linear.PULL) <= total(np.maximum(weights + step, 0), linear.PULL)
     assert weights_of(parts, labels, start=start, pull=1e9) == pytest.approx(start, abs=1e-3)
 
 
