@@ -8,7 +8,7 @@ from small_run import call
 from test_commands_plan import as_toml, as_words, named, record_requests, same, values_of
 
 from commands import compare
-from commands.parser import on_line
+from commands.parser import UsageError, on_line, parse
 from trainers.config import run_options
 
 COMPARED = {
@@ -129,3 +129,14 @@ def test_jobs_of_a_plan_alone_are_not_ignored(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("comparison.compare.plan_arms", lambda request: (tmp_path / "commands.txt", []))
     code, out, err = call(capsys, "compare", "--data", "digits", "--plan-only", "--jobs", 2)
     assert (code, "--jobs" in err) == (2, True) or re.search("--jobs.*no effect|no effect.*--jobs", out + err)
+
+
+@pytest.mark.parametrize("words", ["--minutes 3", "--images-seen 9"])
+def test_epochs_of_a_file_yield_to_the_line(words, tmp_path, capsys):
+    """A file may be for `train`; two lengths on the line contradict each other."""
+    (tmp_path / "given.toml").write_text("[train]\nepochs = 7\n")
+    words = ["--config", str(tmp_path / "given.toml"), *words.split()]
+    assert parse(compare.Options, words, prog="compare").train.epochs is None
+    assert "epochs" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="epochs"):
+        parse(compare.Options, [*words, "--epochs", "7"], prog="compare")

@@ -172,6 +172,9 @@ def test_a_plan_ends_in_time_and_says_what_is_unused(monkeypatch, images, minute
     assert trained or not machine.says("more passes")
     drawn = [config.output.tb for config in machine.runs].count("standard")
     assert drawn == 1 - machine.says("no time for pictures")
+    used = {network for config in machine.runs for network in config.model.networks}
+    named = " ".join(line for line in machine.said if "not tried" in line)
+    assert [network for network in prices if str(network) in named] == [each for each in prices if each not in used]
     if others:
         assert networks.cost(answer.model.networks) <= ensemble.FIRST * seconds or answer.model.networks == (VIT,)
         assert {*answer.model.networks} <= {*others[-1].model.networks}
