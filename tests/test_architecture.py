@@ -92,6 +92,12 @@ def test_one_file_alone_unpickles_and_no_comment_hides_another():
     assert [row["filename"] for row in json.loads(found.stdout)] == [str(ROOT / "vit" / "torch_files.py")]
 
 
+def test_tables_are_written_in_one_place():
+    """There, what a spreadsheet would run becomes text."""
+    writer = re.compile(r"csv\.(writer|DictWriter)|\.to_csv\(")
+    assert [name for name, path in FILES.items() if writer.search(path.read_text("utf-8"))] == ["common.tables"]
+
+
 def test_no_array_is_unpickled_and_no_name_is_markup():
     """A run of a stranger names its classes and its files."""
     for name, path in FILES.items():
