@@ -198,7 +198,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
 
 
 def answer(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """Yield the table of results, a line per label budget or model, and how to read it."""
+    """Yield which model to use, the table of results, and how to read it."""
     conditions = comparison.conditions
     if len(names) > 2:
         for condition in conditions:
