@@ -179,9 +179,9 @@ VERDICTS = {
 
 
 def last_screen(comparison: Comparison) -> Iterator[str]:
-    """Yield the answer and its cautions, at most 80 letters wide and MOST_LINES long.
+    """Yield the answer and its cautions, at most 80 letters wide.
 
-    Cautions for which there is no room are counted; the report has them all."""
+    Cautions that would lead beyond MOST_LINES are counted in one line; the report has them all."""
     names = [printable(name) for name in short_names(comparison.arms)]
     key: list[str] = []
     if max(map(len, result_table(comparison.conditions, names)), default=0) > WIDTH:
@@ -192,7 +192,7 @@ def last_screen(comparison: Comparison) -> Iterator[str]:
     lines, cautions = [*key, *answer(comparison, names)], [*map(printable, not_converged(comparison))]
     wrapped = [line for text in cautions for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
     if len(lines) + len(wrapped) > MOST_LINES:
-        wrapped = [f"{pluralise(len(cautions), 'caution')} about the length of training: see the report"]
+        wrapped = [f"{pluralise(len(cautions), 'caution')} about the training: see the report"]
     yield from lines
     yield from wrapped
 
