@@ -1,13 +1,13 @@
 """Time starts, splits, passes and augmentation of versions of this program.
 
-    python -m benchmarks.starts [TREE ...] --sets FOLDER [--measure start draw epoch augment] [--rounds 5]
+    python -m benchmarks.starts [TREE ...] --sets FOLDER [--measure start many draw epoch augment] [--rounds 5]
 
 TREE is a checkout of the program; by default this one. The sets are made in FOLDER unless they are there: photographs
-of 500 x 375 pixels, large ones of 12 megapixels, the small ones as a shard; and tiny pictures in many classes, in
-groups of one class each and in groups across classes. A start reads, identifies and splits a set, with nothing kept
-of it (first) and with what the first one has kept (again). A pass goes over all batches of training and validation,
-without a model, with decoded pictures in memory. Starts and augmentation are measured in seconds of the processor,
-passes by the clock. In each round each tree gets a process of its own.
+of 500 x 375 pixels, large ones of 12 megapixels, the small ones as a shard; tiny pictures in many classes, in groups of
+one class each and in groups across classes; and for `many` 400,000 tiny files, and shards of 3 GB. A start reads,
+identifies and splits a set, with nothing kept of it (first) and with what the first one has kept (again). A pass goes
+over all batches of training and validation, without a model, with decoded pictures in memory. Starts and augmentation
+are measured in seconds of the processor, passes by the clock. In each round each tree gets a process of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "start": {
         "photographs": {}, "photographs skip": {"on_bad_image": "skip"}, "large": {}, "shard": {}, "tiny": {},
     },
+    "many": {"files": {}, "shards": {}, "shards skip": {"on_bad_image": "skip"}},
     "draw": {"tiny, groups of one class": {"group": OWN_GROUPS}, "tiny, groups across": {"group": ACROSS_GROUPS}},
     "epoch": {f"photographs, {workers} processes": {"workers": workers} for workers in (0, 2, 8)},
     "augment": {f"photographs, {name}": {"augment": name} for name in ("none", "light", "standard", "strong")},
 }  # fmt: skip
 """Per kind of measurement: the name of a set, and more words; and its options."""
 SIZES = {"photographs": 3000, "large": 260, "tiny": 60_000, "classes": 1000, "groups": 10_000}
+MANY = {"files": 400_000, "shards": 17_500}
+"""Numbers of images of the sets that only `--measure many` makes: tiny ones, and noise of 0.2 MB an image."""
 PASSES, IMAGES_OF_A_CLASS = 3, 20
 
 
@@ -54,13 +57,35 @@ def make_sets(folder: Path, *, photographs: int, large: int, tiny: int, classes:
             Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, quality=85)
     if not (folder / "shard").exists():
         pack(read_samples(DataConfig(str(folder / "photographs"))), folder / "shard")
+    make_tiny(folder / "tiny", tiny, classes=classes, groups=groups)
+
+
+def make_tiny(folder: Path, count: int, *, classes: int, groups: int) -> None:
     random = np.random.default_rng(0)
-    for number in range(0 if (folder / "tiny").exists() else tiny):
+    for number in range(0 if folder.exists() else count):
         label, pixels = number % classes, random.integers(0, 256, (8, 8), np.uint8)
         groups_of = f"{label}g{random.integers(groups // classes)}_{number}x{random.integers(groups)}"
-        file = folder / "tiny" / f"{label:05}" / f"{groups_of}.png"
+        file = folder / f"{label:05}" / f"{groups_of}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(file)
+
+
+def make_many(folder: Path, *, files: int, shards: int) -> None:
+    """Make the two sets of many files and many bytes unless they are there."""
+    from datasets import DataConfig
+    from datasets.open import read_samples
+    from datasets.packing import pack
+
+    make_tiny(folder / "files", files, classes=1000, groups=10_000)
+    if (folder / "shards").exists():
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as loose:
+        for number in range(shards):
+            file = Path(loose) / f"class{number % 10}" / f"{number:05}.jpg"
+            file.parent.mkdir(exist_ok=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (375, 500, 3), np.uint8)
+            Image.fromarray(pixels).save(file, quality=90)
+        pack(read_samples(DataConfig(loose)), folder / "shards")
 
 
 def starts(source: str, options: dict[str, Any], which: tuple[str, ...]) -> dict[str, float]:
@@ -110,9 +135,9 @@ def measure(kind: str, folder: Path) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as root:
         for case, options in CASES[kind].items():
             name = case.replace(",", "").split()[0]
-            source = str(folder / name / "*.tar" if name == "shard" else folder / name)
-            if kind in ("start", "draw"):
-                found[case] = starts(source, options, ("first", "again") if kind == "start" else ("seconds",))
+            source = str(folder / name / "*.tar" if name.startswith("shard") else folder / name)
+            if kind in ("start", "many", "draw"):
+                found[case] = starts(source, options, ("seconds",) if kind == "draw" else ("first", "again"))
             else:
                 found[case] = passes(source, options, Path(root))
     return found
@@ -143,6 +168,8 @@ def main() -> None:
 
     sizes = {name: getattr(options, name) for name in SIZES}
     make_sets(options.sets, **sizes)
+    if "many" in options.measure:
+        make_many(options.sets, **MANY)
     for kind in options.measure:
         rounds: dict[str, list[dict[str, dict[str, float]]]] = {tree.absolute().name: [] for tree in options.trees}
         for _ in range(options.rounds):
@@ -156,7 +183,7 @@ def main() -> None:
             }
             for case in CASES[kind]
         }
-        write_result(f"starts_{kind}", {"rows": rows, "rounds": options.rounds, "sets": sizes} | describe())
+        write_result(f"starts_{kind}", {"rows": rows, "rounds": options.rounds, "sets": sizes | MANY} | describe())
 
 
 if __name__ == "__main__":
