@@ -24,10 +24,10 @@ from torchvision.transforms import v2
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.model import VisionTransformer
 
-SIZE, BATCH, TENTH = 16, 256, 0.1
+SIZE, BATCH, TENTH = 8, 256, 0.1
 LAST = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.5] * 3)]
 PLAIN = v2.Compose([v2.Resize(SIZE), *LAST])
-AUGMENTED = v2.Compose([v2.Resize(SIZE), v2.RandomCrop(SIZE, padding=2), v2.RandomHorizontalFlip(), *LAST])
+AUGMENTED = v2.Compose([v2.Resize(SIZE), v2.RandomCrop(SIZE, padding=1), v2.RandomHorizontalFlip(), *LAST])
 
 
 class Files(Dataset):
@@ -44,7 +44,7 @@ class Files(Dataset):
 
 
 def network(classes: int) -> VisionTransformer:
-    return VisionTransformer(ViTConfig(**VIT_SHAPES["vit_micro_4"] | {"image_size": SIZE}, num_classes=classes))
+    return VisionTransformer(ViTConfig(**VIT_SHAPES["vit_micro_2"], num_classes=classes))
 
 
 def splits(targets: list[int], labels_per_class: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
