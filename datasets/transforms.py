@@ -6,7 +6,7 @@ B batch, C channels, S side of the model's input.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +34,6 @@ class Pipeline:
 
     def __init__(self, spec: ImageSpec) -> None:
         self.spec, self.size, self.channels = spec, spec.image_size, spec.in_channels
-        mean, std = torch.tensor(spec.mean).view(-1, 1, 1), torch.tensor(spec.std).view(-1, 1, 1)
-        self._scale, self._bias = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std = x * scale + bias
 
     def get_ready(self) -> None:
         """Import what the first batch needs, in the process whose loader processes are forked next."""
@@ -80,8 +78,17 @@ class Pipeline:
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalise uint8 (B, C or 1, S, S) to float32 (B, C, S, S), on the device of the pixels; grey fills all
         channels."""
-        scale, bias = (part.to(pixels.device, non_blocking=True) for part in (self._scale, self._bias))
+        scale, bias = scale_and_bias(self.spec.mean, self.spec.std, pixels.device)
         return torch.addcmul(bias, pixels.float(), scale)
+
+
+@cache
+def scale_and_bias(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what normalises bytes, each (C, 1, 1) on a device: (x / 255 - mean) / std = x * scale + bias."""
+    means, deviations = (torch.tensor(values, device="cpu").view(-1, 1, 1) for values in (mean, std))
+    return (1 / (255 * deviations)).to(device), (-means / deviations).to(device)
 
 
 def preprocess(image: Image.Image, spec: ImageSpec) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 What only a real one shows is in test_gpu.py."""
 
+import copy
 import json
 
 import pytest
@@ -19,6 +20,7 @@ from trainers.budget import networks as ways
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
 from trainers.engine.optim import build_optimizer
+from trainers.features import compute_features
 from trainers.setup import prepare, training_forward
 from trainers.storage.run_folder import read_json
 from vit import Blueprint, ImageSpec, ModelConfig
@@ -79,6 +81,19 @@ def test_evaluation_is_fetched_once_a_pass():
             create_evaluator(small().to("cuda"), torch.device("cuda")).run(batches(count))
         waits.append(sum(gpu.waits.values()))
     assert waits[0] == waits[1]
+
+
+def test_features_are_fetched_once_a_pass():
+    model, waits = small(), []
+    for images in (64, 320):
+        bundle = build_dataloaders(DataConfig(labels_per_class=images // 10, workers=0), ImageSpec(image_size=32))
+        expected = compute_features(model, bundle.dataloaders["train"], torch.device("cpu"))
+        with pretended_gpu() as gpu:
+            there = copy.deepcopy(model).to("cuda")
+            found = compute_features(there, bundle.dataloaders["train"], torch.device("cuda"))
+        assert torch.allclose(found, expected, atol=1e-5)
+        waits.append(sum(gpu.waits.values()))
+    assert waits[0] == waits[1] <= 2, gpu.waits
 
 
 def test_whole_batches_keep_their_graph(monkeypatch, tmp_path):

@@ -41,6 +41,10 @@ OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}
 """Packages that networks are made of: features are computed anew by another version."""
 
 
+FETCHED_BYTES = 2**26
+"""Bytes of features after which they leave a GPU."""
+
+
 class FeatureDataset(Dataset):
     """One split as features (N, D) instead of images, all else alike."""
 
@@ -194,18 +198,40 @@ def compute_features(
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
     ordered = Loader(dataset, sampler, workers=loader.num_workers, device=device)
-    features: list[Tensor] = []
+    rows = Rows(len(dataset))
     try:
         with recording([(end or anatomy_of(model).head[0], "in")]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images)
-                features.append(seen.pop().cpu())
-                if len(features) == 1:
-                    require_memory(features[0], len(dataset))
+                rows.add(seen.pop())
     finally:
         stop_workers([ordered])
-    return torch.cat(features)
+    return rows.fetched()
+
+
+class Rows:
+    """Features of all images on the CPU, fetched many batches at a time: a GPU idles while it is waited for."""
+
+    def __init__(self, images: int) -> None:
+        self.images, self.batches, self.values, self.filled = images, list[Tensor](), torch.empty(0), 0
+
+    def add(self, batch: Tensor) -> None:
+        """Take the rows of a batch, on any device. Raises OptionError: those of all images do not fit into memory."""
+        if not self.filled and not self.batches:
+            require_memory(batch, self.images)
+            self.values = torch.empty(self.images, *batch.shape[1:], dtype=batch.dtype, device="cpu")
+        self.batches.append(batch)
+        if batch.device.type == "cpu" or len(self.batches) * batch.nbytes >= FETCHED_BYTES:
+            self.fetched()
+
+    def fetched(self) -> Tensor:
+        """Return all rows so far, which have left their device."""
+        if self.batches:
+            rows = torch.cat(self.batches)
+            self.values[self.filled : self.filled + len(rows)] = rows.cpu()
+            self.filled, self.batches = self.filled + len(rows), []
+        return self.values
 
 
 def require_memory(batch: Tensor, images: int) -> None:
