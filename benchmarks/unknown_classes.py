@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.environment import describe
 from datasets.transforms import Pipeline
-from inference.certainty.layer_features import joined_batches, recorded
+from inference.certainty.layer_features import recorded, whole_parts
 from inference.certainty.unknown import fit_threshold, fit_unlikeness
 from inference.images import find_images, read_pixels
 from vit import build_model, image_spec
@@ -48,11 +48,11 @@ def kept_features(model: str, size: int, folder: Path, keep: Path) -> Kept:
                 val = round(len(found) * 40 / 140) if split == "train" else 0
                 rows += [(label, TEST if split == "test" else VAL if n < val else TRAIN) for n in range(len(found))]
                 files += found
-        with torch.inference_mode(), recorded(network) as passes:
+        with torch.inference_mode(), recorded(network, len(files)) as recordings:
             for start in range(0, len(files), 32):
                 images = find_images([str(file) for file in files[start : start + 32]])
                 network(pipeline.normalise(torch.from_numpy(np.stack([read_pixels(i, pipeline) for i in images]))))
-        parts = {f"part{n}": part.numpy() for n, part in enumerate(joined_batches(passes, len(files)) or ())}
+        parts = {f"part{n}": part.numpy() for n, part in enumerate(whole_parts(recordings) or ())}
         labels, splits = np.array(rows).T
         keep.mkdir(parents=True, exist_ok=True)
         np.savez(path, labels=labels, splits=splits, classes=np.array(classes), **parts)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from datasets.bundle import ImageSet, image_set
 from datasets.copies import units_of
-from inference.certainty.layer_features import joined_batches, recorded
+from inference.certainty.layer_features import recorded, whole_parts
 from inference.classifier import Classifier
 from trainers.engine.engines import Scores, score_split
 from trainers.engine.predictions import Predictions
@@ -66,8 +66,8 @@ def score(classifier: Classifier, loader: DataLoader, name: str) -> ScoredPass:
 
     Both in one pass, in the order of the images. Raises WeightsError: its outputs are not finite.
     """
-    with recorded(classifier.model) as batches:
+    images = image_set(loader)
+    with recorded(classifier.model, len(images)) as parts:
         scores = score_split(classifier.model, loader, classifier.device, classifier.amp_dtype)
     require_finite(classifier.source, {"the output": scores.outputs.losses})
-    images = image_set(loader)
-    return ScoredPass(name, scores, joined_batches(batches, len(images)), images, classifier.class_names)
+    return ScoredPass(name, scores, whole_parts(parts), images, classifier.class_names)

@@ -24,7 +24,7 @@ from inference.certainty import conformal, unknown
 from inference.certainty.answers import RATE, Judge, fit_answers, from_text, read_answers, to_text, write_answers
 from inference.certainty.answers_report import unknown_by_class
 from inference.certainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
-from inference.certainty.layer_features import joined_batches, recorded
+from inference.certainty.layer_features import recorded, whole_parts
 from inference.certainty.unknown import RobustScale, fit_gaussian, fit_threshold, fit_unlikeness, fitted_rows
 from inference.classifier import open_classifier
 from inference.images import find_images
@@ -215,11 +215,10 @@ def test_recording_leaves_the_bits_of_the_logits():
     images = torch.rand(5, 3, 8, 8)
     with torch.no_grad():
         alone = model(images)
-        with recorded(model) as kept:
+        with recorded(model, 5) as parts, recorded(model, 6) as missing:
             assert torch.equal(model(images), alone)
-    whole = joined_batches(kept, 5)
-    assert [part.shape for part in whole] == [(5, 64)] * 3  # the first block, the middle one, the head
-    assert joined_batches(kept, 6) is None
+    assert [part.shape for part in whole_parts(parts)] == [(5, 64)] * 3  # the first block, the middle one, the head
+    assert whole_parts(missing) is None
 
 
 def test_a_large_pass_keeps_its_promise_without_logits():

@@ -29,6 +29,7 @@ from datasets.sampling import BatchKey, OrderedBatchSampler, batch_sampler
 from datasets.split_csv import fingerprint
 from trainers.config import to_dict
 from trainers.engine.engines import autocast
+from trainers.engine.rows import Rows
 from trainers.setup import RunSetup, head_of
 from trainers.storage.data_folder import features_folder
 from trainers.system.folder_lock import in_turn
@@ -39,10 +40,6 @@ from vit.tensor_files import bytes_of, read_tree, write_tree
 
 OF_NETWORKS = {"torch", "torchvision", "timm", "transformers"}
 """Packages that networks are made of: features are computed anew by another version."""
-
-
-FETCHED_BYTES = 2**26
-"""Bytes of features after which they leave a GPU."""
 
 
 class FeatureDataset(Dataset):
@@ -204,34 +201,13 @@ def compute_features(
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images)
-                rows.add(seen.pop())
+                batch = seen.pop()
+                if not len(rows):
+                    require_memory(batch, len(dataset))
+                rows.add(batch)
     finally:
         stop_workers([ordered])
-    return rows.fetched()
-
-
-class Rows:
-    """Features of all images on the CPU, fetched many batches at a time: a GPU idles while it is waited for."""
-
-    def __init__(self, images: int) -> None:
-        self.images, self.batches, self.values, self.filled = images, list[Tensor](), torch.empty(0), 0
-
-    def add(self, batch: Tensor) -> None:
-        """Take the rows of a batch, on any device. Raises OptionError: those of all images do not fit into memory."""
-        if not self.filled and not self.batches:
-            require_memory(batch, self.images)
-            self.values = torch.empty(self.images, *batch.shape[1:], dtype=batch.dtype, device="cpu")
-        self.batches.append(batch)
-        if batch.device.type == "cpu" or len(self.batches) * batch.nbytes >= FETCHED_BYTES:
-            self.fetched()
-
-    def fetched(self) -> Tensor:
-        """Return all rows so far, which have left their device."""
-        if self.batches:
-            rows = torch.cat(self.batches)
-            self.values[self.filled : self.filled + len(rows)] = rows.cpu()
-            self.filled, self.batches = self.filled + len(rows), []
-        return self.values
+    return rows.table()
 
 
 def require_memory(batch: Tensor, images: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.engine.engines import autocast
+from trainers.engine.rows import Rows
 from vit.anatomy import known_anatomy, recording
 
 UNLIKE = "unlike"
@@ -19,20 +20,22 @@ UNLIKE = "unlike"
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
-    """Record the parts (B, width) of each batch, float32 on the CPU, while entered.
+def recorded(model: nn.Module, images: int) -> Iterator[list[Rows]]:
+    """Record the parts (N, width) of N images, float32, while entered.
 
     There are none where the blocks and the head of a model are not known. The logits keep their bits.
     """
-    batches: list[tuple[Tensor, ...]] = []
+    parts: list[Rows] = []
     with watched(model) as features:
 
         def keep(*_: Any) -> None:
-            batches.append(tuple(part.detach().float().cpu() for part in features))
+            parts.extend(Rows(images) for _ in features[len(parts) :])
+            for rows, part in zip(parts, features, strict=True):
+                rows.add(part.detach().float())
             features.clear()
 
         with model.register_forward_hook(keep):
-            yield batches
+            yield parts
 
 
 @contextmanager
@@ -99,7 +102,6 @@ class WithUnlikeness(nn.Module):
         return logits, self.unlikeness(logits, tuple(part.float() for part in features) or None)
 
 
-def joined_batches(batches: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
-    """Join recorded parts to (N, width); None unless each of N images has them."""
-    whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True)) if batches else ()
-    return whole if whole and all(len(part) == images for part in whole) else None
+def whole_parts(parts: Sequence[Rows]) -> tuple[Tensor, ...] | None:
+    """Return recorded parts (N, width); None unless each of all images has them."""
+    return tuple(rows.table() for rows in parts) if parts and all(len(rows) == rows.images for rows in parts) else None

@@ -10,6 +10,7 @@ from ignite.metrics import Metric
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from trainers.engine.rows import Rows
 from trainers.system import distributed
 
 MOST_LOGITS = 2**24
@@ -59,42 +60,35 @@ def predictions_from(logits: Tensor, labels: Tensor, *, whole: bool = True) -> P
 class PassPredictions(Metric):
     """Ignite metric: the `Predictions` of a whole pass, in the engine's state.
 
-    They are on the CPU, in every process. Values are collected on the device in one preallocated tensor per column,
-    sized by the first batch, the largest: small tensors that outlive a batch would fragment the memory over a million
-    images.
-    """
+    They are on the CPU, in every process."""
 
     def started(self, engine: Engine) -> None:
         self.engine = engine
         super().started(engine)
 
     def reset(self) -> None:
-        self.columns: Predictions | None = None
-        self.images = 0
+        self.columns: list[Rows] = []
 
     def update(self, output: tuple[Tensor, Tensor]) -> None:
         logits, labels = output
-        batches = self.engine.state.epoch_length or 1
-        if self.columns is None:
+        if not self.columns:  # the first batch is the largest
+            batches = self.engine.state.epoch_length or 1
             self.whole = sum(distributed.all_gather(batches * logits.numel())) <= MOST_LOGITS
-        batch = predictions_from(logits, labels, whole=self.whole)
-        if self.columns is None:
-            self.columns = Predictions(*(part.new_empty(batches * len(part), *part.shape[1:]) for part in batch))
-        for column, part in zip(self.columns, batch, strict=True):
-            column[self.images : self.images + len(part)] = part
-        self.images += len(labels)
+            self.columns = [Rows(batches * len(labels)) for _ in Predictions._fields]
+        for rows, part in zip(self.columns, predictions_from(logits, labels, whole=self.whole), strict=True):
+            rows.add(part)
 
     def completed(self, engine: Engine, name: str) -> None:
         setattr(engine.state, name, self.compute())
 
     def compute(self) -> Predictions:
-        assert self.columns is not None
-        own = Predictions(*(column[: self.images].cpu() for column in self.columns))
-        self.columns = None
+        assert self.columns
+        own = Predictions(*(rows.table() for rows in self.columns))
+        self.columns = []
         if distributed.world_size() == 1:
             return own
         loader: Any = self.engine.state.dataloader
-        rows = torch.as_tensor(loader.batch_sampler.indices[: self.images])
+        rows = torch.as_tensor(loader.batch_sampler.indices[: len(own.labels)])
         rows, *parts = map(torch.cat, zip(*distributed.all_gather((rows, *own)), strict=True))
         order = rows.argsort()
         return Predictions(*(part[order] for part in parts))

@@ -1,0 +1,40 @@
+"""Values of all images of a pass, in one table on the CPU."""
+
+import torch
+from torch import Tensor
+
+FETCHED_BYTES = 2**26
+"""Bytes of rows after which they leave a GPU, which idles while it is waited for."""
+
+
+class Rows:
+    """Rows (images, ...) of a pass, taken batch by batch.
+
+    They are written into one table: small tensors that outlive a batch would fragment the memory over a million
+    images."""
+
+    def __init__(self, images: int) -> None:
+        self.images, self.values, self.filled = images, torch.empty(0), 0
+        self.waiting: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return self.filled + sum(map(len, self.waiting))
+
+    def add(self, batch: Tensor) -> None:
+        """Take the rows of a batch, on any device."""
+        if not len(self):
+            self.values = torch.empty(self.images, *batch.shape[1:], dtype=batch.dtype, device="cpu")
+        self.waiting.append(batch)
+        if batch.device.type == "cpu" or len(self.waiting) * batch.nbytes >= FETCHED_BYTES:
+            self._fetch()
+
+    def table(self) -> Tensor:
+        """Return all rows so far."""
+        self._fetch()
+        return self.values[: self.filled]
+
+    def _fetch(self) -> None:
+        if self.waiting:
+            rows = torch.cat(self.waiting)
+            self.values[self.filled : self.filled + len(rows)] = rows.cpu()
+            self.filled, self.waiting = self.filled + len(rows), []
