@@ -15,6 +15,7 @@ from small_run import call
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.transforms import BatchMix
+from inference.certainty.layer_features import recorded, whole_parts
 from trainers.budget import ensemble
 from trainers.budget import networks as ways
 from trainers.config import RunConfig, TrainConfig
@@ -78,7 +79,10 @@ def test_evaluation_is_fetched_once_a_pass():
     waits = []
     for count in (1, 3):
         with pretended_gpu() as gpu:
-            create_evaluator(small().to("cuda"), torch.device("cuda")).run(batches(count))
+            model = small().to("cuda")
+            with recorded(model, 8 * count) as parts:
+                create_evaluator(model, torch.device("cuda")).run(batches(count))
+            assert whole_parts(parts) is not None
         waits.append(sum(gpu.waits.values()))
     assert waits[0] == waits[1]
 
