@@ -12,6 +12,6 @@ def test_rows_are_the_batches_of_which_none_is_kept():
     expected, kept = torch.cat(batches), [weakref.ref(batch) for batch in batches]
     while batches:
         rows.add(batches.pop(0))
-    assert torch.equal(rows.table(), expected)
-    assert len(rows) == 7 < rows.images
     assert not any(batch() is not None for batch in kept)
+    assert len(rows) == 7 < rows.images
+    assert torch.equal(rows.table(), expected)
