@@ -14,27 +14,30 @@ class Rows:
     images."""
 
     def __init__(self, images: int) -> None:
-        self.images, self.values, self.filled = images, torch.empty(0), 0
+        self.images, self.values, self.taken = images, torch.empty(0), 0
         self.waiting: list[Tensor] = []
+        """Batches that have not left their device, as copies: a class token is a view of all tokens."""
 
     def __len__(self) -> int:
-        return self.filled + sum(map(len, self.waiting))
+        return self.taken
 
     def add(self, batch: Tensor) -> None:
         """Take the rows of a batch, on any device."""
-        if not len(self):
+        if not self.taken:
             self.values = torch.empty(self.images, *batch.shape[1:], dtype=batch.dtype, device="cpu")
-        self.waiting.append(batch)
-        if batch.device.type == "cpu" or len(self.waiting) * batch.nbytes >= FETCHED_BYTES:
+        on_cpu = batch.device.type == "cpu"
+        self.waiting.append(batch if on_cpu else batch.clone())
+        self.taken += len(batch)
+        if on_cpu or len(self.waiting) * batch.nbytes >= FETCHED_BYTES:
             self._fetch()
 
     def table(self) -> Tensor:
         """Return all rows so far."""
         self._fetch()
-        return self.values[: self.filled]
+        return self.values[: self.taken]
 
     def _fetch(self) -> None:
         if self.waiting:
             rows = torch.cat(self.waiting)
-            self.values[self.filled : self.filled + len(rows)] = rows.cpu()
-            self.filled, self.waiting = self.filled + len(rows), []
+            self.values[self.taken - len(rows) : self.taken] = rows.cpu()
+            self.waiting = []
