@@ -1,6 +1,8 @@
 """Train, evaluate or predict as benchmarks/many_classes.py does, in a plain PyTorch loop.
 
-python -m benchmarks.plain_job FOLDER train|evaluate|predict --out OUT --labels-per-class N [--part PATTERN]
+    python -m benchmarks.plain_job FOLDER train|evaluate|predict --out OUT --labels-per-class N [--part PATTERN]
+
+FOLDER has a folder for each class, and PATTERN chooses those that are predicted.
 """
 
 from __future__ import annotations
